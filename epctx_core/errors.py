@@ -1,0 +1,177 @@
+"""The one exception tree of epctx.
+
+    EpctxError                      .code .node .ep .path .hint
+    |-- Fail                        output exists, nothing compiled under the flag, a callback raised
+    |-- InvalidArgument             an option, an argument, an input of `run`      (also ValueError)
+    |-- NoSuchFile                  a path that the caller gave does not exist     (also FileNotFoundError)
+    |-- RuntimeException            an EP or a kernel raised in `run`
+    |-- InvalidProtobuf             not a protobuf
+    |-- NotImplementedByProvider    no plugin for a source, or an operator that no engine has
+    |-- InvalidGraph                anything wrong with a payload or a name out of a model; checker refuses
+    |-- EPFail                      an EP raised in `compile`
+    |-- ModelLoadCanceled           cancelled
+    |-- ModelRequiresCompilation    compiling is forbidden and would be needed
+    |-- NotFound                    a look-up found nothing
+    `-- PluginError                 a plugin failed to import, broke the contract, crashed, timed out
+
+Codes are ONNX Runtime's `OrtErrorCode` where it has one. Every message says what happened, to which
+object and why; `hint` says what to do next and is printed below the message.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import os
+
+
+class ErrorCode(IntEnum):
+    """`OrtErrorCode` of ONNX Runtime; PLUGIN_ERROR is ours and far from its range."""
+
+    FAIL = 1
+    INVALID_ARGUMENT = 2
+    NO_SUCHFILE = 3
+    RUNTIME_EXCEPTION = 6
+    INVALID_PROTOBUF = 7
+    NOT_IMPLEMENTED = 9
+    INVALID_GRAPH = 10
+    EP_FAIL = 11
+    MODEL_LOAD_CANCELED = 12
+    MODEL_REQUIRES_COMPILATION = 13
+    NOT_FOUND = 14
+    PLUGIN_ERROR = 100
+
+
+class EpctxError(Exception):
+    """Base of every error that epctx raises on purpose.
+
+    Args:
+        message: what happened, to which object, and why.
+        node: the name of the node concerned, if there is one.
+        ep: the EP type concerned, such as `QNNExecutionProvider`.
+        path: the file or folder concerned.
+        hint: what to do next, one or two sentences.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.FAIL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        ep: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+        self.ep = ep
+        self.path = path
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class Fail(EpctxError):
+    """An output exists, nothing could be compiled under the flag, or a callback raised."""
+
+    code = ErrorCode.FAIL
+
+
+class InvalidArgument(EpctxError, ValueError):
+    """An option, an argument, or an input name, type or shape of `run` is wrong."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class NoSuchFile(EpctxError, FileNotFoundError):
+    """A path that the caller gave does not exist."""
+
+    code = ErrorCode.NO_SUCHFILE
+
+
+class RuntimeException(EpctxError):
+    """An EP or a kernel raised while a model was run."""
+
+    code = ErrorCode.RUNTIME_EXCEPTION
+
+
+class InvalidProtobuf(EpctxError):
+    """The bytes given as a model are not an ONNX protobuf."""
+
+    code = ErrorCode.INVALID_PROTOBUF
+
+
+class NotImplementedByProvider(EpctxError):
+    """No plugin takes a node's source, or no engine has an operator."""
+
+    code = ErrorCode.NOT_IMPLEMENTED
+
+
+class InvalidGraph(EpctxError):
+    """A model, a payload or a name that came out of a model is wrong."""
+
+    code = ErrorCode.INVALID_GRAPH
+
+
+class EPFail(EpctxError):
+    """An EP raised while it compiled its partitions."""
+
+    code = ErrorCode.EP_FAIL
+
+
+class ModelLoadCanceled(EpctxError):
+    """The host asked for the work to stop."""
+
+    code = ErrorCode.MODEL_LOAD_CANCELED
+
+
+class ModelRequiresCompilation(EpctxError):
+    """`session.disable_model_compile` is set and an EP would have to compile."""
+
+    code = ErrorCode.MODEL_REQUIRES_COMPILATION
+
+
+class NotFound(EpctxError):
+    """A look-up by name found nothing."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class PluginError(EpctxError):
+    """A plugin failed to import, broke the contract, crashed or timed out.
+
+    `hook`, `distribution` and `version` name what failed; the plugin's own exception is `__cause__`.
+    """
+
+    code = ErrorCode.PLUGIN_ERROR
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        ep: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        hint: str | None = None,
+        hook: str | None = None,
+        distribution: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        super().__init__(message, node=node, ep=ep, path=path, hint=hint)
+        self.hook = hook
+        self.distribution = distribution
+        self.version = version
+
+
+def suggestion(name: str, known: object) -> str:
+    """Return " Did you mean 'x'?" for the closest of the known names, or an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.6)  # type: ignore[attr-defined]
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,60 @@
+"""The contract between epctx and an Execution Provider: all that an EP author imports."""
+
+from __future__ import annotations
+
+from epctx_core.plugin.engine import Engine, PreparedModel
+from epctx_core.plugin.grouping import supported_partitions
+from epctx_core.plugin.hookspecs import PLUGIN_API, hookimpl
+from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry
+from epctx_core.plugin.partition import CompiledPartition, Partition
+from epctx_core.plugin.provider import Cancellation, ExecutionProvider, ModelIdentity, ProviderContext
+from epctx_core.plugin.schema import ProviderOption
+from epctx_core.plugin.storage import ContextReader, ContextWriter, Payload, PayloadView, Workspace
+from epctx_core.plugin.types import (
+    Availability,
+    Compatibility,
+    ComputeCapability,
+    ContextNode,
+    EPContextNode,
+    Purpose,
+    Refusal,
+)
+from epctx_core.plugin.views import UNKNOWN_TYPE, Extent, GraphView, NodeView, TensorType, TensorView, ValueInfo
+
+__all__ = [
+    "PLUGIN_API",
+    "UNKNOWN_TYPE",
+    "Availability",
+    "Cancellation",
+    "Compatibility",
+    "CompiledPartition",
+    "ComputeCapability",
+    "ContextNode",
+    "ContextReader",
+    "ContextWriter",
+    "EPContextNode",
+    "Engine",
+    "ExecutionProvider",
+    "Extent",
+    "GraphView",
+    "Kernel",
+    "KernelDef",
+    "KernelLookup",
+    "KernelRegistry",
+    "ModelIdentity",
+    "NodeView",
+    "Partition",
+    "Payload",
+    "PayloadView",
+    "PreparedModel",
+    "ProviderContext",
+    "ProviderOption",
+    "Purpose",
+    "Refusal",
+    "TensorType",
+    "TensorView",
+    "ValueInfo",
+    "Workspace",
+    "hookimpl",
+    "supported_partitions",
+]

@@ -1,0 +1,110 @@
+"""The hooks of the contract: what the core calls on an EP, when, and what it expects back.
+
+An EP implements them as methods marked with `hookimpl` on its `ExecutionProvider` class. An
+implementation may take fewer arguments than the specification (pluggy passes what is named), never
+unknown ones, none with a default, and no wrappers. All but the first two are optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.plugin.kernels import KernelLookup, KernelRegistry
+    from epctx_core.plugin.partition import CompiledPartition, Partition
+    from epctx_core.plugin.storage import ContextReader, ContextWriter
+    from epctx_core.plugin.types import ComputeCapability, ContextNode, EPContextNode, Refusal
+    from epctx_core.plugin.views import GraphView
+
+PLUGIN_API = 1
+"""The version of this contract. It evolves by additions; an EP declares the one it was written for."""
+
+PROJECT = "epctx"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class HookSpecs:
+    """The specifications; `ep` is the EP type and serves host wrappers that trace or time calls."""
+
+    @hookspec
+    def get_capability(
+        self, ep: str, graph: GraphView, kernels: KernelLookup
+    ) -> Sequence[ComputeCapability | Refusal]:
+        """Say which of the graph's unassigned nodes this EP takes, and why not the others.
+
+        Called once for each graph, bodies of control-flow nodes before the graph that holds them.
+        Must be pure: same graph, same answer, no side effects. Usually one call of
+        `supported_partitions(graph, is_supported)`.
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+        """Compile partitions; return one `CompiledPartition` for each, in order.
+
+        Called with all partitions known so far, and possibly again with further ones. Under purpose
+        EXPORT no device is opened and `run` may be None. Weight views end with the call unless the
+        EP keeps a reference to them.
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def get_ep_context_nodes(self, ep: str, writer: ContextWriter) -> Sequence[EPContextNode]:
+        """Describe one EPContext node for each compiled partition, and write the payloads.
+
+        May be called any number of times from the end of `compile` until `shutdown`, with the same
+        answer each time. The core writes name, partition_name, source, embed_mode and
+        ep_cache_context.
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def load_context(
+        self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Turn this EP's EPContext nodes into runnables, one for each node, in order.
+
+        Primaries come before references. May be called again with further nodes, and must not
+        assume that this instance compiled anything.
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
+        """Return the kernels with which this EP runs single nodes, if it has any."""
+        raise NotImplementedError
+
+    @hookspec
+    def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """Return uninitialised, C-contiguous memory for an input or output of this EP's partitions."""
+        raise NotImplementedError
+
+    @hookspec
+    def set_dynamic_options(self, ep: str, options: Mapping[str, str]) -> None:
+        """Apply options that may change while a session lives; raise ValueError on unknown ones."""
+        raise NotImplementedError
+
+    @hookspec
+    def on_run_start(self, ep: str, tag: str) -> None:
+        """Called before each `run` of the session, with the tag of its run options."""
+        raise NotImplementedError
+
+    @hookspec
+    def on_run_end(self, ep: str, tag: str) -> None:
+        """Called after each `run` of the session, also after one that failed."""
+        raise NotImplementedError
+
+    @hookspec
+    def shutdown(self, ep: str) -> None:
+        """Release everything; called exactly once, also after a failed compile."""
+        raise NotImplementedError
+
+
+REQUIRED_HOOKS = ("get_capability", "compile")
+CONTEXT_HOOKS = ("get_ep_context_nodes", "load_context")

@@ -1,0 +1,63 @@
+"""What an EP compiles and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from epctx_core.plugin.views import NodeView, TensorView, ValueInfo
+
+RunFunction: TypeAlias = "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Sequence[np.ndarray]]"
+
+
+class Partition(Protocol):
+    """A convex piece of the model that one EP compiles. Nothing may be derived from `name`."""
+
+    @property
+    def name(self) -> str:
+        """Names the EPContext node, its partition_name and the graph inside the payload."""
+
+    @property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """What flows in, in the order in which `run` gets it; weights are not among them."""
+
+    @property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """What flows out, in the order in which `run` gives it."""
+
+    @property
+    def nodes(self) -> Sequence[NodeView]:
+        """The nodes in topological order."""
+
+    @property
+    def weights(self) -> Mapping[str, TensorView]:
+        """The initializers that the nodes read, by name."""
+
+    def model(self) -> onnx.ModelProto:
+        """Return a model of this partition, made on the first call.
+
+        Weights above 1 KiB stand in it as external tensors without data: take them from `weights`.
+        The result is the EP's own copy.
+        """
+
+
+@dataclass(frozen=True)
+class CompiledPartition:
+    """A partition (or a loaded EPContext node), ready to run.
+
+    Args:
+        run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
+            boundary. Inputs are read-only; results never alias inputs; given outputs are written in
+            place and returned. Stateless and callable from many threads. None only under purpose
+            EXPORT.
+        close: called once when the session ends, after the last run.
+    """
+
+    run: RunFunction | None
+    _: KW_ONLY
+    close: Callable[[], None] | None = None

@@ -1,0 +1,122 @@
+"""The class an EP author writes, and what its instances are given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from epctx_core.plugin.types import Availability, Compatibility, Purpose
+
+if TYPE_CHECKING:
+    from epctx_core.plugin.engine import Engine
+    from epctx_core.plugin.partition import Partition
+    from epctx_core.plugin.schema import ProviderOption
+    from epctx_core.plugin.storage import Workspace
+
+
+class Cancellation(Protocol):
+    """The host's wish to stop."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether the host asked to stop."""
+
+    def raise_if_requested(self) -> None:
+        """Raise ModelLoadCanceled if the host asked to stop; call it between units of long work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """Which model an EP works on, as far as it may know.
+
+    Attributes:
+        name: the file's stem, or the graph's name for a model from bytes; no folder.
+        digest: SHA-256 (hex) of the model file without its external weights, or None before it is known.
+        opset_imports: domain to version.
+    """
+
+    name: str
+    digest: str | None
+    opset_imports: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderContext:
+    """Everything an EP instance gets from its host. One instance serves one session.
+
+    Attributes:
+        options: the EP's options, checked and typed, defaults filled in.
+        session_config: a snapshot of the session's config entries, as text.
+        purpose: EXPORT, LOAD or RUN.
+        target: the device to compile for, if the host named one, else None.
+        model: the model's identity.
+        logger: a child of the logger `epctx`.
+        cancel: the host's wish to stop.
+        progress: `progress(stage, done, total)`; cheap, may be called often.
+        scratch: makes a private folder, as a context manager that removes it.
+        engine: the core's own kernels.
+        workspace: what this session shares with its share group.
+    """
+
+    options: Mapping[str, Any]
+    session_config: Mapping[str, str]
+    purpose: Purpose
+    target: str | None
+    model: ModelIdentity
+    logger: logging.Logger
+    cancel: Cancellation
+    progress: Callable[[str, int, int], None]
+    scratch: Callable[[], AbstractContextManager[Path]]
+    engine: Engine
+    workspace: Workspace
+
+
+class ExecutionProvider:
+    """Base class of all EPs.
+
+    Class attributes describe the EP without an instance; hooks are methods marked with `hookimpl`
+    (see `epctx_core.plugin.hookspecs`).
+
+    Attributes:
+        name: the EP type, such as `QNNExecutionProvider`; written into `source`.
+        vendor: who is responsible for it.
+        api_version: the `PLUGIN_API` it was written for.
+        binary_suffix: the `[ep]` part of the context binary's name; the EP type if empty.
+        options: the schema of its options.
+    """
+
+    name: ClassVar[str]
+    vendor: ClassVar[str] = ""
+    api_version: ClassVar[int] = 1
+    binary_suffix: ClassVar[str] = ""
+    options: ClassVar[Sequence[ProviderOption]] = ()
+
+    def __init__(self, context: ProviderContext) -> None:
+        self.context = context
+
+    @classmethod
+    def accepts_source(cls, source: str) -> bool:
+        """Whether a node with this `source` is this EP's; asked for names that differ by case."""
+        return source == cls.name
+
+    @classmethod
+    def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003 - the signature is the contract
+        """Whether this machine has what the purpose needs. Cheap: called before an instance exists."""
+        return Availability(True)
+
+    @classmethod
+    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:  # noqa: ARG003
+        """Return what a later load must know to judge a compiled model; empty for nothing.
+
+        Written by the core as metadata `ep_compatibility_info.<EP type>`; the format is the EP's.
+        """
+        return ""
+
+    @classmethod
+    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:  # noqa: ARG003
+        """Judge what `get_compatibility_info` once wrote, before any payload is touched."""
+        return Compatibility.EP_NOT_APPLICABLE

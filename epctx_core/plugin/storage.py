@@ -1,0 +1,107 @@
+"""How an EP writes and reads payload bytes, and what sessions of one share group have in common.
+
+An EP never sees a path of the model, nor whether its bytes end up embedded, in a file or elsewhere:
+that is the core's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
+    from epctx_core.plugin.types import ContextNode
+    from epctx_core.plugin.views import TensorView
+
+T = TypeVar("T")
+
+
+class Payload(Protocol):
+    """A payload being written, front to back."""
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; the offset of the next one."""
+
+    def write(self, buffer: Buffer) -> int:
+        """Append bytes; return the offset of the first."""
+
+    def align(self, alignment: int) -> int:
+        """Append zero bytes up to a multiple of `alignment`; return the new offset."""
+
+    def write_tensor(self, view: TensorView) -> int:
+        """Append a weight's raw bytes, streamed; return its offset.
+
+        Content that this payload already holds as a weight is not stored again: the offset of the
+        earlier copy is returned.
+        """
+
+    def add_file(self, path: str | os.PathLike[str]) -> int:
+        """Append the content of a file that a vendor's tool produced; return its offset."""
+
+
+class ContextWriter(Protocol):
+    """Given to `get_ep_context_nodes`."""
+
+    @property
+    def final(self) -> bool:
+        """False in a share group before its last member; the bytes will then be asked for again."""
+
+    def payload(self, name: str | None = None) -> Payload:
+        """Start a payload. A second, named one only where an EP truly can't avoid it."""
+
+
+class PayloadView(Protocol):
+    """A payload to read."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, read-only; mapped where they lie in a file, and kept alive by the view."""
+
+    @property
+    def name(self) -> str:
+        """A name for messages: the file's name, or the node's for an embedded payload."""
+
+    @property
+    def digest(self) -> str | None:
+        """Root digest out of the manifest, or None for a model without one."""
+
+    def as_file(self) -> str:
+        """Return a path with the same content, for SDKs that take only paths; valid while the session lives."""
+
+
+class ContextReader(Protocol):
+    """Given to `load_context`."""
+
+    def payload(self, node: ContextNode) -> PayloadView:
+        """Return the payload that holds a node's graph: its own, or its primary's.
+
+        Raises:
+            InvalidGraph: missing, empty, truncated, altered, or a name that leaves the folder.
+        """
+
+    def source_tensor(self, name: str) -> TensorView:
+        """Return a weight of the source model (weightless mode).
+
+        Raises:
+            InvalidGraph: this session has no source model, or the source has no such weight.
+        """
+
+
+class Workspace(Protocol):
+    """What the sessions of one share group have in common; private to a session without a group.
+
+    The core keys it by EP distribution, options fingerprint and the identity of the binary.
+    """
+
+    def get_or_create(self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None) -> T:
+        """Return the object under a key, made on the first call; `close` runs when the last user leaves."""
+
+    def put(self, graph_name: str, obj: object) -> None:
+        """Leave a graph for another session of the group."""
+
+    def take(self, graph_name: str) -> object | None:
+        """Take a graph that another session left; it is gone from the workspace afterwards."""

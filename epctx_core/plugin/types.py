@@ -1,0 +1,119 @@
+"""The small values that pass between the core and an EP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from epctx_core.plugin.partition import Partition
+    from epctx_core.plugin.storage import Payload
+    from epctx_core.plugin.views import NodeView, ValueInfo
+
+
+class Purpose(Enum):
+    """What an EP instance is made for."""
+
+    EXPORT = "export"
+    """Compile ahead of time; no device may be opened."""
+    LOAD = "load"
+    """Run a context model."""
+    RUN = "run"
+    """Compile and run in one session."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether an EP can serve a purpose on this machine, and if not, why.
+
+    Example:
+        >>> Availability(False, reason="no NPU driver found", hint="Install the driver.")
+    """
+
+    available: bool
+    _: KW_ONLY
+    reason: str = ""
+    hint: str = ""
+
+
+class Compatibility(IntEnum):
+    """`OrtCompiledModelCompatibility`, by ONNX Runtime's names and numbers."""
+
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+@dataclass(frozen=True)
+class ComputeCapability:
+    """Nodes that an EP takes as one unit.
+
+    Args:
+        nodes: what is taken. The set must be convex; the core merges sets into maximal partitions
+            and never splits one.
+        fuse: True to have them compiled; False to have each run by the EP's kernel registry.
+        keep_initializers: True to leave the weights in the model, as inputs of the EPContext node.
+    """
+
+    nodes: Sequence[NodeView]
+    _: KW_ONLY
+    fuse: bool = True
+    keep_initializers: bool = False
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Nodes that an EP does not take, with the reason a user reads."""
+
+    reason: str
+    nodes: Sequence[NodeView]
+
+
+@dataclass(frozen=True)
+class EPContextNode:
+    """What an EP says about the EPContext node of one partition.
+
+    Args:
+        partition: the partition compiled.
+        payload: what `writer.payload()` gave, on a primary; None on a node that refers to another's.
+        main_context: 1 on a node that carries a payload, by the vendor's rule.
+        attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
+            that the core writes are refused: see `CORE_ATTRIBUTES`.
+    """
+
+    partition: Partition
+    payload: Payload | None = None
+    main_context: int = 1
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
+"""Attributes of the EPContext node that only the core writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextNode:
+    """An EPContext node as an EP gets it to load.
+
+    Attributes:
+        name: the node's name in the model.
+        partition_name: the graph's name inside the payload; the node's name where it is not written.
+        source: as written in the model.
+        main_context: whether the node carries (or names) a payload itself.
+        primary: the node whose payload holds this node's graph; itself for a primary.
+        inputs, outputs: the boundary, in the order in which `run` gets and gives tensors.
+        attributes: everything the node says, decoded: int, float, str, or bytes where not UTF-8;
+            without `ep_cache_context`, which only the core reads.
+    """
+
+    name: str
+    partition_name: str
+    source: str
+    main_context: bool
+    primary: ContextNode | None
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    attributes: Mapping[str, Any]
