@@ -30,7 +30,7 @@ class Engine(Protocol):
         """Engine and version, such as `onnxruntime 1.31.1`."""
 
     def prepare(
-        self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool = True
+        self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> PreparedModel:
         """Make a model ready to run.
 
@@ -38,7 +38,7 @@ class Engine(Protocol):
             model: its initializers that stand as external tensors are taken from `weights`.
             weights: arrays by initializer name. They are used in place, never copied unless the
                 engine prepacks, and kept alive by the result.
-            heavy: False for a piece so small that a thread pool would cost more than it gives.
+            heavy: whether a thread pool pays for itself; None to have the engine judge by the model.
 
         Raises:
             NotImplementedByProvider: an operator that the engine does not have.

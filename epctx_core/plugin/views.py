@@ -155,7 +155,7 @@ class NodeView(Protocol):
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Attribute values as Python objects: numbers, bytes, lists, arrays, graphs."""
+        """Attribute values: numbers, str (bytes where not UTF-8), lists, read-only arrays, copies of graphs."""
 
     def proto(self) -> onnx.NodeProto:
         """Return a copy of the node."""

@@ -1,0 +1,1 @@
+"""ONNX graphs: reading, weights, index, partitions, splicing. Knows ONNX, knows no EP."""

@@ -1,0 +1,142 @@
+"""Reading ONNX models: bytes to a checked model whose weights are mapped.
+
+Knows ONNX, knows no EP, and opens nothing but the model file itself: how a name out of a model is
+opened is the caller's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, is_detached
+
+if TYPE_CHECKING:
+    from onnx import TensorProto
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(kw_only=True)
+class SourceModel:
+    """A model as read.
+
+    Attributes:
+        proto: the model without its large weights; see `detach_weights`.
+        weights: all initializers of the main graph by name.
+        path: where it was read from, None for bytes.
+        digest: SHA-256 (hex) of the model file, or of the bytes.
+    """
+
+    proto: ModelProto
+    weights: dict[str, Weight]
+    path: Path | None
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without its last extension, or the graph's name."""
+        return self.path.stem if self.path else self.proto.graph.name or "model"
+
+    @property
+    def where(self) -> str:
+        """How messages call this model."""
+        return self.path.name if self.path else "the model given as bytes"
+
+    @property
+    def opset_imports(self) -> dict[str, int]:
+        """Domain to version; the default domain is the empty string."""
+        return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in self.proto.opset_import}
+
+
+def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
+    """Return a model's bytes and its path, None if it was given as bytes.
+
+    Raises:
+        NoSuchFile: there is no such file.
+        InvalidArgument: neither a path nor bytes, or the path names a folder.
+    """
+    if isinstance(model, bytes):
+        return model, None
+    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
+        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
+    path = Path(model)
+    try:
+        return path.read_bytes(), path
+    except FileNotFoundError:
+        raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
+    except IsADirectoryError:
+        raise InvalidArgument(f"{str(path)!r} is a folder, not a model file.", path=path) from None
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"the model file {str(path)!r} cannot be read: {error}.", path=path) from error
+
+
+def parse_model(data: bytes, path: Path | None) -> ModelProto:
+    """Decode a model.
+
+    Raises:
+        InvalidProtobuf: empty, or not a protobuf.
+    """
+    where = path.name if path else "the model given as bytes"
+    if not data:
+        raise InvalidProtobuf(f"{where} is empty.", path=path)
+    try:
+        proto: ModelProto = ModelProto.FromString(data)
+    except DecodeError as error:
+        raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", path=path) from error
+    return proto
+
+
+def detach_model(proto: ModelProto, data: bytes, path: Path | None, open_external: OpenExternal) -> SourceModel:
+    """Separate a decoded model's weights from its structure and check the structure.
+
+    Raises:
+        InvalidGraph: the ONNX checker refuses the model, or a weight is wrong.
+    """
+    weights = detach_weights(proto.graph, open_external)
+    source = SourceModel(proto=proto, weights=weights, path=path, digest=hashlib.sha256(data).hexdigest())
+    check_model(source)
+    return source
+
+
+def check_model(source: SourceModel) -> None:
+    """Run the ONNX checker over a model's structure.
+
+    Raises:
+        InvalidGraph: with the checker's words.
+    """
+    try:
+        onnx.checker.check_model(structure(source.proto))
+    except onnx.checker.ValidationError as error:
+        text = " ".join(str(error).split())
+        raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
+
+
+def structure(proto: ModelProto) -> ModelProto:
+    """Return the model with its detached weights as graph inputs, so that onnx's own code takes it.
+
+    Both the checker and shape inference would look for a detached weight's file.
+    """
+    detached = [t for t in proto.graph.initializer if is_detached(t)]
+    if not detached:
+        return proto
+    probe = ModelProto()
+    probe.CopyFrom(proto)
+    kept = [t for t in probe.graph.initializer if not is_detached(t)]
+    del probe.graph.initializer[:]
+    probe.graph.initializer.extend(kept)
+    present = {value.name for value in probe.graph.input}
+    probe.graph.input.extend(_as_input(t) for t in detached if t.name not in present)
+    return probe
+
+
+def _as_input(tensor: TensorProto) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))

@@ -1,0 +1,168 @@
+"""Convex partitions: which nodes can be fused without making a cycle. Pure graph theory on indices.
+
+The sweep gives every unit a key that never falls along an edge: even keys for claimed units, odd for
+the others. Claimed units with one key form a partition. An edge goes from a lower or equal key, so
+contracting all groups leaves a DAG, and the number of groups is the least possible when a group may
+be disconnected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class CyclicGroupsError(Exception):
+    """Groups that cannot be contracted; `groups` are the indices of those on the cycle."""
+
+    def __init__(self, groups: list[int]) -> None:
+        super().__init__(f"contracting the groups {groups} makes a cycle")
+        self.groups = groups
+
+
+def level_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[int]:
+    """Return the key of each unit; units are numbered in topological order."""
+    keys: list[int] = []
+    append = keys.append
+    for i, preds in enumerate(predecessors):
+        claim = claimed[i]
+        key = -1 if not claim else 0
+        for p in preds:
+            if keys[p] > key:
+                key = keys[p]
+        append(key if (key & 1) != claim else key + 1)
+    return keys
+
+
+def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
+    """Move units that begin their group to the latest group their consumers allow, in place.
+
+    The number of groups stays; fewer values cross between them.
+    """
+    latest: list[int | None] = [None] * len(keys)
+    for i in range(len(keys) - 1, -1, -1):
+        key, bound, preds = keys[i], latest[i], predecessors[i]
+        if bound is not None and bound > key + 1 and all(keys[p] != key for p in preds):
+            key = keys[i] = bound if not (bound - key) & 1 else bound - 1
+        for p in preds:
+            known = latest[p]
+            if known is None or key < known:
+                latest[p] = key
+
+
+class Partitioner:
+    """Groups the nodes of one graph, EP after EP; what was taken stays together.
+
+    Args:
+        predecessors: for each node the nodes that it reads from; nodes are in topological order.
+    """
+
+    def __init__(self, predecessors: Sequence[Sequence[int]]) -> None:
+        self._predecessors = predecessors
+        self._taken: list[list[int]] = []
+
+    def take(self, groups: Iterable[Sequence[int]]) -> None:
+        """Fix groups: later calls see each as one unit."""
+        self._taken.extend(list(group) for group in groups)
+
+    def group(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Merge units into the fewest convex groups.
+
+        Args:
+            units: disjoint sets of nodes that were not taken; a set is never split.
+
+        Returns:
+            Groups of node indices, each ascending, ordered by their first node.
+
+        Raises:
+            CyclicGroupsError: some of the units enclose other nodes; `groups` are indices into `units`.
+        """
+        if not units:
+            return []
+        graph = _UnitGraph(self._predecessors, [*units, *self._taken])
+        try:
+            order = graph.order()
+        except CyclicGroupsError as error:
+            raise CyclicGroupsError([g for g in error.groups if g < len(units)]) from None
+        position = [0] * len(order)
+        for place, unit in enumerate(order):
+            position[unit] = place
+        predecessors = [[position[p] for p in graph.unit_predecessors(unit)] for unit in order]
+        claimed = [unit < len(units) for unit in order]
+        keys = level_keys(predecessors, claimed)
+        shift_late(predecessors, keys)
+        merged: dict[int, list[int]] = {}
+        for place, unit in enumerate(order):
+            if claimed[place]:
+                merged.setdefault(keys[place], []).extend(units[unit])
+        return sorted(sorted(group) for group in merged.values())
+
+    def execution_order(self) -> list[list[int]]:
+        """Return all taken groups and all other nodes (as groups of one) in an order that can be run.
+
+        It stays as close to the model's order as the groups allow.
+
+        Raises:
+            CyclicGroupsError: the groups taken enclose each other.
+        """
+        graph = _UnitGraph(self._predecessors, self._taken)
+        return [graph.members(unit) for unit in graph.order()]
+
+
+class _UnitGraph:
+    """A graph in which some groups of nodes are one unit. Units: the groups first, then single nodes."""
+
+    def __init__(self, predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> None:
+        self._predecessors = predecessors
+        self._groups = groups
+        self._unit_of = [-1] * len(predecessors)
+        for unit, nodes in enumerate(groups):
+            for node in nodes:
+                self._unit_of[node] = unit
+        self._single: list[int] = []
+        for node, unit in enumerate(self._unit_of):
+            if unit < 0:
+                self._unit_of[node] = len(groups) + len(self._single)
+                self._single.append(node)
+
+    def members(self, unit: int) -> list[int]:
+        """Return a unit's nodes."""
+        if unit < len(self._groups):
+            return list(self._groups[unit])
+        return [self._single[unit - len(self._groups)]]
+
+    def unit_predecessors(self, unit: int) -> list[int]:
+        """Return the units that a unit reads from, itself left out."""
+        unit_of = self._unit_of
+        if unit >= len(self._groups):
+            return [unit_of[p] for p in self._predecessors[self._single[unit - len(self._groups)]]]
+        found = {unit_of[p] for node in self._groups[unit] for p in self._predecessors[node]}
+        found.discard(unit)
+        return list(found)
+
+    def order(self) -> list[int]:
+        """Sort the units topologically, depth first in the order of the nodes."""
+        if all(len(group) == 1 for group in self._groups):
+            return list(self._unit_of)
+        # A stack of (unit, iterator over what it needs) instead of recursion: chains are long.
+        done = bytearray(len(self._groups) + len(self._single))
+        order: list[int] = []
+        for start in self._unit_of:
+            if done[start]:
+                continue
+            done[start] = 1
+            stack = [(start, iter(sorted(self.unit_predecessors(start))))]
+            while stack:
+                unit, needs = stack[-1]
+                for needed in needs:
+                    if done[needed] == 1:
+                        path = [u for u, _ in stack]
+                        raise CyclicGroupsError([*path[path.index(needed) :]])
+                    if not done[needed]:
+                        done[needed] = 1
+                        stack.append((needed, iter(sorted(self.unit_predecessors(needed)))))
+                        break
+                else:
+                    done[unit] = 2
+                    order.append(unit)
+                    stack.pop()
+        return order

@@ -1,0 +1,118 @@
+"""Splicing: a model in which groups of nodes are replaced by one node each. One sweep over the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from epctx_core.graph.weights import is_detached
+
+if TYPE_CHECKING:
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.weights import Weight
+
+
+def splice(
+    source: ModelProto,
+    graph: GraphIndex,
+    order: Sequence[Sequence[int]],
+    replacements: Mapping[int, NodeProto],
+) -> ModelProto:
+    """Return a copy of a model in which groups of nodes are replaced.
+
+    Everything the model says about itself is kept: names, docs, producer, metadata, opsets, IR
+    version, inputs and outputs in their order. Weights that only replaced nodes read are gone, all
+    others are inline.
+
+    Args:
+        source: the model that `graph` indexes.
+        graph: the index over its main graph.
+        order: all nodes in groups, in execution order (`Partitioner.execution_order`).
+        replacements: first node of a group to the node that takes its place.
+    """
+    model = ModelProto()
+    for field, value in source.ListFields():
+        if field.name != "graph":
+            _copy_field(model, field.name, value)
+    target = model.graph
+    for field, value in graph.graph.ListFields():
+        if field.name not in _REBUILT:
+            _copy_field(target, field.name, value)
+    _splice_nodes(target, graph, order, replacements)
+    taken = _taken_constants(graph, order, replacements)
+    target.input.extend(v for v in graph.graph.input if v.name not in taken)
+    target.initializer.extend(
+        inline_tensor(t, graph.weights) for t in graph.graph.initializer if t.name not in taken
+    )
+    target.sparse_initializer.extend(t for t in graph.graph.sparse_initializer if t.values.name not in taken)
+    _splice_value_info(target, graph, replacements)
+    return model
+
+
+_REBUILT = frozenset({"node", "input", "initializer", "sparse_initializer", "value_info"})
+
+
+def _copy_field(target: ModelProto | GraphProto, name: str, value: object) -> None:
+    if isinstance(value, (str, bytes, int, float)):
+        setattr(target, name, value)
+    else:
+        getattr(target, name).extend(value)
+
+
+def _splice_nodes(
+    target: GraphProto,
+    graph: GraphIndex,
+    order: Sequence[Sequence[int]],
+    replacements: Mapping[int, NodeProto],
+) -> None:
+    nodes = graph.nodes
+    target.node.extend(replacements.get(group[0]) or nodes[group[0]] for group in order)
+
+
+def _taken_constants(
+    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, NodeProto]
+) -> set[str]:
+    """Return the constants that only replaced nodes read."""
+    left = set(graph.output_names)
+    taken: set[str] = set()
+    for group in order:
+        replacement = replacements.get(group[0])
+        if replacement is None:
+            left.update(graph.inputs[group[0]])
+        else:
+            left.update(replacement.input)
+            for i in group:
+                taken.update(graph.inputs[i])
+    return (taken & graph.constants) - left
+
+
+def inline_tensor(tensor: TensorProto, weights: Mapping[str, Weight]) -> TensorProto:
+    """Return an initializer with its bytes inside, its doc string and metadata kept."""
+    if not is_detached(tensor):
+        return tensor
+    inline = TensorProto()
+    inline.CopyFrom(tensor)
+    inline.ClearField("data_location")
+    inline.ClearField("external_data")
+    inline.raw_data = weights[tensor.name].tensor_proto().raw_data
+    return inline
+
+
+def _splice_value_info(target: GraphProto, graph: GraphIndex, replacements: Mapping[int, NodeProto]) -> None:
+    """Keep the types of values that are still there, and give each replacement's outputs theirs.
+
+    EPContext has no shape inference: without these entries onnxruntime cannot type the graph.
+    """
+    if not replacements:
+        target.value_info.extend(graph.graph.value_info)
+        return
+    present = {name for node in target.node for name in (*node.input, *node.output)}
+    target.value_info.extend(v for v in graph.graph.value_info if v.name in present)
+    typed = {v.name for values in (target.value_info, target.output) for v in values}
+    for node in replacements.values():
+        for name in node.output:
+            proto = graph.types.proto(name)
+            if name not in typed and proto is not None:
+                target.value_info.add(name=name, type=proto)

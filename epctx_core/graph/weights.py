@@ -1,0 +1,227 @@
+"""Weights: every initializer of a model as a tensor over bytes that are mapped, not read.
+
+Owns how an initializer's bytes are found (inline, in typed fields, in an external file) and moves the
+large ones out of the protobuf, so that whatever handles the model's structure costs nothing for its
+weights. Knows no EP, and opens no path: the caller says how a name out of a model is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import CHUNK, MappedFile
+from epctx_core.plugin import Extent
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+OpenExternal: TypeAlias = Callable[[str, str], BinaryIO]
+"""`open_external(location, tensor_name)` opens a file that a model names, or raises InvalidGraph."""
+
+DETACHED_LOCATION = "epctx-weight"
+"""The location that a detached initializer carries; also the name of a placeholder file in `kernels`."""
+
+INLINE_LIMIT = 1024
+"""Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
+
+_BITS: dict[int, int] = {
+    TensorProto.UINT4: 4, TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4,
+    **({TensorProto.UINT2: 2, TensorProto.INT2: 2} if hasattr(TensorProto, "INT2") else {}),
+}  # fmt: skip
+
+
+def raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
+    """Return the length in bytes of a tensor's raw data (sub-byte types are packed)."""
+    count = math.prod(shape)
+    bits = _BITS.get(elem_type)
+    if bits is not None:
+        return (count * bits + 7) // 8
+    return count * int(onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize)
+
+
+class Weight:
+    """An initializer; implements `epctx_core.plugin.TensorView`."""
+
+    def __init__(
+        self,
+        name: str,
+        elem_type: int,
+        shape: tuple[int, ...],
+        data: bytes | memoryview,
+        *,
+        mapped: MappedFile | None = None,
+        offset: int = 0,
+    ) -> None:
+        self.name = name
+        self.elem_type = elem_type
+        self.shape = shape
+        self._data = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        self._mapped = mapped
+        self._offset = offset
+
+    def __repr__(self) -> str:
+        return f"Weight({self.name!r}, {self.dtype}, {list(self.shape)})"
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the raw bytes."""
+        return len(self._data)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type (numpy or ml_dtypes)."""
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the raw bytes."""
+        sha = hashlib.sha256()
+        for chunk in self.chunks():
+            sha.update(chunk)
+        return sha.hexdigest()
+
+    @property
+    def extent(self) -> Extent | None:
+        """Where the bytes lie in a file, or None for an inline weight."""
+        return None if self._mapped is None else Extent(self._mapped.path, self._offset, len(self._data))
+
+    def array(self) -> np.ndarray:
+        """Return a read-only array: a view for whole-byte types, unpacked for sub-byte ones."""
+        if self.elem_type in _BITS:
+            array = onnx.numpy_helper.to_array(self.tensor_proto())
+        else:
+            array = np.frombuffer(self._data, self.dtype).reshape(self.shape)
+        array.setflags(write=False)
+        return array
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the raw bytes in pieces of at most 16 MiB; of a mapping, one piece is resident at a time."""
+        for start in range(0, len(self._data), CHUNK):
+            chunk = self._data[start : start + CHUNK]
+            yield chunk
+            if self._mapped is not None and len(self._data) > CHUNK:
+                self._mapped.forget(self._offset + start, len(chunk))
+
+    def tensor_proto(self) -> TensorProto:
+        """Return the weight as an inline tensor."""
+        return TensorProto(
+            name=self.name, data_type=self.elem_type, dims=self.shape, raw_data=bytes(self._data)
+        )
+
+
+def detach_weights(graph: GraphProto, open_external: OpenExternal) -> dict[str, Weight]:
+    """Take the initializers' bytes out of a graph.
+
+    Those above `INLINE_LIMIT` bytes and all external ones stand in the graph afterwards as external
+    tensors at `DETACHED_LOCATION`; small ones stay as they are. String tensors stay as they are and
+    are not weights.
+
+    Args:
+        graph: changed in place.
+        open_external: opens a file that the model names.
+
+    Returns:
+        All initializers by name.
+
+    Raises:
+        InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
+    """
+    files: dict[str, MappedFile] = {}
+    weights: dict[str, Weight] = {}
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.STRING:
+            continue
+        weight = _weight_of(tensor, files, open_external)
+        weights[tensor.name] = weight
+        if tensor.data_location == TensorProto.EXTERNAL or weight.nbytes > INLINE_LIMIT:
+            if weight.nbytes <= INLINE_LIMIT:
+                tensor.CopyFrom(weight.tensor_proto())
+            else:
+                tensor.CopyFrom(detached_tensor(weight))
+    return weights
+
+
+def detached_tensor(weight: Weight) -> TensorProto:
+    """Return the tensor that stands for a detached weight in a protobuf."""
+    tensor = TensorProto(
+        name=weight.name, data_type=weight.elem_type, dims=weight.shape, data_location=TensorProto.EXTERNAL
+    )
+    tensor.external_data.add(key="location", value=DETACHED_LOCATION)
+    return tensor
+
+
+def is_detached(tensor: TensorProto) -> bool:
+    """Whether a tensor stands for a weight whose bytes are kept outside the protobuf."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def _weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+    try:
+        shape = tuple(tensor.dims)
+        size = raw_size(tensor.data_type, shape)
+    except (KeyError, TypeError) as error:
+        raise InvalidGraph(f"initializer {tensor.name!r} has no known element type ({tensor.data_type}).") from error
+    if any(d < 0 for d in shape):
+        raise InvalidGraph(f"initializer {tensor.name!r} has a negative dimension: {list(shape)}.")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _external_weight(tensor, shape, size, files, open_external)
+    data = tensor.raw_data if tensor.HasField("raw_data") else _typed_bytes(tensor)
+    if len(data) != size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes and has {len(data):,}."
+        )
+    return Weight(tensor.name, tensor.data_type, shape, data)
+
+
+def _typed_bytes(tensor: TensorProto) -> bytes:
+    try:
+        return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+    except (ValueError, TypeError) as error:
+        raise InvalidGraph(f"initializer {tensor.name!r} has data that does not fit its shape: {error}.") from error
+
+
+def _external_weight(
+    tensor: TensorProto,
+    shape: tuple[int, ...],
+    size: int,
+    files: dict[str, MappedFile],
+    open_external: OpenExternal,
+) -> Weight:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    offset = _whole_number(tensor.name, "offset", entries)
+    length = _whole_number(tensor.name, "length", entries, default=size)
+    mapped = files.get(location)
+    if mapped is None:
+        with open_external(location, tensor.name) as file:
+            mapped = files[location] = MappedFile(file, str(file.name))
+    if length != size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}."
+        )
+    if offset + size > mapped.size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} ends at byte {offset + size:,} of {location!r}, which has {mapped.size:,}.",
+            path=mapped.path,
+            hint="The weights file is truncated or belongs to another model; fetch both again.",
+        )
+    data = mapped.view[offset : offset + size]
+    return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
+
+
+def _whole_number(tensor: str, key: str, entries: Mapping[str, str], default: int = 0) -> int:
+    text = entries.get(key, "")
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise InvalidGraph(f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number.")
+    return int(text)

@@ -1,0 +1,8 @@
+"""Engines that compute on the CPU, and the matching of kernels to nodes. EPs may import it."""
+
+from __future__ import annotations
+
+from epctx_core.kernels.engines import CpuEngine
+from epctx_core.kernels.policy import EnginePolicy
+
+__all__ = ["CpuEngine", "EnginePolicy"]

@@ -1,0 +1,170 @@
+"""Which engine runs a piece: onnxruntime where it is installed and has the operators, else the reference.
+
+Equal pieces share one prepared model: a network of many equal blocks needs few sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
+
+from onnx import AttributeProto, ModelProto
+
+from epctx_core.errors import NotImplementedByProvider, RuntimeException
+from epctx_core.graph.weights import is_detached
+from epctx_core.kernels.policy import EnginePolicy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.plugin import PreparedModel
+
+_log = logging.getLogger("epctx.kernels")
+
+
+class RunnableModel(Protocol):
+    """What one engine makes; several handles may share it."""
+
+    def run(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+    ) -> Sequence[np.ndarray]:
+        """Run; inputs and results in the order of the model."""
+
+
+class SingleEngine(Protocol):
+    """onnxruntime or the reference."""
+
+    name: str
+
+    def prepare(
+        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+    ) -> RunnableModel:
+        """Make a model ready to run, or raise NotImplementedByProvider or InvalidGraph."""
+
+
+class PreparedHandle:
+    """One user's hold on a prepared model that may be shared; implements `PreparedModel`."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, model: RunnableModel) -> None:
+        # A bound method on the instance: no detour on the way to the engine.
+        self.run = model.run
+
+    def close(self) -> None:
+        """Let go of the model; its memory is released when the last handle and the last call are gone."""
+        self.run = _closed
+
+
+def _closed(
+    inputs: Sequence[np.ndarray],  # noqa: ARG001 - the signature is `run`'s
+    outputs: Sequence[np.ndarray] | None = None,  # noqa: ARG001
+) -> Sequence[np.ndarray]:
+    raise RuntimeException("a prepared model was run after it was closed.")
+
+
+class CpuEngine:
+    """The engine of one session; implements `epctx_core.plugin.Engine`."""
+
+    def __init__(self, policy: EnginePolicy) -> None:
+        self.policy = policy
+        self._engines = _installed_engines(policy)
+        self._shared: WeakValueDictionary[bytes, RunnableModel] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The engine asked first, with its version."""
+        return self._engines[0].name
+
+    def prepare(
+        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+    ) -> PreparedModel:
+        """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
+        key = _structure_key(model, weights or {})
+        with self._lock:
+            shared = None if key is None else self._shared.get(key)
+            if shared is None:
+                shared = self._prepare(model, weights, heavy)
+                if key is not None:
+                    self._shared[key] = shared
+        return PreparedHandle(shared)
+
+    def _prepare(
+        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None, heavy: bool | None
+    ) -> RunnableModel:
+        refusals: list[NotImplementedByProvider] = []
+        for engine in self._engines:
+            try:
+                prepared = engine.prepare(model, weights, heavy=heavy)
+            except NotImplementedByProvider as error:
+                refusals.append(error)
+                continue
+            if refusals:
+                _log.warning("a piece of the model runs on %s, which is slow: %s", engine.name, refusals[0].message)
+            return prepared
+        raise _no_engine(model, refusals)
+
+
+def _installed_engines(policy: EnginePolicy) -> list[SingleEngine]:
+    from epctx_core.kernels.reference_engine import ReferenceEngine
+
+    reference: list[SingleEngine] = [ReferenceEngine()]
+    if importlib.util.find_spec("onnxruntime") is None:
+        return reference
+    from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+
+    return [OnnxRuntimeEngine(policy), *reference]
+
+
+def _no_engine(model: ModelProto, refusals: list[NotImplementedByProvider]) -> NotImplementedByProvider:
+    """Say which node no engine can run."""
+    texts = [r.message for r in refusals]
+    nodes = model.graph.node
+    node = next((n for n in nodes if any(n.op_type in t or (n.name and n.name in t) for t in texts)), nodes[0])
+    return NotImplementedByProvider(
+        f"no engine can run node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type}): {'; '.join(texts)}",
+        node=node.name,
+        hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
+    )
+
+
+def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> bytes | None:
+    """Return a key that is equal for equal computations over the same memory, whatever the names.
+
+    None for a model whose bodies use names of the enclosing scope: renaming those is not worth it.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    numbers: dict[str, str] = {"": ""}
+
+    def canonical(name: str) -> str:
+        return numbers.setdefault(name, str(len(numbers)))
+
+    for value in graph.input:
+        value.name = canonical(value.name)
+    memory = []
+    for tensor in graph.initializer:
+        if is_detached(tensor) and tensor.name in weights:
+            memory.append(weights[tensor.name].__array_interface__["data"][0])
+        tensor.name = canonical(tensor.name)
+    if graph.sparse_initializer:
+        return None
+    for node in graph.node:
+        if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+            return None
+        node.name = node.doc_string = ""
+        node.input[:] = [canonical(name) for name in node.input]
+        node.output[:] = [canonical(name) for name in node.output]
+    for value in graph.output:
+        value.name = canonical(value.name)
+    del graph.value_info[:]
+    sha = hashlib.sha256(copy.SerializeToString(deterministic=True))
+    sha.update(repr(memory).encode())
+    return sha.digest()

@@ -1,0 +1,147 @@
+"""The engine on onnxruntime's CPU kernels, with weights used where they lie.
+
+onnxruntime keeps neither the arrays behind `add_initializer` nor its own OrtValues alive: dropping
+one gives wrong results without an error. What is prepared here owns all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.weights import is_detached
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from epctx_core.kernels.policy import EnginePolicy
+
+# The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
+_PLACEHOLDER_FOLDER = str(Path(__file__).parent)
+_FATAL_ONLY = 4
+_MISSING = (
+    "NOT_IMPLEMENTED",
+    "is not a registered function/op",
+    "No opset import for domain",
+    "Current official support for domain",
+    "Unsupported model IR version",
+)
+
+
+class OnnxRuntimeEngine:
+    """Prepares models on onnxruntime; implements `epctx_core.plugin.Engine`."""
+
+    name = f"onnxruntime {onnxruntime.__version__}"
+
+    def __init__(self, policy: EnginePolicy) -> None:
+        self._policy = policy
+
+    def prepare(
+        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+    ) -> OnnxRuntimeModel:
+        """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
+        arrays, model = _weights_in_place(model, weights or {})
+        options = self._session_options(model, arrays, heavy)
+        values = {name: _ort_value(array) for name, array in arrays.items()}
+        for name, value in values.items():
+            options.add_initializer(name, value)
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            # onnxruntime's exception classes have no base of their own.
+            raise _creation_error(error) from error
+        return OnnxRuntimeModel(session, model, (arrays, values))
+
+    def _session_options(
+        self, model: ModelProto, arrays: Mapping[str, np.ndarray], heavy: bool | None
+    ) -> onnxruntime.SessionOptions:
+        policy = self._policy
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        # onnxruntime's optimisers read weights through files only, never through `add_initializer`.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = policy.threads(model, heavy)
+        if options.intra_op_num_threads == 1:
+            options.inter_op_num_threads = 1
+        elif policy.pieces > 1:
+            # Several pools that spin take the cores from one another.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not policy.prepacks(sum(array.nbytes for array in arrays.values())):
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", _PLACEHOLDER_FOLDER
+        )
+        return options
+
+
+class OnnxRuntimeModel:
+    """A session with everything it reads from, with positional inputs and outputs."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object) -> None:
+        self._inputs = [value.name for value in model.graph.input]
+        self._outputs = [value.name for value in model.graph.output]
+        # One tuple lives and dies as a whole, last member first: the session before what it reads.
+        self._state = (owned, session)
+
+    def run(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+    ) -> Sequence[np.ndarray]:
+        """Run; inputs and results in the order of the model."""
+        feeds = dict(zip(self._inputs, inputs, strict=True))
+        results: list[np.ndarray] = self._state[1].run(self._outputs, feeds)
+        if outputs is None:
+            return results
+        for target, result in zip(outputs, results, strict=True):
+            np.copyto(target, result)
+        return outputs
+
+
+def _weights_in_place(
+    model: ModelProto, weights: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], ModelProto]:
+    """Return the arrays for detached weights; those that cannot be used in place go into the model."""
+    arrays: dict[str, np.ndarray] = {}
+    for tensor in model.graph.initializer:
+        if not is_detached(tensor):
+            continue
+        if tensor.name not in weights:
+            raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
+        array = weights[tensor.name]
+        if onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type) != array.dtype:
+            raise InvalidGraph(
+                f"the weight {tensor.name!r} is given as {array.dtype}, the model says "
+                f"{onnx.TensorProto.DataType.Name(tensor.data_type)}."
+            )
+        if array.nbytes == 0 or _is_sub_byte(array.dtype):
+            # onnxruntime wants these packed, or has no memory to point to.
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
+        else:
+            arrays[tensor.name] = np.ascontiguousarray(array)
+    return arrays, model
+
+
+def _is_sub_byte(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in {"int4", "uint4", "int2", "uint2", "float4_e2m1fn"}
+
+
+def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
+    if array.dtype.isbuiltin == 1:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+        array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    )
+
+
+def _creation_error(error: Exception) -> InvalidGraph | NotImplementedByProvider:
+    text = " ".join(str(error).split())
+    if any(sign in text for sign in _MISSING):
+        return NotImplementedByProvider(f"onnxruntime has no kernel: {text}")
+    return InvalidGraph(f"onnxruntime refuses a piece of the model: {text}")

@@ -1,0 +1,71 @@
+"""The engine on `onnx.reference`: complete, exact, slow; what runs where onnxruntime is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.weights import is_detached
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+class ReferenceEngine:
+    """Prepares models on the reference implementation; implements `epctx_core.plugin.Engine`."""
+
+    name = f"onnx.reference {onnx.__version__}"
+
+    def prepare(
+        self,
+        model: ModelProto,
+        weights: Mapping[str, np.ndarray] | None = None,
+        *,
+        heavy: bool | None = None,  # noqa: ARG002 - there is no thread pool to choose
+    ) -> ReferenceModel:
+        """Create an evaluator; weights are copied into the model, which it cannot do without."""
+        for tensor in model.graph.initializer:
+            if is_detached(tensor):
+                if not weights or tensor.name not in weights:
+                    raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
+                tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+        try:
+            return ReferenceModel(ReferenceEvaluator(model), model)
+        except Exception as error:
+            # The evaluator raises a different class for each way in which it lacks an operator.
+            text = " ".join(str(error).split())
+            raise NotImplementedByProvider(f"onnx.reference has no implementation: {text}") from error
+
+
+class ReferenceModel:
+    """An evaluator with positional inputs and outputs."""
+
+    def __init__(self, evaluator: ReferenceEvaluator, model: ModelProto) -> None:
+        self._inputs = [value.name for value in model.graph.input]
+        self._evaluator = evaluator
+
+    def run(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+    ) -> Sequence[np.ndarray]:
+        """Run; inputs and results in the order of the model."""
+        feeds = dict(zip(self._inputs, inputs, strict=True))
+        results = [_own(result, inputs) for result in self._evaluator.run(None, feeds)]
+        if outputs is None:
+            return results
+        for target, result in zip(outputs, results, strict=True):
+            np.copyto(target, result)
+        return outputs
+
+
+def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:
+    """Return a contiguous result that shares no memory with an input: Identity and Reshape give views."""
+    if not isinstance(result, np.ndarray):
+        return result if isinstance(result, (list, dict)) or result is None else np.asarray(result)
+    if any(isinstance(i, np.ndarray) and np.may_share_memory(result, i) for i in inputs):
+        return result.copy()
+    return np.ascontiguousarray(result).reshape(result.shape)
