@@ -1,1 +1,89 @@
-"""placeholder replaced below"""
+"""epctx: compile ONNX models into context models, load them anywhere, run both.
+
+Everything here is imported on first use: `import epctx_core` loads no other module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epctx_core._version import __version__
+
+if TYPE_CHECKING:
+    from epctx_core.compile.compiler import ModelCompiler
+    from epctx_core.compile.report import CompileReport
+    from epctx_core.errors import (
+        EpctxError,
+        EPFail,
+        ErrorCode,
+        Fail,
+        InvalidArgument,
+        InvalidGraph,
+        InvalidProtobuf,
+        ModelLoadCanceled,
+        ModelRequiresCompilation,
+        NoSuchFile,
+        NotFound,
+        NotImplementedByProvider,
+        PluginError,
+        RuntimeException,
+    )
+    from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
+    from epctx_core.options import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        OrtCompileApiFlags,
+        RunOptions,
+        SessionOptions,
+    )
+    from epctx_core.registry import PluginRecord, PluginState, Registry
+    from epctx_core.registry.default import (
+        get_available_providers,
+        plugins,
+        refresh_plugins,
+        register_execution_provider,
+        unregister_execution_provider,
+    )
+    from epctx_core.runtime.session import InferenceSession
+
+_HOME = {
+    "epctx_core.compile.compiler": ("ModelCompiler",),
+    "epctx_core.compile.report": ("CompileReport",),
+    "epctx_core.errors": (
+        "EPFail", "EpctxError", "ErrorCode", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
+        "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
+        "PluginError", "RuntimeException",
+    ),
+    "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
+    "epctx_core.options": (
+        "ExecutionMode", "GraphOptimizationLevel", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
+    ),
+    "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
+    "epctx_core.registry.default": (
+        "get_available_providers", "plugins", "refresh_plugins", "register_execution_provider",
+        "unregister_execution_provider",
+    ),
+    "epctx_core.runtime.session": ("InferenceSession",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: PLE0604, PLE0605 - one list for look-up and export
+    "__version__",
+    *sorted(_MODULE_OF),
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home (PEP 562)."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'epctx_core' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -105,6 +105,11 @@ SESSION_OPTIONS: Mapping[str, SessionOption] = MappingProxyType(
                 doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights.",
             ),
             SessionOption(
+                key="session.model_external_initializers_file_folder_path",
+                default="",
+                doc="The folder of a model's external weights; needed for a model from bytes that has such weights.",
+            ),
+            SessionOption(
                 key="session.disable_cpu_ep_fallback",
                 default="0",
                 choices=_FLAG,
@@ -162,6 +167,7 @@ class SessionConfig:
     embed: bool
     node_name_prefix: str
     prefer_latency: bool | None
+    external_initializers_folder: str | None
     disable_cpu_ep_fallback: bool
     disable_model_compile: bool
     fail_on_suboptimal: bool
@@ -253,6 +259,7 @@ class SessionOptions:
             embed=get("ep.context_embed_mode") == "1",
             node_name_prefix=get("ep.context_node_name_prefix"),
             prefer_latency=None if latency == "" else latency == "1",
+            external_initializers_folder=get("session.model_external_initializers_file_folder_path") or None,
             disable_cpu_ep_fallback=get("session.disable_cpu_ep_fallback") == "1",
             disable_model_compile=get("session.disable_model_compile") == "1",
             fail_on_suboptimal=get("session.fail_on_suboptimal_compiled_model") == "1",

@@ -34,12 +34,13 @@ class TypeTable:
         key = proto.SerializeToString()
         interned = self._interned.get(key)
         if interned is None:
-            interned = self._interned[key] = _tensor_type(proto)
+            interned = self._interned[key] = tensor_type(proto)
         self._types[name] = interned
         self._protos[name] = proto
 
 
-def _tensor_type(proto: TypeProto) -> TensorType:
+def tensor_type(proto: TypeProto) -> TensorType:
+    """Return a type as EPs see it; UNKNOWN_TYPE for what is not a dense tensor."""
     if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
         return UNKNOWN_TYPE
     tensor = proto.tensor_type

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import BinaryIO
 
 CHUNK = 16 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
@@ -16,11 +15,11 @@ CHUNK = 16 << 20
 class MappedFile:
     """One read-only mapping of a whole file; views into it keep it alive."""
 
-    def __init__(self, file: BinaryIO, path: str) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self.path = path
-        self.size = file.seek(0, os.SEEK_END)
+        self.size = os.fstat(descriptor).st_size
         # An empty file cannot be mapped, and holds nothing to map.
-        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else None
+        self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if self.size else None
         self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
 
     def forget(self, offset: int, length: int) -> None:

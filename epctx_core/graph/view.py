@@ -118,6 +118,10 @@ class GraphSlice:
         self.nodes = tuple(Node(graph, i) for i, owned in enumerate(taken) if not owned)
         self.name = graph.graph.name
 
+    def node(self, index: int) -> Node:
+        """Return a node by its place in the graph."""
+        return Node(self._graph, index)
+
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """Graph inputs that no initializer fills, in the model's order."""

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
@@ -24,7 +24,19 @@ from epctx_core.plugin import Extent
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-OpenExternal: TypeAlias = Callable[[str, str], BinaryIO]
+class ExternalFile(Protocol):
+    """An open file that knows its path."""
+
+    path: str
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+    def close(self) -> None:
+        """Close it; a mapping of it stays."""
+
+
+OpenExternal: TypeAlias = Callable[[str, str], ExternalFile]
 """`open_external(location, tensor_name)` opens a file that a model names, or raises InvalidGraph."""
 
 DETACHED_LOCATION = "epctx-weight"
@@ -202,8 +214,11 @@ def _external_weight(
     length = _whole_number(tensor.name, "length", entries, default=size)
     mapped = files.get(location)
     if mapped is None:
-        with open_external(location, tensor.name) as file:
-            mapped = files[location] = MappedFile(file, str(file.name))
+        file = open_external(location, tensor.name)
+        try:
+            mapped = files[location] = MappedFile(file.fileno(), file.path)
+        finally:
+            file.close()
     if length != size:
         raise InvalidGraph(
             f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}."

@@ -82,12 +82,17 @@ class EPContextNode:
         main_context: 1 on a node that carries a payload, by the vendor's rule.
         attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
             that the core writes are refused: see `CORE_ATTRIBUTES`.
+        doc_string: what model viewers show beside the node.
+
+    Several nodes may carry one payload. Where payloads are embedded the core stores it in the first
+    of them and makes the others refer to it.
     """
 
     partition: Partition
     payload: Payload | None = None
     main_context: int = 1
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    doc_string: str = ""
 
 
 CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
@@ -103,7 +108,9 @@ class ContextNode:
         partition_name: the graph's name inside the payload; the node's name where it is not written.
         source: as written in the model.
         main_context: whether the node carries (or names) a payload itself.
-        primary: the node whose payload holds this node's graph; itself for a primary.
+        primary: the node whose payload holds this node's graph: itself for a primary, the only
+            primary of the EP for a reference. None for a reference where there are several: the EP
+            looks for `partition_name` in their payloads.
         inputs, outputs: the boundary, in the order in which `run` gets and gives tensors.
         attributes: everything the node says, decoded: int, float, str, or bytes where not UTF-8;
             without `ep_cache_context`, which only the core reads.
@@ -113,7 +120,7 @@ class ContextNode:
     partition_name: str
     source: str
     main_context: bool
-    primary: ContextNode | None
+    primary: ContextNode | None = field(repr=False, compare=False)
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
     attributes: Mapping[str, Any]

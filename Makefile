@@ -1,0 +1,56 @@
+# make demo    set up, compile a real network, run it, and say what happened
+# make test    set up, lint, check types, run the whole suite
+# make lint    ruff and mypy only
+# make stress  tests that take hours rather than minutes
+# make bench   every benchmarks/bench_*.py
+# make minimums  the suite with the oldest libraries that pyproject.toml allows
+# make clean   remove what these made
+
+PYTHON ?= python3
+JOBS ?= 2
+
+PROJECTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
+PLUGINS := $(patsubst %/pyproject.toml,%,$(filter plugins/%,$(PROJECTS)))
+# On one command line: the plugins pin epctx-core, which pip must find here and not on an index.
+EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
+PYTEST = -m pytest -n $(JOBS) --dist loadfile
+
+.DELETE_ON_ERROR:
+.PHONY: demo test lint stress bench minimums clean
+
+demo: .venv/.installed
+	.venv/bin/python examples/demo.py
+
+test: lint
+	.venv/bin/python $(PYTEST)
+
+lint: .venv/.installed
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+stress: .venv/.installed
+	.venv/bin/python -m pytest -m stress
+
+bench: .venv/.installed
+	@set -e; for script in benchmarks/bench_*.py; do \
+		test -f "$$script" || { echo "There is no benchmarks/bench_*.py." >&2; exit 1; }; \
+		echo "== $$script"; .venv/bin/python "$$script"; \
+	done
+
+minimums: .venv-min/.installed
+	.venv-min/bin/python $(PYTEST)
+
+clean:
+	rm -rf .venv .venv-min .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output
+	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.venv/.installed .venv-min/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv --clear $*
+	@echo '*' > $*/.gitignore
+	@# Any pip that installs several editable projects together will do; a failed upgrade is no reason to stop.
+	$*/bin/python -m pip install --quiet --upgrade pip || echo "pip was not upgraded; going on with the one there is."
+	@if test "$*" = .venv-min; then $*/bin/python .ci/minimums.py; fi > $*/constraints.txt
+	$*/bin/python -m pip install --quiet --constraint $*/constraints.txt $(EDITABLE)
+	@touch $@

@@ -1,0 +1,1 @@
+"""From a model to a context model: who takes which node, compile, describe, write."""

@@ -1,0 +1,218 @@
+"""Makes the context model: asks EPs for their nodes, checks them, splices them in, adds the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from epctx_core.context.compatibility import PREFIX, set_metadata
+from epctx_core.context.manifest import KEY, Manifest, PayloadEntry
+from epctx_core.context.node import DOMAIN, OPSET_VERSION, make_context_node
+from epctx_core.context.payload import PayloadSet, PayloadWriter
+from epctx_core.errors import NotImplementedByProvider, PluginError
+from epctx_core.graph.splice import splice
+from epctx_core.plugin import EPContextNode
+from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
+from epctx_core.plugin.types import CORE_ATTRIBUTES
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.providers import ProviderChoice, ProviderSession
+    from epctx_core.compile.source import OpenModel
+    from epctx_core.graph.subgraph import GraphPartition
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextModel:
+    """A context model, not yet written.
+
+    Attributes:
+        proto: the model.
+        payloads: one entry a payload; the files among them were written to their sinks.
+    """
+
+    proto: ModelProto
+    payloads: tuple[PayloadEntry, ...]
+
+
+def check_can_export(providers: ProviderSession) -> None:
+    """Raise NotImplementedByProvider if an EP can compile but not be saved."""
+    for ep in providers.choices:
+        for hook in CONTEXT_HOOKS:
+            if not providers.instances.implements(ep, hook):
+                raise NotImplementedByProvider(
+                    f"{ep} runs models but cannot save what it compiled: it has no {hook} hook.",
+                    ep=ep,
+                    hint="Leave it out of the compile; it still runs in sessions.",
+                )
+
+
+def make_context_model(
+    model: OpenModel,
+    assignment: Assignment,
+    providers: ProviderSession,
+    *,
+    file_name: Callable[[str, str | None], str],
+    open_file: Callable[[str], BinaryIO],
+    open_memory: Callable[[str], BinaryIO],
+    embedded: bool,
+) -> ContextModel:
+    """Return the context model of an assignment whose partitions were compiled.
+
+    Args:
+        file_name: makes a binary's name from an EP's suffix and its name for the payload.
+        open_file: opens where a binary goes.
+        open_memory: opens a buffer for an embedded payload.
+        embedded: whether payloads are stored in the model.
+
+    Raises:
+        PluginError: an EP describes its nodes wrongly.
+    """
+    nodes: dict[int, NodeProto] = {}
+    entries: list[PayloadEntry] = []
+    for ep, choice in providers.choices.items():
+        partitions = assignment.of(ep)
+        if not partitions:
+            continue
+        suffix = choice.binary_suffix
+        payloads = PayloadSet(
+            ep,
+            file_name=lambda name, suffix=suffix: file_name(suffix, name),  # type: ignore[misc]
+            open_sink=open_memory if embedded else open_file,
+            embedded=embedded,
+        )
+        described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads)
+        ordered = _Descriptions(choice, partitions, payloads).check(described)
+        nodes.update(_context_nodes(ep, ordered, payloads.writers, entries))
+    proto = splice(model.source.proto, model.graph, assignment.partitioner.execution_order(), nodes)
+    if nodes:
+        _add_metadata(proto, model, assignment, providers, entries)
+    return ContextModel(proto=proto, payloads=tuple(entries))
+
+
+def _context_nodes(
+    ep: str,
+    described: Sequence[EPContextNode],
+    writers: Sequence[PayloadWriter],
+    entries: list[PayloadEntry],
+) -> dict[int, NodeProto]:
+    """Return first node of a partition to its EPContext node; payload entries are added to `entries`."""
+    finished = {id(writer): (writer.finish(), writer.contents()) for writer in writers}
+    carried: set[int] = set()
+    nodes: dict[int, NodeProto] = {}
+    for description in described:
+        partition: Any = description.partition
+        main, cache = bool(description.main_context), None
+        if description.payload is not None:
+            entry, cache = finished[id(description.payload)]
+            first = id(description.payload) not in carried
+            carried.add(id(description.payload))
+            if first:
+                entries.append(replace(entry, name=partition.name) if entry.embedded else entry)
+            elif entry.embedded:
+                # One copy of the bytes: the first node carries them, the others refer to it.
+                main, cache = False, None
+        embedded = writers[0].embedded if writers else False
+        nodes[partition.node_indices[0]] = make_context_node(
+            name=partition.name,
+            source=ep,
+            inputs=partition.input_names,
+            outputs=partition.output_names,
+            main_context=main,
+            embed_mode=embedded,
+            cache=cache,
+            attributes=description.attributes,
+            doc_string=description.doc_string or f"EPContext node for {ep}",
+        )
+    return nodes
+
+
+class _Descriptions:
+    """What an EP said about its nodes, held against the contract."""
+
+    def __init__(
+        self, choice: ProviderChoice, partitions: Sequence[GraphPartition], payloads: PayloadSet
+    ) -> None:
+        self._choice = choice
+        self._partitions = partitions
+        self._payloads = payloads
+
+    def check(self, described: Sequence[Any]) -> list[EPContextNode]:
+        """Return one description for each partition, in the partitions' order."""
+        by_partition: dict[int, EPContextNode] = {}
+        for node in described:
+            if not isinstance(node, EPContextNode):
+                raise self._broken(f"gave a {type(node).__name__} instead of an EPContextNode")
+            by_partition[id(node.partition)] = node
+            self._check_node(node)
+        missing = [p for p in self._partitions if id(p) not in by_partition]
+        if missing or len(described) != len(self._partitions):
+            raise self._broken(
+                f"described {len(described)} nodes for its {len(self._partitions)} partitions"
+                + (f"; {missing[0].name} is missing" if missing else "")
+            )
+        ordered = [by_partition[id(p)] for p in self._partitions]
+        used = {id(node.payload) for node in ordered if node.payload is not None}
+        for writer in self._payloads.writers:
+            if id(writer) not in used:
+                raise self._broken(f"wrote the payload {writer.name!r}, which no node carries")
+        return ordered
+
+    def _check_node(self, node: EPContextNode) -> None:
+        owned = CORE_ATTRIBUTES & node.attributes.keys()
+        if owned:
+            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes")
+        if node.main_context and node.payload is None:
+            raise self._broken("gave a node main_context=1 without a payload")
+        known = {id(writer) for writer in self._payloads.writers}
+        if node.payload is not None and id(node.payload) not in known:
+            raise self._broken("gave a payload that did not come from this call's writer")
+
+    def _broken(self, what: str) -> PluginError:
+        record = self._choice.record
+        return PluginError(
+            f"{self._choice.name} ({record.distribution} {record.version}) {what} in get_ep_context_nodes.",
+            ep=self._choice.name,
+            hook="get_ep_context_nodes",
+            distribution=record.distribution,
+            version=record.version,
+            hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
+        )
+
+
+def _add_metadata(
+    proto: ModelProto,
+    model: OpenModel,
+    assignment: Assignment,
+    providers: ProviderSession,
+    entries: Sequence[PayloadEntry],
+) -> None:
+    if not any(opset.domain == DOMAIN for opset in proto.opset_import):
+        proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
+    facts: dict[str, Mapping[str, Any]] = {}
+    for ep, choice in providers.choices.items():
+        partitions = assignment.of(ep)
+        if not partitions:
+            continue
+        facts[ep] = {
+            "distribution": choice.record.distribution,
+            "version": choice.record.version,
+            "plugin_api": choice.cls.api_version,
+            "options": options_fingerprint(choice),
+        }
+        info = choice.cls.get_compatibility_info(partitions, choice.options)
+        if info:
+            set_metadata(proto, PREFIX + ep, info)
+    manifest = Manifest(source_digest=model.source.digest, providers=facts, payloads=entries)
+    set_metadata(proto, KEY, manifest.dump())
+
+
+def options_fingerprint(choice: ProviderChoice) -> str:
+    """Return a digest (hex) of an EP's options without the secret ones."""
+    text = json.dumps(choice.public_options(), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,168 @@
+"""From what a host asks for to live EP instances."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_core.plugin import ExecutionProvider, ModelIdentity, ProviderContext, Purpose
+from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.registry.instances import ProviderInstances
+
+if TYPE_CHECKING:
+    from epctx_core.kernels import CpuEngine
+    from epctx_core.options import SessionOptions
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.registry.registry import Registry
+
+CPU_EP = "CPUExecutionProvider"
+_CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderChoice:
+    """An EP that a session will have, before it exists.
+
+    Attributes:
+        record: what is known about the plugin.
+        cls: the EP's class.
+        options: checked and typed.
+    """
+
+    record: PluginRecord
+    cls: type[ExecutionProvider]
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The EP type."""
+        return self.cls.name
+
+    @property
+    def binary_suffix(self) -> str:
+        """The `[ep]` part of the context binary's name."""
+        return self.cls.binary_suffix or self.cls.name
+
+    def public_options(self) -> dict[str, Any]:
+        """Return the options that may be shown: no secret ones."""
+        secret = {option.name for option in self.cls.options if option.secret}
+        return {name: value for name, value in self.options.items() if name not in secret}
+
+
+def choose_providers(
+    requested: Sequence[tuple[str, Mapping[str, object]]], session: SessionOptions, registry: Registry
+) -> list[ProviderChoice]:
+    """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
+
+    Raises:
+        InvalidArgument: no such EP, one asked for twice, or a wrong option.
+        PluginError: a plugin is broken.
+    """
+    choices: list[ProviderChoice] = []
+    for name, given in requested:
+        if name.lower() in _CPU_NAMES:
+            continue
+        choice = choose_provider(registry.resolve(name), given, session, registry)
+        if any(choice.name == other.name for other in choices):
+            raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
+        choices.append(choice)
+    return choices
+
+
+def choose_provider(
+    record: PluginRecord, given: Mapping[str, object], session: SessionOptions, registry: Registry
+) -> ProviderChoice:
+    """Import one EP and check the options for it; see `choose_providers`."""
+    cls = registry.load(record)
+    merged = {**session.provider_config_entries(cls.name), **given}
+    return ProviderChoice(record=record, cls=cls, options=parse_provider_options(cls.name, cls.options, merged))
+
+
+class ProviderSession:
+    """The EP instances of one session with what they were given; closed once, at the session's end."""
+
+    def __init__(self) -> None:
+        self.instances = ProviderInstances()
+        self.choices: dict[str, ProviderChoice] = {}
+        self._workspaces: list[PrivateWorkspace] = []
+        self._stack = contextlib.ExitStack()
+        self._closed = False
+
+    def start(
+        self,
+        choices: Sequence[ProviderChoice],
+        *,
+        purpose: Purpose,
+        model: ModelIdentity,
+        session: SessionOptions,
+        engine: CpuEngine,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        """Make the instances.
+
+        Raises:
+            NotImplementedByProvider: an EP says that this machine lacks what the purpose needs.
+            PluginError: an EP's constructor raised.
+        """
+        for choice in choices:
+            _check_availability(choice, purpose)
+            workspace = PrivateWorkspace()
+            self._workspaces.append(workspace)
+            context = ProviderContext(
+                options=choice.options,
+                session_config=session.config_entries,
+                purpose=purpose,
+                target=None,
+                model=model,
+                logger=logging.getLogger(f"epctx.ep.{choice.name}"),
+                cancel=session.cancellation,
+                progress=progress or _no_progress,
+                scratch=_scratch_folder,
+                engine=engine,
+                workspace=workspace,
+            )
+            self.instances.add(choice.record, choice.cls, context)
+            self.choices[choice.name] = choice
+
+    def scratch(self) -> Path:
+        """Return a private folder that is removed with the session."""
+        return self._stack.enter_context(_scratch_folder())
+
+    def close(self) -> None:
+        """Shut all EPs down and release what they shared; further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.instances.shutdown()
+        finally:
+            for workspace in self._workspaces:
+                workspace.close()
+            self._stack.close()
+
+
+def _check_availability(choice: ProviderChoice, purpose: Purpose) -> None:
+    available = choice.cls.availability(purpose)
+    if not available.available:
+        raise NotImplementedByProvider(
+            f"{choice.name} cannot {purpose.value} on this machine: {available.reason or 'it gives no reason'}.",
+            ep=choice.name,
+            hint=available.hint or "Leave it out of the providers, or repair what is missing.",
+        )
+
+
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="epctx-") as folder:
+        yield Path(folder)
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Show nothing: the host did not ask for progress."""

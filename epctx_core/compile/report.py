@@ -1,0 +1,151 @@
+"""What a compile did: files, partitions, who runs what, refusals, times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from epctx_core.compile.assign import Assignment
+    from epctx_core.graph.index import GraphIndex
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """One file that was written.
+
+    Attributes:
+        path: relative to the context model's folder.
+        bytes: its length.
+        digest: SHA-256 of a model; of a binary the root digest that the manifest holds.
+    """
+
+    path: str
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionReport:
+    """One compiled partition."""
+
+    name: str
+    ep: str
+    node_names: tuple[str, ...]
+    operators: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it replaced."""
+        return len(self.node_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusalReport:
+    """Nodes that an EP did not take, with its reason."""
+
+    ep: str
+    reason: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileReport:
+    """What `ModelCompiler` did.
+
+    Attributes:
+        output: the context model's path, None if it went to memory or nothing was written.
+        outputs: every file written, binaries first.
+        partitions: in the order of the model.
+        assignments: EP type to the number of nodes it runs; the CPU EP last.
+        refusals: what EPs did not take and why.
+        timings: stage to seconds.
+        required_files: what has to travel together: names relative to the context model's folder.
+    """
+
+    output: Path | None
+    outputs: tuple[OutputFile, ...]
+    partitions: tuple[PartitionReport, ...]
+    assignments: Mapping[str, int]
+    refusals: tuple[RefusalReport, ...]
+    timings: Mapping[str, float]
+    required_files: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx compile --json` prints."""
+        return {
+            "output": self.output.name if self.output else None,
+            "files": [{"path": f.path, "bytes": f.bytes, "digest": f.digest} for f in self.outputs],
+            "partitions": [
+                {"name": p.name, "ep": p.ep, "nodes": p.nodes, "node_names": list(p.node_names)}
+                for p in self.partitions
+            ],
+            "assignments": dict(self.assignments),
+            "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
+            "timings": dict(self.timings),
+            "required_files": list(self.required_files),
+        }
+
+
+@dataclass(kw_only=True)
+class Stopwatch:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def make_report(
+    graph: GraphIndex,
+    assignment: Assignment,
+    *,
+    output: Path | None,
+    outputs: Sequence[OutputFile],
+    timings: Mapping[str, float],
+) -> CompileReport:
+    """Put a report together."""
+    counts: dict[str, int] = {}
+    for partition in assignment.partitions:
+        counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
+    counts["CPUExecutionProvider"] = len(assignment.left_over()) + len(assignment.kernel_nodes)
+    return CompileReport(
+        output=output,
+        outputs=tuple(outputs),
+        partitions=tuple(
+            PartitionReport(
+                name=p.name,
+                ep=p.ep,
+                node_names=tuple(_node_name(graph, i) for i in p.node_indices),
+                operators=tuple(graph.nodes[i].op_type for i in p.node_indices),
+                inputs=p.input_names,
+                outputs=p.output_names,
+            )
+            for p in assignment.partitions
+        ),
+        assignments=counts,
+        refusals=tuple(
+            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(_node_name(graph, i) for i in r.nodes))
+            for r in assignment.refusals
+        ),
+        timings=dict(timings),
+        required_files=tuple(f.path for f in outputs),
+    )
+
+
+def _node_name(graph: GraphIndex, index: int) -> str:
+    """Return a node's name; one without a name is called by operator and place."""
+    return graph.nodes[index].name or f"{graph.nodes[index].op_type}_{index}"

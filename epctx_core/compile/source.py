@@ -1,0 +1,105 @@
+"""A model as the rest of the core works with it: read, checked, typed and indexed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.context.node import ContextNodeRecord, read_context_nodes
+from epctx_core.context.paths import ModelFolder, OpenedFile
+from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
+from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.inference import TypeTable, infer_types
+from epctx_core.graph.model_io import SourceModel, detach_model, parse_model, read_model
+from epctx_core.plugin import ModelIdentity
+
+if TYPE_CHECKING:
+    from epctx_core.options import SessionConfig
+
+_FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(kw_only=True)
+class OpenModel:
+    """A model that was read and checked.
+
+    Attributes:
+        source: structure and weights.
+        types: the type of every value.
+        graph: the index over the main graph.
+    """
+
+    source: SourceModel
+    types: TypeTable
+    graph: GraphIndex
+
+    @cached_property
+    def context_nodes(self) -> list[ContextNodeRecord]:
+        """The EPContext nodes of the main graph."""
+        return read_context_nodes(self.source.proto.graph)
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What an EP may know about the model."""
+        return ModelIdentity(
+            name=self.source.name, digest=self.source.digest, opset_imports=self.source.opset_imports
+        )
+
+
+def open_model(model: str | os.PathLike[str] | bytes, config: SessionConfig) -> OpenModel:
+    """Read a model, check it, find the types of its values and index it.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
+    """
+    data, path = read_model(model)
+    proto = parse_model(data, path)
+    source = detach_model(proto, data, path, _WeightsFolder(path, config.external_initializers_folder).open)
+    types = infer_types(source.proto)
+    graph = GraphIndex(
+        source.proto.graph,
+        types=types,
+        weights=source.weights,
+        opset_imports=source.opset_imports,
+        ir_version=source.proto.ir_version,
+    )
+    return OpenModel(source=source, types=types, graph=graph)
+
+
+class _WeightsFolder:
+    """Where a model's external weights are looked for."""
+
+    def __init__(self, model: Path | None, option: str | None) -> None:
+        self._folder: ModelFolder | None = None
+        if option is not None:
+            if not Path(option).is_dir():
+                raise NoSuchFile(f"{_FOLDER_OPTION} names {option!r}, which is no folder.", path=option)
+            self._folder = ModelFolder(Path(option))
+        elif model is not None:
+            self._folder = ModelFolder(model.parent, model)
+
+    def open(self, location: str, tensor: str) -> OpenedFile:
+        """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
+        if self._folder is None:
+            raise InvalidArgument(
+                f"the model given as bytes keeps the weight {tensor!r} in the file {location!r}, "
+                "and bytes have no folder.",
+                hint=f"Set the session option {_FOLDER_OPTION!r}.",
+            )
+        return self._folder.open(location, what="the weights file", node=tensor)
+
+
+def refuse_compiled(model: OpenModel) -> None:
+    """Raise InvalidGraph if a model that is to be compiled has EPContext nodes already."""
+    if model.context_nodes:
+        first = model.context_nodes[0].name
+        raise InvalidGraph(
+            f"{model.source.where} is compiled already: it has {len(model.context_nodes)} EPContext nodes, "
+            f"such as {first!r}.",
+            node=first,
+            path=model.source.path,
+            hint="Compile the model that it was made from.",
+        )

@@ -1,0 +1,1 @@
+"""The EPContext operator and its files: node codec, names, payloads, manifest, paths."""

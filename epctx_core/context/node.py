@@ -1,0 +1,175 @@
+"""The EPContext node: between `onnx.NodeProto` and what the core and EPs work with.
+
+All ten attributes of the operator are known here, with its defaults; others are a vendor's own and
+are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so it stays bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.view import attribute_value
+
+DOMAIN = "com.microsoft"
+OP_TYPE = "EPContext"
+OPSET_VERSION = 1
+
+_INTEGERS = ("main_context", "embed_mode", "max_size")
+_STRINGS = (
+    "ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes", "onnx_model_filename",
+    "partition_name", "source",
+)  # fmt: skip
+
+BOUNDARY_TYPES = frozenset(
+    {
+        onnx.TensorProto.BOOL, onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32,
+        onnx.TensorProto.INT64, onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT32,
+        onnx.TensorProto.UINT64, onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.BFLOAT16,
+    }
+)  # fmt: skip
+"""Element types that the operator takes and gives (the T of onnxruntime's schema)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextNodeRecord:
+    """An EPContext node, decoded.
+
+    Attributes:
+        index: its place in the graph.
+        cache: `ep_cache_context`: the payload, or the UTF-8 name of its file; None where absent.
+        partition_name: as written, or the node's name.
+        attributes: all but `ep_cache_context`.
+    """
+
+    index: int
+    name: str
+    source: str
+    main_context: bool
+    embed_mode: bool
+    cache: bytes | None
+    partition_name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    @property
+    def file_name(self) -> str | None:
+        """The name of the payload's file, None for an embedded payload or a reference without one."""
+        if self.embed_mode or self.cache is None:
+            return None
+        try:
+            return self.cache.decode()
+        except UnicodeDecodeError:
+            raise InvalidGraph(
+                f"EPContext node {self.name!r} has embed_mode=0 and an ep_cache_context that is no file name.",
+                node=self.name,
+                hint="Bytes in the model need embed_mode=1.",
+            ) from None
+
+
+def is_context_node(node: NodeProto) -> bool:
+    """Whether a node is an EPContext node."""
+    return node.op_type == OP_TYPE and node.domain == DOMAIN
+
+
+def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
+    """Decode the EPContext nodes of a graph, in its order.
+
+    Raises:
+        InvalidGraph: an attribute has the wrong type, or a node has no outputs.
+    """
+    return [read_context_node(node, i) for i, node in enumerate(graph.node) if is_context_node(node)]
+
+
+def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
+    """Decode one node; see `read_context_nodes`."""
+    # A name is what routing and messages go by; onnxruntime gives unnamed nodes one, too.
+    name = node.name or f"EPContext_{index}"
+    values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
+    cache: bytes | None = None
+    for attribute in node.attribute:
+        _check_type(name, attribute)
+        if attribute.name == "ep_cache_context":
+            cache = attribute.s
+        else:
+            values[attribute.name] = attribute_value(attribute)
+    if not node.output:
+        raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
+    return ContextNodeRecord(
+        index=index,
+        name=name,
+        source=_as_text(name, "source", values["source"]),
+        main_context=values["main_context"] == 1,
+        embed_mode=values["embed_mode"] == 1,
+        cache=cache,
+        partition_name=_as_text(name, "partition_name", values.get("partition_name", "")) or name,
+        inputs=tuple(node.input),
+        outputs=tuple(node.output),
+        attributes=MappingProxyType(values),
+    )
+
+
+def _check_type(name: str, attribute: AttributeProto) -> None:
+    wanted = (
+        AttributeProto.INT
+        if attribute.name in _INTEGERS
+        else AttributeProto.STRING
+        if attribute.name in _STRINGS
+        else attribute.type
+    )
+    if attribute.type != wanted:
+        kinds = AttributeProto.AttributeType
+        raise InvalidGraph(
+            f"EPContext node {name!r} has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
+            f"the operator wants {kinds.Name(wanted)}.",
+            node=name,
+        )
+
+
+def _as_text(name: str, attribute: str, value: str | bytes) -> str:
+    if isinstance(value, bytes):
+        raise InvalidGraph(f"EPContext node {name!r} has a {attribute!r} that is not UTF-8.", node=name)
+    return value
+
+
+def make_context_node(
+    *,
+    name: str,
+    source: str,
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    main_context: bool,
+    embed_mode: bool,
+    cache: bytes | None,
+    attributes: Mapping[str, Any],
+    doc_string: str = "",
+) -> NodeProto:
+    """Return an EPContext node; attributes stand in alphabetical order, so that bytes are reproducible.
+
+    Args:
+        cache: the payload or the file's name, None for a reference.
+        attributes: the vendor's own.
+    """
+    node = NodeProto(name=name, op_type=OP_TYPE, domain=DOMAIN, doc_string=doc_string)
+    node.input.extend(inputs)
+    node.output.extend(outputs)
+    values: dict[str, Any] = {
+        **attributes,
+        "embed_mode": int(embed_mode),
+        "main_context": int(main_context),
+        "partition_name": name,
+        "source": source,
+    }
+    if cache is not None:
+        values["ep_cache_context"] = cache
+    for key in sorted(values):
+        node.attribute.append(onnx.helper.make_attribute(key, values[key]))
+    return node

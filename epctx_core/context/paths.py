@@ -1,0 +1,129 @@
+"""Names out of models become open files here, and nowhere else.
+
+A model says file names: of context binaries, of external weights. They are untrusted. A name is opened
+only if it stays in the model's folder (as given, or the folder of the model's real path, so that
+models in caches made of links work), and what is handed out is the open file, not a path to open again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+from pathlib import Path
+
+from epctx_core.errors import InvalidGraph
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+MAX_NAME = 4096
+
+
+class ModelFolder:
+    """The folder in which a model's files lie.
+
+    Args:
+        folder: the folder as the caller gave it.
+        model: the model file, if the model came from one.
+    """
+
+    def __init__(self, folder: Path, model: Path | None = None) -> None:
+        self.folder = folder
+        roots = [Path(os.path.realpath(folder))]
+        if model is not None:
+            roots.append(Path(os.path.realpath(model)).parent)
+        self._roots = tuple(dict.fromkeys(roots))
+
+    def open(self, name: str, *, what: str, node: str | None = None) -> OpenedFile:
+        """Open a file that a model names, for reading.
+
+        Args:
+            name: as the model says it.
+            what: what the name is in messages, such as "the context binary".
+            node: the node or tensor that says it.
+
+        Raises:
+            InvalidGraph: the name is empty or leaves the folder, or there is no such regular file.
+        """
+        owner = f"{node!r} names {what}" if node else what
+        relative = checked_name(name, owner, node)
+        missing: OSError | None = None
+        for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
+            try:
+                return self._open_inside(root, relative, owner, node)
+            except FileNotFoundError as error:
+                missing = error
+        raise InvalidGraph(
+            f"{owner} {name!r}, which is missing.",
+            node=node,
+            path=self.folder / relative,
+            hint=f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, or compile again.",
+        ) from missing
+
+    def _open_inside(self, root: Path, relative: str, owner: str, node: str | None) -> OpenedFile:
+        real = os.path.realpath(root / relative)
+        if not any(_is_inside(real, base) for base in self._roots):
+            raise InvalidGraph(
+                f"{owner} {relative!r}, a link that leaves the model's folder.",
+                node=node,
+                path=root / relative,
+                hint="Only files inside the model's folder are opened. Copy the file there.",
+            )
+        try:
+            # O_NONBLOCK: a named pipe must not make a load wait for a writer.
+            flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            descriptor = os.open(real, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InvalidGraph(
+                f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=real
+            ) from error
+        file = OpenedFile(descriptor, real)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.path.realpath(root / relative) != real:
+            file.close()
+            raise InvalidGraph(f"{owner} {relative!r}, which is not a regular file.", node=node, path=real)
+        return file
+
+
+class OpenedFile(io.FileIO):
+    """A file opened by descriptor that still knows its path."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        super().__init__(descriptor, "rb")
+        self.path = path
+
+
+def checked_name(name: str, owner: str, node: str | None = None) -> str:
+    """Return a name in normal form if it can stay inside a folder.
+
+    Raises:
+        InvalidGraph: empty, over-long, absolute, with a drive or NUL, or `..` that leaves.
+    """
+    reason = _why_unsafe(name)
+    if reason:
+        raise InvalidGraph(
+            f"{owner} {name[:200]!r}, {reason}.",
+            node=node,
+            hint="A model may only name files in its own folder, relative to it.",
+        )
+    return os.path.normpath(name)
+
+
+def _why_unsafe(name: str) -> str:
+    if not name:
+        return "an empty name"
+    if "\0" in name or len(name) > MAX_NAME:
+        return "which no file system takes"
+    if os.path.isabs(name) or name.startswith("\\") or _DRIVE.match(name):
+        return "an absolute path"
+    normal = os.path.normpath(name.replace("\\", "/"))
+    if normal == ".." or normal.startswith("../"):
+        return "which leaves the model's folder"
+    if normal == "." or name.endswith(("/", "\\")):
+        return "a folder"
+    return ""
+
+
+def _is_inside(path: str, root: Path) -> bool:
+    return os.path.commonpath((path, root)) == str(root)

@@ -1,0 +1,192 @@
+"""Payload bytes on their way in: found, checked against the manifest, mapped; and the nodes they belong to.
+
+Implements `ContextReader` and `PayloadView` of `epctx_core.plugin`. Files are opened through
+`ModelFolder` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import MappedFile
+from epctx_core.plugin import ContextNode, ValueInfo
+
+if TYPE_CHECKING:
+    from epctx_core.context.manifest import Manifest
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.inference import TypeTable
+    from epctx_core.plugin import TensorView
+
+
+class ReplacedBinaryError(InvalidGraph):
+    """A binary is not the one that the model was written with.
+
+    Raised when size or first digest differ, so that a loader can look whether a publication was
+    under way before it gives up.
+    """
+
+
+class LoadedPayload:
+    """A payload to read; implements `PayloadView`."""
+
+    def __init__(
+        self, name: str, view: memoryview, *, digest: str | None, path: str | None, scratch: Callable[[], Path]
+    ) -> None:
+        self.name = name
+        self.view = view
+        self.digest = digest
+        self._path = path
+        self._scratch = scratch
+
+    def as_file(self) -> str:
+        """Return a path with the same content."""
+        if self._path is None:
+            path = self._scratch() / "payload.bin"
+            path.write_bytes(self.view)
+            self._path = str(path)
+        return self._path
+
+
+class PayloadReader:
+    """Finds the payloads of one EP's nodes.
+
+    Args:
+        records: the EP's nodes by name.
+        folder: where the model's files lie; may be None if no node names a file.
+        manifest: what the model says about its payloads, if it does.
+        other_copies: gives paths that may hold a binary as it was before a publication that is under
+            way or was killed.
+        scratch: makes a private folder that lives as long as the session.
+    """
+
+    def __init__(
+        self,
+        records: Mapping[str, ContextNodeRecord],
+        *,
+        folder: ModelFolder | None,
+        manifest: Manifest | None,
+        other_copies: Callable[[str], Iterable[Path]],
+        scratch: Callable[[], Path],
+    ) -> None:
+        self._records = records
+        self._folder = folder
+        self._manifest = manifest
+        self._other_copies = other_copies
+        self._scratch = scratch
+        self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
+
+    def payload(self, node: ContextNode) -> LoadedPayload:
+        """Return the payload that holds a node's graph; see `ContextReader.payload`."""
+        owner = node if node.main_context else node.primary
+        if owner is None:
+            raise InvalidGraph(
+                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
+                node=node.name,
+                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
+            )
+        record = self._records[owner.name]
+        name = record.file_name
+        key = (record.name, True) if name is None else (name, False)
+        if key not in self._loaded:
+            self._loaded[key] = self._embedded(record) if name is None else self._mapped(record, name)
+        return self._loaded[key]
+
+    def source_tensor(self, name: str) -> TensorView:
+        """Return a weight of the source model."""
+        raise InvalidGraph(
+            f"the weight {name!r} of the source model was asked for, but this session has no source model.",
+            hint="Only context models made in weightless mode refer to their source.",
+        )
+
+    def _embedded(self, record: ContextNodeRecord) -> LoadedPayload:
+        if not record.cache:
+            raise InvalidGraph(
+                f"EPContext node {record.name!r} has main_context=1 and embed_mode=1 but no payload in ep_cache_context.",
+                node=record.name,
+                hint="Compile the model again.",
+            )
+        entry = self._manifest.entry(record.name, embedded=True) if self._manifest else None
+        view = memoryview(record.cache)
+        if entry is not None:
+            entry.check_head(view, record.name)
+        return LoadedPayload(
+            record.name, view, digest=entry.root if entry else None, path=None, scratch=self._scratch
+        )
+
+    def _mapped(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
+        if self._folder is None:
+            raise InvalidGraph(f"EPContext node {record.name!r} names {name!r}, but the model has no folder.")
+        entry = self._manifest.entry(name, embedded=False) if self._manifest else None
+        with self._folder.open(name, what="the context binary", node=record.name) as file:
+            mapped = MappedFile(file.fileno(), file.path)
+        if not mapped.size:
+            raise InvalidGraph(
+                f"the context binary {name!r} of EPContext node {record.name!r} is empty.",
+                node=record.name,
+                path=mapped.path,
+                hint="Fetch it again, or compile the model again.",
+            )
+        if entry is not None:
+            try:
+                entry.check_head(mapped.view, record.name)
+            except InvalidGraph as error:
+                mapped = self._other_copy(name, error)
+        return LoadedPayload(
+            name, mapped.view, digest=entry.root if entry else None, path=mapped.path, scratch=self._scratch
+        )
+
+    def _other_copy(self, name: str, error: InvalidGraph) -> MappedFile:
+        """Return the binary that the model means from what an unfinished publication kept of it."""
+        entry = self._manifest.entry(name, embedded=False) if self._manifest else None
+        for path in self._other_copies(name):
+            with suppress(OSError, InvalidGraph):
+                with path.open("rb") as file:
+                    mapped = MappedFile(file.fileno(), str(path))
+                if entry is not None:
+                    entry.check_head(mapped.view)
+                    return mapped
+        raise ReplacedBinaryError(error.message, node=error.node, hint=error.hint) from error
+
+
+def plugin_nodes(records: Sequence[ContextNodeRecord], types: TypeTable, ep: str) -> list[ContextNode]:
+    """Return the nodes of one EP as it gets them: primaries first, each reference with its primary.
+
+    Raises:
+        InvalidGraph: references without any primary.
+    """
+    primaries = [_primary(record, types) for record in records if record.main_context]
+    references = [record for record in records if not record.main_context]
+    if references and not primaries:
+        raise InvalidGraph(
+            f"no EPContext node of {ep} has main_context=1, so the payload of {references[0].name!r} is nowhere.",
+            node=references[0].name,
+            ep=ep,
+            hint="The model lost its primary node; compile it again.",
+        )
+    only = primaries[0] if len(primaries) == 1 else None
+    return [*primaries, *(_plugin_node(record, types, only) for record in references)]
+
+
+def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:
+    node = _plugin_node(record, types, None)
+    # A frozen value cannot name itself when it is made.
+    object.__setattr__(node, "primary", node)
+    return node
+
+
+def _plugin_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
+    return ContextNode(
+        name=record.name,
+        partition_name=record.partition_name,
+        source=record.source,
+        main_context=record.main_context,
+        primary=primary,
+        inputs=tuple(ValueInfo(name, types.get(name)) for name in record.inputs),
+        outputs=tuple(ValueInfo(name, types.get(name)) for name in record.outputs),
+        attributes=record.attributes,
+    )

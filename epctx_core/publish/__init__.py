@@ -1,0 +1,11 @@
+"""Atomic publication: the files of one compile appear in a folder all or none.
+
+Owns staging, the journal, recovery and the lock. Knows neither ONNX nor what the files mean.
+"""
+
+from __future__ import annotations
+
+from epctx_core.publish.recovery import finish_interrupted, interrupted_copies
+from epctx_core.publish.staging import Publication
+
+__all__ = ["Publication", "finish_interrupted", "interrupted_copies"]

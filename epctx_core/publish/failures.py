@@ -1,0 +1,74 @@
+"""How an operating system's error becomes a typed one; knows nothing of the steps of a publication."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EpctxError, Fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+STRANDED_HINT = (
+    "The folder still loads. What is left of this publication lies in a .epctx-* folder; "
+    "the next compile into the folder finishes or discards it."
+)
+
+
+class NameTakenError(FileExistsError):
+    """A model that must not be replaced exists already."""
+
+
+def output_exists(path: Path) -> Fail:
+    """Return the error for a model that exists and must not be replaced."""
+    return Fail(
+        f"The output {path} exists already and was not replaced.",
+        path=path,
+        hint="Remove it, choose another output, or allow it to be replaced.",
+    )
+
+
+def failure(doing: str, folder: Path, exc: OSError) -> Fail:
+    """Return the error for an operation that the system refused.
+
+    Args:
+        doing: what was tried, such as "renaming the files"; it completes the sentence.
+        folder: the folder that is being published into.
+        exc: what the system said; the caller makes it the cause.
+    """
+    if isinstance(exc, NameTakenError):
+        return output_exists(folder / exc.filename)
+    reason = exc.strerror or str(exc)
+    where = f" ({exc.filename})" if exc.filename is not None else ""
+    return Fail(
+        f"Publishing into {folder} failed while {doing}: {reason}{where}.",
+        path=folder,
+        hint=_hint(exc.errno, folder),
+    )
+
+
+@contextmanager
+def reported(doing: str, folder: Path) -> Iterator[None]:
+    """Turn every OSError of the block into a `Fail` that says what was being done."""
+    try:
+        yield
+    except EpctxError:
+        raise  # NoSuchFile is an OSError too, and already says what happened
+    except OSError as exc:
+        raise failure(doing, folder, exc) from exc
+
+
+def _hint(code: int | None, folder: Path) -> str:
+    if code in DISK_FULL:
+        return "Free some space on that disk, or choose another output folder, then compile again."
+    if code in _FORBIDDEN:
+        return f"Make {folder} writable for this user, or choose another output folder."
+    if code == errno.ENOENT:
+        return "Something removed files there meanwhile. Check that the folder exists, then compile again."
+    return "Check the disk and the folder, then compile again."

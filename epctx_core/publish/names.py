@@ -1,0 +1,120 @@
+"""Which names a publication may use, and whether a path stays in its folder without a link.
+
+Knows nothing of journals; names may come from an untrusted one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+
+from epctx_core.errors import InvalidArgument
+
+STAGING_PREFIX = ".epctx-"
+NEW = "new"
+OLD = "old"
+JOURNAL = "journal.json"
+UNDO = "undo.json"
+
+_MAX_PART_BYTES = 255
+_MAX_NAME_BYTES = 1024
+_NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def canonical(name: str) -> str:
+    """Return a name relative to the folder in its one spelling: parts joined by "/", no "." or "..".
+
+    Raises:
+        InvalidArgument: the name is empty, absolute, leaves the folder, ends in a folder, lies in a
+            staging folder, or no file system could hold it.
+    """
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{name!r} is not a file name: it must be a string.")
+    if reason := _spelling_fault(name):
+        raise _refused(name, reason)
+    parts: list[str] = []
+    for part in name.split("/"):
+        if part == "..":
+            if not parts:
+                raise _refused(name, "it leaves the folder")
+            parts.pop()
+        elif part not in {"", "."}:
+            parts.append(part)
+    if any(part.lower().startswith(STAGING_PREFIX) for part in parts):
+        raise _refused(name, f"names that begin with {STAGING_PREFIX} are reserved for staging")
+    return "/".join(parts)
+
+
+def _spelling_fault(name: str) -> str | None:
+    try:
+        raw = os.fsencode(name)
+    except UnicodeEncodeError:
+        return "the file system can't spell it"
+    if name.startswith("/") or _DRIVE.match(name):
+        return "it is absolute"
+    if "\0" in name or "\\" in name:
+        return "it holds a backslash or a zero byte"
+    if name.rsplit("/", 1)[-1] in {"", ".", ".."}:
+        return "it names no file"
+    if len(raw) > _MAX_NAME_BYTES or any(len(part) > _MAX_PART_BYTES for part in raw.split(b"/")):
+        return "it is too long"
+    return None
+
+
+def _refused(name: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"The file name {name!r} can't be published: {reason}.",
+        hint="Use a name relative to the output folder, with / between its parts.",
+    )
+
+
+def mode_of(path: Path) -> int | None:
+    """Return the mode of what lies at a path (links not followed), or None if nothing does.
+
+    Unlike `os.path.lexists`, an error other than "nothing there" is raised: taking it for "gone" would
+    make a step that is still to do look done.
+    """
+    try:
+        return os.lstat(path).st_mode
+    except OSError as exc:
+        if exc.errno in _NOTHING_THERE:
+            return None
+        raise
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file lies at a path; a link is none."""
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def link_free(root: Path, name: str) -> Path | None:
+    """Return `root/name`, or None if a folder on the way is a link or no folder. `root` itself is trusted."""
+    path = root
+    for part in name.split("/")[:-1]:
+        path /= part
+        mode = mode_of(path)
+        if mode is not None and not stat.S_ISDIR(mode):
+            return None
+    return root / name
+
+
+def folders_of(name: str) -> list[str]:
+    """Return the sub-folders that a name lies in, outermost first: `a`, `a/b` for `a/b/c`."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def staging_folders(folder: Path) -> list[Path]:
+    """Return the staging folders in a folder, sorted; links of that name are not ours.
+
+    Raises:
+        OSError: the folder can't be listed.
+    """
+    with os.scandir(folder) as entries:
+        found = [e for e in entries if e.name.startswith(STAGING_PREFIX) and e.is_dir(follow_symlinks=False)]
+    return sorted(Path(e.path) for e in found)

@@ -1,0 +1,45 @@
+"""A file in staging that takes every byte or says why not; knows no publication."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+from epctx_core.publish.failures import failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _typeshed import ReadableBuffer
+
+
+class StagedFile(io.FileIO):
+    """A new file in staging, unbuffered, to write and read. `write` takes everything or raises `Fail`."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        super().__init__(path, "xb+", opener=_create)
+        self._folder = folder
+
+    def write(self, buffer: ReadableBuffer, /) -> int:
+        """Append or overwrite at the position; return the number of bytes, which is all of them.
+
+        The system takes at most 2 GiB in one call, and less when the disk fills up.
+
+        Raises:
+            Fail: the disk is full or broken.
+        """
+        view = memoryview(buffer)
+        if not view.nbytes:
+            return 0
+        view, done = view.cast("B"), 0
+        try:
+            while done < len(view):
+                done += super().write(view[done:])
+        except OSError as exc:
+            raise failure("writing a file", self._folder, exc) from exc
+        return done
+
+
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o666)

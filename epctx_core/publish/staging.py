@@ -1,0 +1,289 @@
+"""One publication: files are staged in the folder itself, then brought to their names all or none.
+
+Owns the order of the steps up to the commit point; replay owns those after it. Knows nothing of
+what the files mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.publish import journal as journals
+from epctx_core.publish import posix
+from epctx_core.publish.failures import DISK_FULL, STRANDED_HINT, failure, output_exists, reported
+from epctx_core.publish.journal import Journal, Step
+from epctx_core.publish.names import (
+    JOURNAL,
+    NEW,
+    OLD,
+    STAGING_PREFIX,
+    canonical,
+    folders_of,
+    is_file,
+    link_free,
+    mode_of,
+)
+from epctx_core.publish.recovery import settle_all
+from epctx_core.publish.replay import discard, roll_forward, withdraw
+from epctx_core.publish.staged_file import StagedFile
+from epctx_core.publish.tree import keep, make_folders, sync_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_log = logging.getLogger(__name__)
+
+
+class Publication:
+    """Context manager: one atomic publication into one folder, which must exist.
+
+    Entering takes an exclusive lock on the folder (waiting for other publications), finishes or
+    discards what a killed publication left there, and creates `.epctx-<id>/`. Leaving without a
+    commit discards everything staged. At every moment, also after a kill, a reader of a context
+    model finds the bytes it names beside it or through `interrupted_copies`.
+
+    Args:
+        folder: where the files shall appear; a link to a folder is resolved on entry.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self._lock: posix.FolderLock | None = None
+        self._staging: Path | None = None
+        self._files: dict[str, StagedFile] = {}
+
+    def __enter__(self) -> Self:
+        """Lock the folder, settle what was left there, and create the staging folder.
+
+        Raises:
+            NoSuchFile: the folder does not exist.
+            InvalidArgument: it is no folder, or this thread is publishing into it already.
+            Fail: the folder can't be locked or written.
+        """
+        if self._lock is not None:
+            raise InvalidArgument("This publication is already open.", path=self.folder)
+        self.folder = Path(os.path.realpath(self.folder))
+        lock = posix.FolderLock(self.folder)
+        lock.acquire()
+        try:
+            settle_all(self.folder)
+            self._staging = _make_staging(self.folder)
+        except BaseException:
+            lock.release()
+            raise
+        self._lock = lock
+        return self
+
+    def create(self, name: str) -> BinaryIO:
+        """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
+
+        Args:
+            name: relative to the folder, with "/" between parts; sub-folders are created.
+
+        Raises:
+            InvalidArgument: the name leaves the folder, passes through a link, or was created already.
+            Fail: the disk is full or the folder was removed.
+        """
+        path, key = self.staged_path(name), canonical(name)
+        try:
+            file = StagedFile(path, self.folder)
+        except FileExistsError as exc:
+            raise _taken(name) from exc
+        except OSError as exc:
+            raise failure(f"creating {name!r}", self.folder, exc) from exc
+        self._files[key] = file
+        return file
+
+    def staged_path(self, name: str) -> Path:
+        """Return where the file for a final name is staged; the folder around it exists afterwards.
+
+        For tools that write files themselves: what lies here at the commit is published.
+
+        Raises:
+            InvalidArgument: as for `create`.
+            Fail: the disk is full or the folder was removed.
+        """
+        staging, key = self._open_staging(), canonical(name)
+        with reported(f"preparing {name!r}", self.folder):
+            if link_free(self.folder, key) is None:
+                raise InvalidArgument(
+                    f"The file {name!r} can't be published: a folder on its way is a link or no folder.",
+                    path=self.folder,
+                    hint="Use sub-folders that really lie in the output folder.",
+                )
+            if link_free(staging / NEW, key) is None:
+                raise _taken(name)
+            make_folders(staging / NEW, key)
+        return staging / NEW / key
+
+    def commit(self, *, binaries: Sequence[str], models: Sequence[str], replace: bool = True) -> None:
+        """Bring every staged file to its final name, all or none; the publication is over afterwards.
+
+        Order: staged files to disk, hard links of what will be replaced, the journal (from here on a
+        kill is finished by the next publication), binaries, models. With `replace=False` an existing
+        model is refused before anything else; models are then the last steps, each one claims its name
+        by a hard link, and one that loses a race takes everything before it back.
+
+        Args:
+            binaries: names that models depend on, such as context binaries and external initializers.
+            models: names of context models.
+            replace: whether an existing model may be replaced; existing binaries always are.
+
+        Raises:
+            InvalidArgument: a name was not staged, is given twice, or a staged one is missing here;
+                the publication stays open.
+            Fail: a model exists (`replace=False`), a name is taken by something that is no file, or the
+                system refused a step. The old state is there, or reachable as after a kill if the disk
+                refuses that as well; the hint then says so.
+        """
+        staging = self._open_staging()
+        names = [canonical(name) for name in (*binaries, *models)]
+        with reported("looking at what is there", self.folder):
+            (staging / NEW).stat()  # a folder that vanished is not a file that was never staged
+            self._check_names(names)
+            steps = [self._step(n, model=i >= len(binaries), replace=replace) for i, n in enumerate(names)]
+            folders = _missing_folders(self.folder, names)
+        journal = Journal(steps=tuple(steps), folders=tuple(folders), replace=replace)
+        self._staging = None  # whatever interrupts us now, leaving must not discard a journal
+        try:
+            self._carry_out(staging, journal)
+        except BaseException as exc:
+            self._take_back(staging, journal, exc)
+            raise
+        self._clear(staging)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Discard what was not committed, close the files, and give the lock back.
+
+        Raises:
+            Fail: the block ended because a disk is full.
+        """
+        try:
+            for file in self._files.values():
+                with suppress(OSError):  # committed files are closed already; these go away
+                    file.close()
+            if self._staging is not None:
+                self._clear(self._staging)
+        finally:
+            self._files, self._staging = {}, None
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                lock.release()
+        # A caller that writes through a descriptor or a path meets the full disk itself.
+        if isinstance(exc, OSError) and not isinstance(exc, EpctxError) and exc.errno in DISK_FULL:
+            raise failure("preparing the files", self.folder, exc) from exc
+
+    def _open_staging(self) -> Path:
+        if self._lock is None or self._staging is None:
+            raise InvalidArgument(
+                "This publication is not open.",
+                path=self.folder,
+                hint="Use it in a with statement, and commit once.",
+            )
+        return self._staging
+
+    def _check_names(self, names: list[str]) -> None:
+        given: set[str] = set()
+        for name in names:
+            if name in given:
+                raise InvalidArgument(f"The file {name!r} is given twice to commit.")
+            given.add(name)
+            if not is_file(self.staged_path(name)):
+                raise InvalidArgument(f"The file {name!r} was given to commit but was never staged.")
+        for name in self._files:
+            if name not in given:
+                raise InvalidArgument(f"The file {name!r} was staged but not given to commit.")
+
+    def _step(self, name: str, *, model: bool, replace: bool) -> Step:
+        """Plan one file.
+
+        Raises:
+            Fail: the name is taken by a model that must stay, or by something that is no file.
+        """
+        final = self.folder / name
+        if mode_of(final) is not None and model and not replace:
+            raise output_exists(final)
+        try:
+            mode = final.stat().st_mode
+        except FileNotFoundError:
+            return Step(name=name, model=model, existed=False)  # also a link that leads nowhere
+        if not stat.S_ISREG(mode):
+            raise Fail(
+                f"{final} can't be replaced: it is not a regular file.",
+                path=final,
+                hint="Choose another output name.",
+            )
+        return Step(name=name, model=model, existed=True)
+
+    def _carry_out(self, staging: Path, journal: Journal) -> None:
+        names = [step.name for step in journal.steps]
+        with reported("writing the files to disk", self.folder):
+            for file in self._files.values():
+                file.close()
+            for name in names:
+                posix.sync_file(staging / NEW / name)
+            sync_folders(staging / NEW, names)
+        with reported("keeping what will be replaced", self.folder):
+            for step in journal.steps:
+                make_folders(staging / OLD, step.name)
+                if step.existed:
+                    keep(self.folder / step.name, staging / OLD / step.name)
+            sync_folders(staging / OLD, names)
+        with reported("writing the journal", self.folder):
+            posix.sync_folder(staging)
+            posix.sync_folder(self.folder)
+            journals.write(staging, journal)
+        with reported("renaming the files", self.folder):
+            roll_forward(self.folder, staging, journal)
+
+    def _take_back(self, staging: Path, journal: Journal, cause: BaseException) -> None:
+        """Restore the old state after a failed commit; if the disk refuses, leave it for the next one."""
+        try:
+            if mode_of(staging / JOURNAL) is not None:
+                withdraw(self.folder, staging, journal)
+            discard(staging)
+        except OSError as exc:
+            _log.warning("could not take back a failed publication into %s: %s", self.folder, exc)
+            if isinstance(cause, EpctxError):
+                cause.hint = STRANDED_HINT
+
+    def _clear(self, staging: Path) -> None:
+        """Remove staging. What can't be removed does no harm, and the next publication tries again."""
+        try:
+            discard(staging)
+        except OSError as exc:
+            _log.warning("could not remove %s: %s", staging, exc)
+
+
+def _make_staging(folder: Path) -> Path:
+    staging = folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
+    with reported("creating a staging folder in it", folder):
+        try:
+            for path in (staging, staging / NEW, staging / OLD):
+                path.mkdir()
+        except BaseException:
+            with suppress(OSError):
+                discard(staging)
+            raise
+    return staging
+
+
+def _missing_folders(folder: Path, names: list[str]) -> list[str]:
+    wanted = dict.fromkeys(sub for name in names for sub in folders_of(name))
+    return [sub for sub in wanted if mode_of(folder / sub) is None]
+
+
+def _taken(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"The name {name!r} is already taken in this publication, by a file or as a folder."
+    )

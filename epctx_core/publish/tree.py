@@ -1,0 +1,94 @@
+"""Small file operations that a publication is made of; knows no journal and no lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.publish import posix
+from epctx_core.publish.names import folders_of, mode_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NO_HARD_LINKS = frozenset(
+    {
+        errno.EPERM,  # FAT and others; also Linux's protected_hardlinks for another user's file
+        errno.EACCES,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.ENOSYS,
+        errno.EMLINK,
+        errno.EXDEV,
+    }
+)
+
+
+def make_folders(root: Path, name: str) -> None:
+    """Create the sub-folders of `root` that a name lies in."""
+    for folder in folders_of(name):
+        with suppress(FileExistsError):
+            (root / folder).mkdir()
+
+
+def sync_folders(root: Path, names: Iterable[str]) -> None:
+    """Force to disk the folders that names lie in, innermost first, `root` last; missing ones are skipped."""
+    folders = {folder for name in names for folder in folders_of(name)}
+    for folder in sorted(folders, key=lambda f: f.count("/"), reverse=True):
+        if mode_of(root / folder) is not None:
+            posix.sync_folder(root / folder)
+    posix.sync_folder(root)
+
+
+def keep(final: Path, kept: Path) -> None:
+    """Make `kept` hold the bytes of `final`: by a hard link, or by a copy where links are not possible.
+
+    For a link, the file that it leads to is kept: a relative link would lead elsewhere from staging.
+    """
+    content = Path(os.path.realpath(final))
+    try:
+        os.link(content, kept)
+    except OSError as exc:
+        if exc.errno not in NO_HARD_LINKS:
+            raise
+        shutil.copyfile(content, kept)
+        shutil.copymode(content, kept)
+        posix.sync_file(kept)
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two names are hard links of one file; links are not followed, missing ones are not the same."""
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except FileNotFoundError:
+        return False
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all below it, without following links; a missing one is fine.
+
+    Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a RecursionError.
+    """
+    pending, seen = [folder], []
+    while pending:
+        current = pending.pop()
+        seen.append(current)
+        with suppress(FileNotFoundError):
+            pending.extend(_remove_files(current))
+    for emptied in reversed(seen):
+        with suppress(FileNotFoundError):
+            emptied.rmdir()
+
+
+def _remove_files(folder: Path) -> list[Path]:
+    """Remove the files directly in a folder; return its sub-folders."""
+    with os.scandir(folder) as entries:
+        found = [(Path(e.path), e.is_dir(follow_symlinks=False)) for e in entries]
+    for path, is_folder in found:
+        if not is_folder:
+            path.unlink()
+    return [path for path, is_folder in found if is_folder]

@@ -1,0 +1,194 @@
+"""Finds EPs through entry points.
+
+Reads metadata only: never imports a plugin, and lets no distribution disturb another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
+
+if TYPE_CHECKING:
+    from epctx_core.registry._metadata import EntryPoint, InstalledDistribution
+
+EP_GROUP = "epctx.execution_providers"
+"""One entry for each EP: its name is the EP type, its value `module:Class`."""
+SOURCE_GROUP = "epctx.ep_sources"
+"""One entry for each further source key of an EP: its value is that of the EP's own entry."""
+CPU_PROVIDER = "CPUExecutionProvider"
+"""Built in, so no plugin may bring it."""
+EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+_UNNAMED = "unnamed distribution"
+# METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
+_UNREADABLE = (KeyError, OSError, TypeError, ValueError)
+
+
+def discover() -> list[PluginRecord]:
+    """Return a record for each EP of every installed distribution, by EP type and distribution.
+
+    States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
+    """
+    records = [record for dist in _with_plugins() for record in _read(dist)]
+    return sorted(records, key=sort_key)
+
+
+def _with_plugins() -> Iterator[InstalledDistribution]:
+    """Yield the distributions that name one of our groups; of one found twice, the first on sys.path."""
+    from epctx_core.registry._metadata import distributions
+
+    seen: set[str] = set()
+    for dist in distributions():
+        if not _mentions_group(dist):
+            continue
+        name = _name(dist)
+        if name is None:
+            yield dist
+        elif normalised(name) not in seen:
+            seen.add(normalised(name))
+            yield from _first_on_path(name, dist)
+
+
+def _first_on_path(name: str, found: InstalledDistribution) -> Iterator[InstalledDistribution]:
+    # The one found here may be hidden by another version, earlier on sys.path, that has no entry points.
+    from epctx_core.registry._metadata import PackageNotFoundError, distribution
+
+    first: InstalledDistribution
+    try:
+        first = distribution(name)
+    except PackageNotFoundError:  # its folder is not named after it, so only the walk finds it
+        first = found
+    if _mentions_group(first):
+        yield first
+
+
+def _mentions_group(dist: InstalledDistribution) -> bool:
+    """Whether the entry points are any of our business; also true if they can't be decoded but name us."""
+    try:
+        text = dist.read_text("entry_points.txt") or ""
+    except UnicodeDecodeError as error:
+        return EP_GROUP.encode() in error.object or SOURCE_GROUP.encode() in error.object
+    except OSError:
+        return False
+    return EP_GROUP in text or SOURCE_GROUP in text
+
+
+def _name(dist: InstalledDistribution) -> str | None:
+    try:
+        return dist.name or None
+    except _UNREADABLE:
+        return None
+
+
+def _version(dist: InstalledDistribution) -> str | None:
+    try:
+        return dist.version or None
+    except _UNREADABLE:
+        return None
+
+
+def _read(dist: InstalledDistribution) -> list[PluginRecord]:
+    """Return the records of one distribution; a single broken one if its entry points can't be read."""
+    name, version = _name(dist), _version(dist)
+    try:
+        entries = [entry for entry in dist.entry_points if entry.group in (EP_GROUP, SOURCE_GROUP)]
+    except Exception as error:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
+        label = name or _UNNAMED
+        return [_broken(label, label, version, _why_unreadable(dist, error))]
+    records = list(_records(entries, name or _UNNAMED, version))
+    if name is not None:
+        return records
+    reason = f"the metadata of the distribution that brings it has no name, so reinstall it: {dist}"
+    return [_broken(r.name, _UNNAMED, version, reason) for r in records]
+
+
+def _why_unreadable(dist: InstalledDistribution, error: Exception) -> str:
+    """Name the line that is no `name = value`, which the parser's own error does not."""
+    if isinstance(error, UnicodeDecodeError):
+        return "its entry_points.txt is not UTF-8"
+    for number, line in enumerate((dist.read_text("entry_points.txt") or "").splitlines(), start=1):
+        text = line.strip()
+        if text and not text.startswith(("#", "[")) and "=" not in text:
+            return f"line {number} of its entry_points.txt is not of the form name = module:Class: {text!r}"
+    return f"its entry_points.txt cannot be read ({type(error).__name__}: {error})"
+
+
+def _records(entries: list[EntryPoint], distribution: str, version: str | None) -> Iterator[PluginRecord]:
+    providers = [entry for entry in entries if entry.group == EP_GROUP]
+    sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
+    names = [entry.name for entry in providers]
+    for name in dict.fromkeys(names):
+        mine = [entry for entry in providers if entry.name == name]
+        yield _record(mine, sources, distribution, version)
+    yield from _orphans(sources, providers, distribution, version)
+
+
+def _record(
+    mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
+) -> PluginRecord:
+    """Return the record of one EP type, for which `mine` holds one entry unless the metadata is wrong."""
+    entry = mine[0]
+    target = _target(entry)
+    problem = _problem(mine)
+    if problem or target is None:
+        return _broken(entry.name, distribution, version, problem)
+    further = sorted({s.name for s in sources if _target(s) == target} - {entry.name})
+    return PluginRecord(
+        name=entry.name,
+        sources=(entry.name, *further),
+        distribution=distribution,
+        version=version,
+        state=PluginState.DISCOVERED,
+        entry_point=target,
+    )
+
+
+def _problem(mine: list[EntryPoint]) -> str:
+    name, value = mine[0].name, mine[0].value
+    if len(mine) > 1:
+        return f"its group {EP_GROUP} has {name!r} more than once"
+    if not EP_NAME.fullmatch(name):
+        return f"the EP type {name!r} may only have letters, digits, '_', '.' and '-'"
+    if name == CPU_PROVIDER:
+        return f"the EP type {CPU_PROVIDER} is built in and can't be brought by a plugin"
+    if _target(mine[0]) is None:
+        return f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
+    return ""
+
+
+def _orphans(
+    sources: Iterable[EntryPoint], providers: list[EntryPoint], distribution: str, version: str | None
+) -> Iterator[PluginRecord]:
+    """Yield a broken record for each source key whose class is no EP of the same distribution."""
+    targets = {_target(entry) for entry in providers} - {None}
+    for entry in sources:
+        if _target(entry) not in targets:
+            reason = (
+                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
+                f"which its group {EP_GROUP} does not have"
+            )
+            yield _broken(entry.name, distribution, version, reason)
+
+
+def _target(entry: EntryPoint) -> str | None:
+    """Return `module:Class` without spaces and extras, or None if it is not of that form."""
+    try:
+        module, attribute = entry.module, entry.attr
+    except (ValueError, AttributeError):  # importlib_metadata before 9 gives None for what does not match
+        return None
+    return f"{module}:{attribute}" if attribute else None
+
+
+def _broken(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
+    return PluginRecord(
+        name=name,
+        sources=(name,),
+        distribution=distribution,
+        version=version,
+        state=PluginState.BROKEN,
+        reason=reason,
+        entry_point="",
+    )

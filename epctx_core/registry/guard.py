@@ -1,0 +1,78 @@
+"""Turns what a plugin raises into one typed error that says whose it is.
+
+Knows records, but neither the registry nor what a hook means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EpctxError, EPFail, PluginError
+
+if TYPE_CHECKING:
+    from epctx_core.registry.records import PluginRecord
+
+
+def describe(error: BaseException) -> str:
+    """Return type and text of an exception, also of one whose text can't be had."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is a plugin's exception class, so anything may happen
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def blame(record: PluginRecord, hook: str) -> Iterator[None]:
+    """Attribute every exception of the block to a plugin.
+
+    Meant for calls of hooks and of an EP's class methods.
+
+    Raises:
+        EpctxError: the plugin raised one; it passes, with the EP filled in.
+        EPFail: anything else out of `compile`.
+        PluginError: anything else out of any other hook, `SystemExit` included.
+    """
+    try:
+        yield
+    except EpctxError as error:
+        _complete(error, record, hook)
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failure(error, record, hook) from error
+
+
+def _failure(error: BaseException, record: PluginRecord, hook: str) -> EpctxError:
+    message = f"{record.label} failed in {hook}: {describe(error)}"
+    if hook == "compile":
+        return EPFail(message, ep=record.name, hint=_HINT)
+    return plugin_error(message, record, hook=hook, hint=_HINT)
+
+
+_HINT = "This is a fault of the plugin; its own exception is the cause of this error (`-v` shows it)."
+
+
+def _complete(error: EpctxError, record: PluginRecord, hook: str) -> None:
+    """Fill in what a plugin that raised one of our errors left out."""
+    if error.ep is None:
+        error.ep = record.name
+    if isinstance(error, PluginError):
+        error.hook = error.hook or hook
+        error.distribution = error.distribution or record.distribution
+        error.version = error.version or record.version
+
+
+def plugin_error(
+    message: str, record: PluginRecord, *, hook: str | None = None, hint: str | None = None
+) -> PluginError:
+    """Return a PluginError that carries EP, distribution and version of a record."""
+    return PluginError(
+        message,
+        ep=record.name,
+        hint=hint,
+        hook=hook,
+        distribution=record.distribution,
+        version=record.version,
+    )

@@ -1,0 +1,311 @@
+"""The live EPs of one session: makes them, calls their hooks one owner at a time, and shuts them down once.
+
+Each EP sits in the session's pluggy manager as a seat that holds its hooks and nothing else, so that
+pluggy never touches the instance: no property is evaluated, no `__eq__` or `__hash__` is called, and what
+the EP raises is attributed to it before a host's wrapper sees it. Knows no registry.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    NotFound,
+    NotImplementedByProvider,
+    suggestion,
+)
+from epctx_core.plugin.hookspecs import PROJECT, HookSpecs, hookimpl
+from epctx_core.registry.guard import blame, describe, plugin_error
+from epctx_core.registry.implementations import MarkedMethod, hooks, implemented_hooks, marked_methods
+from epctx_core.registry.validation import check_provider_class, parameter_problems
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import ExecutionProvider, ProviderContext
+    from epctx_core.registry.records import PluginRecord
+
+_log = logging.getLogger("epctx")
+_LIST_HOOKS = frozenset({"get_capability", "compile", "get_ep_context_nodes", "load_context"})
+
+
+class _Seat:
+    """What stands for an EP, or for a host's wrapper, in the pluggy manager: an object with hooks only."""
+
+
+class _Live:
+    """One EP instance with its seat."""
+
+    def __init__(self, record: PluginRecord, provider: ExecutionProvider) -> None:
+        self.record = record
+        self.provider = provider
+        self.seat = _Seat()
+        self.hooks = implemented_hooks(type(provider))
+        self.entered: set[str] = set()
+        for hook, method in self.hooks.items():
+            setattr(self.seat, hook, self._implementation(hook, method))
+
+    def _implementation(self, hook: str, method: MarkedMethod) -> Callable[..., Any]:
+        """Return a function with the hook's whole signature that calls the EP's method with what it names."""
+        bound = method.static.__get__(self.provider, type(self.provider))
+        places = [hooks()[hook].index(parameter.name) for parameter in method.parameters]
+
+        @functools.wraps(getattr(HookSpecs, hook), updated=())
+        def implementation(*arguments: object) -> Any:
+            self.entered.add(hook)
+            with blame(self.record, hook):
+                result = bound(*[arguments[place] for place in places])
+            if hook in _LIST_HOOKS and not isinstance(result, (list, tuple)):
+                raise plugin_error(
+                    f"{self.record.label} returned {_kind(result)} from {hook} instead of a list.",
+                    self.record,
+                    hook=hook,
+                    hint="Return a list or tuple, an empty one for nothing.",
+                )
+            return result
+
+        return hookimpl(implementation)
+
+
+class ProviderInstances:
+    """One session's EP instances, in priority order, registered in one pluggy manager.
+
+    `add` and `wrap` belong to the making of a session and are called from one thread; `call` and
+    `shutdown` may be called from any.
+    """
+
+    def __init__(self) -> None:
+        """Make a session's empty manager."""
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(HookSpecs)
+        self._live: dict[str, _Live] = {}
+        self._wrappers: list[tuple[object, _Seat]] = []
+        self._callers: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        self._open: list[_Live] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The EP types, in order of priority."""
+        return tuple(self._live)
+
+    def get(self, name: str) -> ExecutionProvider:
+        """Return the instance of an EP type.
+
+        Raises:
+            NotFound: the session has no such EP.
+        """
+        return self._known(name).provider
+
+    def record(self, name: str) -> PluginRecord:
+        """Return the record of an EP type.
+
+        Raises:
+            NotFound: the session has no such EP.
+        """
+        return self._known(name).record
+
+    def _known(self, name: str) -> _Live:
+        live = self._live.get(name)
+        if live is None:
+            there = ", ".join(self._live) or "none"
+            raise NotFound(
+                f"this session has no Execution Provider {name!r}.{suggestion(name, self._live)}",
+                ep=name,
+                hint=f"Its Execution Providers: {there}.",
+            )
+        return live
+
+    def implements(self, ep: str, hook: str) -> bool:
+        """Whether an EP of this session has an optional hook; cheap enough for every run.
+
+        Raises:
+            NotFound: the session has no such EP.
+        """
+        return hook in self._known(ep).hooks
+
+    def add(self, record: PluginRecord, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+        """Make an instance and register it; on failure nothing stays registered.
+
+        Raises:
+            InvalidArgument: the session has an EP of this type already.
+            PluginError: the class breaks the contract, or its `__init__` raised.
+            EpctxError: its `__init__` raised this one, such as InvalidArgument for options that
+                contradict each other.
+        """
+        if record.name in self._live:
+            raise InvalidArgument(
+                f"{record.name} is listed twice among the session's providers.",
+                ep=record.name,
+                hint="List it once.",
+            )
+        check_provider_class(cls, name=record.name, distribution=record.distribution, version=record.version)
+        with blame(record, "__init__"):
+            provider = cls(context)
+        if type(provider) is not cls:
+            raise plugin_error(
+                f"{record.label}: {cls.__qualname__}(context) made {_kind(provider)} instead of an instance.",
+                record,
+                hook="__init__",
+                hint="Leave out __new__.",
+            )
+        live = _Live(record, provider)
+        self._manager.register(live.seat, name=record.name)
+        self._live[record.name] = live
+        self._open.append(live)
+        self._callers.clear()
+
+    def wrap(self, plugin: object) -> None:
+        """Register a host's hook wrappers (trace, time, progress); they see every EP's calls of their hooks.
+
+        Args:
+            plugin: an object or module with functions marked `hookimpl(wrapper=True)`. What they get
+                from `yield`, and return, is pluggy's list of results, here of at most one.
+
+        Raises:
+            InvalidArgument: it is registered already, has no wrapper, or has something else than
+                wrappers of hooks of the contract.
+        """
+        if any(plugin is other for other, _ in self._wrappers):
+            raise InvalidArgument(f"{plugin!r} is registered as a wrapper already.")
+        if inspect.isclass(plugin):
+            raise InvalidArgument(f"{plugin!r} is a class.", hint="Give an instance of it.")
+        methods = list(marked_methods(plugin))
+        if not methods:
+            raise InvalidArgument(
+                f"{plugin!r} has no hook wrapper.", hint="Mark them with hookimpl(wrapper=True)."
+            )
+        seat = _Seat()
+        for method in methods:
+            _check_wrapper(method)
+            setattr(seat, method.attribute, getattr(plugin, method.attribute))
+        self._manager.register(seat, name=f"host wrapper {len(self._wrappers)}")
+        self._wrappers.append((plugin, seat))
+        self._callers.clear()
+
+    def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:
+        """Call one EP's implementation of a hook, inside the host's wrappers, and return its result.
+
+        Args:
+            ep: the EP type; passed on as the hook's argument `ep`.
+            hook: the hook's name.
+            arguments: all other arguments of the hook.
+
+        Raises:
+            NotFound: the session has no such EP.
+            NotImplementedByProvider: the EP does not implement the hook.
+            InvalidArgument: there is no such hook, or not these arguments.
+            EPFail: the EP raised in `compile`.
+            PluginError: the EP raised in another hook, or returned something that is no list where
+                the hook gives one.
+            Fail: a host's wrapper raised, or spoilt the result.
+            EpctxError: the EP raised it; it passes.
+        """
+        live = self._known(ep)
+        caller = self._callers.get((ep, hook)) or self._caller(live, hook)
+        if arguments.keys() != set(hooks()[hook][1:]):
+            wanted = ", ".join(hooks()[hook][1:]) or "none"
+            raise InvalidArgument(
+                f"{hook} was called with {sorted(arguments)}; its arguments: {wanted}.", ep=ep
+            )
+        try:
+            results = caller(ep=ep, **arguments)
+        except EpctxError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _wrapper_failed(live, hook, describe(error)) from error
+        return _single(live, hook, results)
+
+    def _caller(self, live: _Live, hook: str) -> Callable[..., Any]:
+        """Make, and keep, the caller of one EP's implementation."""
+        name = live.record.name
+        if hook not in hooks():
+            raise InvalidArgument(f"there is no hook {hook!r}.{suggestion(hook, hooks())}", ep=name)
+        if hook not in live.hooks:
+            raise NotImplementedByProvider(
+                f"{live.record.label} does not implement the hook {hook}.",
+                ep=name,
+                hint="Use an EP that does, or ask the plugin's author for it.",
+            )
+        others = [other.seat for other in self._live.values() if other is not live]
+        caller = self._manager.subset_hook_caller(hook, others)
+        self._callers[name, hook] = caller
+        return caller
+
+    def shutdown(self) -> None:
+        """Call `shutdown` once on each EP that has it, in reverse order; further calls do nothing.
+
+        What one of them raises is logged and does not keep the others from being shut down; a
+        KeyboardInterrupt is raised again at the end.
+        """
+        with self._lock:
+            waiting, self._open = self._open, []
+        interrupt: KeyboardInterrupt | None = None
+        for live in reversed(waiting):
+            try:
+                self._shut(live)
+            except KeyboardInterrupt as error:
+                interrupt = error
+            except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
+                _log.error("shutdown of %s: %s", live.record.label, error)
+                _log.debug("shutdown of %s", live.record.label, exc_info=error)
+        if interrupt is not None:
+            raise interrupt
+
+    def _shut(self, live: _Live) -> None:
+        if "shutdown" not in live.hooks:
+            return
+        try:
+            self.call(live.record.name, "shutdown")
+        finally:
+            if "shutdown" not in live.entered:  # a host's wrapper failed first, and the EP must still let go
+                live.seat.shutdown(live.record.name)  # type: ignore[attr-defined]
+
+
+def _check_wrapper(method: MarkedMethod) -> None:
+    where = method.attribute
+    if not method.wrapper:
+        raise InvalidArgument(
+            f"{where} is a hook implementation, and a host may only add wrappers.",
+            hint="Mark it with hookimpl(wrapper=True).",
+        )
+    if method.hook not in hooks():
+        raise InvalidArgument(
+            f"{where}: there is no hook {method.hook!r}.{suggestion(method.hook, hooks())}",
+            hint=f"Hooks: {', '.join(hooks())}.",
+        )
+    if not inspect.isgeneratorfunction(inspect.unwrap(method.function)):
+        raise InvalidArgument(f"{where} has no yield.", hint="A wrapper yields once, where the EP is called.")
+    for parameter in method.parameters:
+        for problem in parameter_problems(where, method.hook, parameter):
+            raise InvalidArgument(f"{problem.what}.", hint=problem.hint)
+
+
+def _single(live: _Live, hook: str, results: object) -> Any:
+    """Return the one result out of pluggy's list, which leaves out None."""
+    if not isinstance(results, list) or len(results) > 1:
+        raise _wrapper_failed(live, hook, f"it returned {_kind(results)} instead of the list that yield gave")
+    result = results[0] if results else None
+    if hook in _LIST_HOOKS and not isinstance(result, (list, tuple)):
+        raise _wrapper_failed(live, hook, f"it turned the EP's list into {_kind(result)}")
+    return result
+
+
+def _wrapper_failed(live: _Live, hook: str, what: str) -> Fail:
+    return Fail(
+        f"a wrapper that the host put around {hook} of {live.record.name} failed: {what}",
+        ep=live.record.name,
+        hint="The EP is not at fault; see the wrappers that this program registers.",
+    )
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"

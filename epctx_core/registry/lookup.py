@@ -1,0 +1,155 @@
+"""Answers from records alone which EP a host's name means, and why a node's source found none.
+
+Imports no plugin and changes no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epctx_core.errors import InvalidArgument, PluginError, suggestion
+from epctx_core.registry.discovery import CPU_PROVIDER
+from epctx_core.registry.guard import plugin_error
+from epctx_core.registry.known_sources import known_name, known_source
+from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
+
+_HINTS = {
+    PluginState.BROKEN: "Fix or reinstall {package}, or keep it out with EPCTX_DISABLE_PLUGINS={package}; "
+    "`epctx doctor` checks everything.",
+    PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
+    PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
+    PluginState.REMOVED: "Install {package} again.",
+    PluginState.RESTART_NEEDED: "Restart the process to use the version that is installed now.",
+    PluginState.DUPLICATE: 'Uninstall one, or choose: name it "{package}:{ep}", '
+    'set EPCTX_PREFER="{ep}={package}", or call registry.prefer({ep!r}, distribution={package!r}).',
+}
+
+
+def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
+    """Return the record that a host's name means: `X`, `XExecutionProvider` or `<distribution>:X`.
+
+    A record asked for with its distribution may be in state DUPLICATE: naming it is choosing it.
+
+    Raises:
+        InvalidArgument: no such EP, or the name fits several EP types.
+        PluginError: it is there but can't be used, or two distributions bring it.
+    """
+    distribution, colon, short = name.rpartition(":")
+    within = [r for r in records if same_distribution(r.distribution, distribution)] if colon else records
+    if colon and not within:
+        raise _unknown_distribution(name, distribution, records)
+    # A record without an entry point is a complaint about metadata; it must not hide an EP of a like name.
+    named = _named(short, [r for r in within if r.entry_point]) or _named(short, within)
+    types = list(dict.fromkeys(r.name for r in named))
+    if not types:
+        raise unknown_name(name, short, records)
+    if len(types) > 1:
+        raise InvalidArgument(
+            f"{name!r} can mean {' or '.join(types)}.", hint="Give the EP type exactly; here case counts."
+        )
+    good = [r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)]
+    if good:
+        return good[0]
+    raise unusable(named)
+
+
+def _named(short: str, records: Sequence[PluginRecord]) -> list[PluginRecord]:
+    return [r for r in records if r.name == short] or [r for r in records if means(short, r.name)]
+
+
+def unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> InvalidArgument:
+    """Return the error for a name that no record has: what is installed, which package would bring it."""
+    if means(short, CPU_PROVIDER):
+        return InvalidArgument(f"{CPU_PROVIDER} is built in: no plugin brings it.", ep=CPU_PROVIDER)
+    types = sorted({r.name for r in records if r.entry_point})
+    close = suggestion(short, [*types, *(t.removesuffix("ExecutionProvider") for t in types)])
+    known = known_name(short)
+    return InvalidArgument(
+        f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {listed(types)}.",
+        hint=known.hint(known.ep) if known else "`epctx plugins list` shows every plugin and its state.",
+    )
+
+
+def _unknown_distribution(name: str, distribution: str, records: Sequence[PluginRecord]) -> InvalidArgument:
+    packages = sorted({r.distribution for r in records if r.distribution})
+    return InvalidArgument(
+        f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
+        f"{suggestion(distribution, packages)} Installed: {listed(packages)}.",
+        hint="Write <distribution>:<EP type>, or the EP type alone.",
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a user reads them, also when there are none."""
+    return ", ".join(names) or "none"
+
+
+def unusable(records: Sequence[PluginRecord]) -> PluginError:
+    """Return the error for records of one EP type none of which can be used."""
+    record = _most_telling(records)
+    why, hint = why_unusable(record)
+    return plugin_error(f"{why}.", record, hint=hint)
+
+
+def _most_telling(records: Sequence[PluginRecord]) -> PluginRecord:
+    """Prefer the record with which a user can do something: choose first, then repair."""
+    return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
+
+
+def why_unusable(record: PluginRecord) -> tuple[str, str]:
+    """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
+    package = record.distribution or "the plugin"
+    hint = _HINTS.get(record.state, "").format(package=package, ep=record.name)
+    if record.undecided:
+        return f"{record.name} is ambiguous: {record.reason}", hint
+    return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
+
+
+def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
+    """Return why no EP took a node's source, and what to do: a sentence each.
+
+    Args:
+        source: as the node says it; empty for a node that says none.
+        records: all there are, whatever their state.
+    """
+    if not source:
+        return (
+            "The node says no source, and which EP made it is never guessed.",
+            "Have the context model compiled again; its EPContext nodes need the attribute 'source'.",
+        )
+    exact = [r for r in records if source in r.sources]
+    near = [
+        r for r in records if r not in exact and any(s.casefold() == source.casefold() for s in r.sources)
+    ]
+    for group in (exact, near):
+        unusable_ones = [r for r in group if not r.usable]
+        if unusable_ones and len(unusable_ones) == len(group):
+            why, hint = why_unusable(_most_telling(unusable_ones))
+            return f"The plugin for the source {source!r} is installed, but {why}.", hint
+    if exact:
+        usable = next(r for r in exact if r.usable)
+        return (
+            f"{usable.label} takes the source {source!r}, but is not among this session's providers.",
+            f"Add {usable.name!r} to the providers, or give no list to use every installed plugin.",
+        )
+    return _nobody(source, near, records)
+
+
+def _nobody(source: str, near: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> tuple[str, str]:
+    usable = [r for r in near if r.usable]
+    if usable:
+        names = listed(sorted({f"{s!r}" for r in usable for s in r.sources}))
+        return (
+            f"No EP of this session takes the source {source!r}; {usable[0].label} goes by {names}.",
+            f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
+        )
+    sources = sorted({s for r in records if r.usable for s in r.sources})
+    close = suggestion(source, sources)
+    why = f"No installed plugin takes the source {source!r}.{close} Sources installed: {listed(sources)}."
+    known = known_source(source)
+    if known is not None:
+        return why, known.hint(source)
+    return (
+        why,
+        "Install the EP package that made this context model; `epctx plugins list` shows what is there.",
+    )

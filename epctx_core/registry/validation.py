@@ -1,0 +1,254 @@
+"""Checks an EP's class against the contract before it is used.
+
+Each mistake is named; none shows up later as a hook that is silently never called. Makes no instance and
+calls no code of the plugin.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from epctx_core.errors import PluginError, suggestion
+from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption
+from epctx_core.plugin.hookspecs import REQUIRED_HOOKS
+from epctx_core.registry.discovery import EP_NAME
+from epctx_core.registry.implementations import MarkedMethod, hooks, marked_methods
+from epctx_core.registry.records import PluginState
+
+CLASS_METHODS = ("accepts_source", "availability", "get_compatibility_info", "validate_compatibility")
+"""What the core asks of the class, before there is an instance; these are no hooks."""
+_OPTION_TYPES = (bool, int, float, str)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One way in which a class breaks the contract: what, what to do, and the state that follows."""
+
+    what: str
+    hint: str
+    state: PluginState = PluginState.BROKEN
+
+
+def check_provider_class(
+    cls: object, *, name: str | None = None, distribution: str | None = None, version: str | None = None
+) -> None:
+    """Check a class before it is used.
+
+    Args:
+        cls: what an entry point or a host gave.
+        name: the EP type it has to have, if that is known from elsewhere.
+        distribution: who brings it, for the error.
+        version: the distribution's version, for the error.
+
+    Raises:
+        PluginError: it breaks the contract; the message lists every problem found.
+    """
+    problems = find_problems(cls, name=name)
+    if not problems:
+        return
+    origin = f" of {distribution} {version or ''}".rstrip() if distribution else ""
+    raise PluginError(
+        f"{_class_name(cls)}{origin} is no valid Execution Provider: "
+        + "; ".join(p.what for p in problems)
+        + ".",
+        ep=name,
+        hint=" ".join(dict.fromkeys(p.hint for p in problems)),
+        distribution=distribution,
+        version=version,
+    )
+
+
+def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
+    """Return every way in which a class breaks the contract; empty for a valid one."""
+    if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
+        return [
+            Problem(
+                what="it is not a subclass of epctx_core.plugin.ExecutionProvider",
+                hint="Derive it from ExecutionProvider, and let the entry point name the class itself.",
+            )
+        ]
+    version = list(_version_problems(cls))
+    if version:  # a later API may have other hooks and rules, so nothing else would be true
+        return version
+    checks = (
+        _name_problems(cls, name),
+        _attribute_problems(cls),
+        _option_problems(cls),
+        _class_method_problems(cls),
+    )
+    return [problem for check in checks for problem in check] + list(_hook_problems(cls))
+
+
+def _class_name(cls: object) -> str:
+    if inspect.isclass(cls):
+        return f"{cls.__module__}:{cls.__qualname__}"
+    return f"an object of type {type(cls).__name__}"
+
+
+def _version_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    version: object = cls.api_version
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        yield Problem(
+            what=f"api_version is {version!r}, not a whole number from 1",
+            hint=f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for.",
+        )
+    elif version > PLUGIN_API:
+        yield Problem(
+            what=f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}",
+            hint="Upgrade epctx-core, or install an older version of the plugin.",
+            state=PluginState.API_TOO_NEW,
+        )
+
+
+def _name_problems(cls: type[ExecutionProvider], expected: str | None) -> Iterator[Problem]:
+    name: object = getattr(cls, "name", None)
+    if not isinstance(name, str) or not EP_NAME.fullmatch(name):
+        yield Problem(
+            what=f"name is {name!r}, not a text of letters, digits, '_', '.' and '-'",
+            hint='Give the class the EP type, such as name = "QNNExecutionProvider".',
+        )
+    elif expected is not None and name != expected:
+        yield Problem(
+            what=f"its name is {name!r}, but it was found as {expected!r}",
+            hint="Make the entry point's name and the class's name equal: both are the EP type.",
+        )
+
+
+def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    vendor: object = cls.vendor
+    if not isinstance(vendor, str):
+        yield Problem(
+            what=f"vendor is {vendor!r}, not text", hint='Write vendor = "…", who is responsible for it.'
+        )
+    suffix: object = cls.binary_suffix
+    if not isinstance(suffix, str) or (suffix and not EP_NAME.fullmatch(suffix)):
+        yield Problem(
+            what=f"binary_suffix is {suffix!r}, not a text of letters, digits, '_', '.' and '-'",
+            hint="It becomes part of a file's name; leave it out to use the EP type.",
+        )
+
+
+def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    options: object = cls.options
+    if not isinstance(options, (list, tuple)):
+        yield Problem(
+            what=f"options is of type {type(options).__name__}, not a tuple",
+            hint="Write options = (ProviderOption(...),), with a comma after a single one.",
+        )
+        return
+    seen: set[str] = set()
+    for option in options:
+        if not isinstance(option, ProviderOption):
+            yield Problem(
+                what=f"options holds {option!r}, which is not a ProviderOption",
+                hint='Declare each option as ProviderOption("name", int, default=…, doc="…").',
+            )
+        elif not isinstance(option.name, str) or not option.name or option.name in seen:
+            yield Problem(
+                what=f"option name {option.name!r} is empty or used twice", hint="Name each option once."
+            )
+        elif option.type not in _OPTION_TYPES:
+            yield Problem(
+                what=f"option {option.name!r} has the type {option.type!r}",
+                hint="Use bool, int, float or str.",
+            )
+        else:
+            seen.add(option.name)
+
+
+def _class_method_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    for name in CLASS_METHODS:
+        if not isinstance(inspect.getattr_static(cls, name), (classmethod, staticmethod)):
+            yield Problem(
+                what=f"{name} is not a class method",
+                hint=f"Write @classmethod above {name}: it is asked of the class.",
+            )
+
+
+def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    marked = list(marked_methods(cls))
+    implemented = [method.hook for method in marked]
+    for method in marked:
+        if method.hook not in hooks():
+            yield _no_hook(method)
+        elif implemented.count(method.hook) > 1:
+            yield Problem(
+                what=f"{method.attribute} is not the only implementation of {method.hook}",
+                hint="Implement each hook once.",
+            )
+        else:
+            yield from _implementation_problems(method)
+    yield from _unmarked_problems(cls, implemented)
+
+
+def _no_hook(method: MarkedMethod) -> Problem:
+    if method.hook in CLASS_METHODS:
+        return Problem(
+            what=f"{method.attribute} is marked with @hookimpl but is no hook",
+            hint=f"{method.hook} is asked of the class: write @classmethod instead.",
+        )
+    return Problem(
+        what=f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
+        hint=f"{suggestion(method.hook, hooks())} Hooks: {', '.join(hooks())}.".lstrip(),
+    )
+
+
+def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> Iterator[Problem]:
+    for hook in hooks():
+        if hook in implemented:
+            continue
+        if inspect.getattr_static(cls, hook, None) is not None:
+            yield Problem(
+                what=f"{hook} has a hook's name but no @hookimpl, so it would never be called",
+                hint="Write @hookimpl above it, also above an override of a parent's method, or rename it.",
+            )
+        elif hook in REQUIRED_HOOKS:
+            yield Problem(
+                what=f"the required hook {hook} is missing", hint=f"Implement {hook}, marked with @hookimpl."
+            )
+
+
+def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
+    where = method.attribute
+    if method.wrapper:
+        yield Problem(what=f"{where} is a hook wrapper", hint="Only hosts may register hook wrappers.")
+        return
+    if not hasattr(type(method.static), "__get__"):
+        yield Problem(what=f"{where} is no method", hint="Write it with def, in the class.")
+        return
+    function = inspect.unwrap(method.function)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        yield Problem(what=f"{where} is async", hint="Hooks are plain functions; run your event loop inside.")
+    elif inspect.isgeneratorfunction(function):
+        yield Problem(
+            what=f"{where} has a yield, so calling it would do nothing", hint="Return a list instead."
+        )
+    try:
+        parameters = method.parameters
+    except (ValueError, TypeError) as error:
+        yield Problem(
+            what=f"the arguments of {where} can't be read: {error}", hint="Wrap it in a Python function."
+        )
+        return
+    for parameter in parameters:
+        yield from parameter_problems(where, method.hook, parameter)
+
+
+def parameter_problems(where: str, hook: str, parameter: inspect.Parameter) -> Iterator[Problem]:
+    """Yield what is wrong with one argument of an implementation; the core passes by place what it names."""
+    allowed = hooks()[hook]
+    hint = f"Arguments of {hook}: {', '.join(allowed)}; leave out those not needed."
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        yield Problem(what=f"{where} takes {parameter}, which would stay empty", hint=hint)
+    elif parameter.name not in allowed:
+        close = f"{suggestion(parameter.name, allowed)} {hint}".lstrip()
+        yield Problem(what=f"{where} takes {parameter.name!r}, which {hook} does not have", hint=close)
+    elif parameter.default is not parameter.empty:
+        yield Problem(
+            what=f"{where} has a default for {parameter.name!r}, so it might never be passed",
+            hint=hint,
+        )
+    elif parameter.kind is parameter.KEYWORD_ONLY:
+        yield Problem(what=f"{where} takes {parameter.name!r} by keyword only", hint=hint)

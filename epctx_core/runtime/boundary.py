@@ -1,0 +1,137 @@
+"""What a session says about its inputs and outputs, and how it checks what `run` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.plugin import TensorType
+from epctx_core.plugin.views import Dimension
+
+if TYPE_CHECKING:
+    from epctx_core.compile.source import OpenModel
+    from epctx_core.graph.inference import TypeTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeArg:
+    """An input or output of a model; attributes as `onnxruntime.NodeArg`.
+
+    Attributes:
+        name: the value's name.
+        type: ONNX Runtime's spelling, such as `tensor(float)`.
+        shape: a length, a symbolic name or None for each dimension.
+    """
+
+    name: str
+    type: str
+    shape: list[Dimension]
+    tensor_type: TensorType
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMetadata:
+    """What a model says about itself; attributes as `onnxruntime.ModelMetadata`."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: Mapping[str, str]
+
+
+def node_arg(name: str, types: TypeTable) -> NodeArg:
+    """Return a value as hosts see it."""
+    tensor = types.get(name)
+    if tensor.elem_type is None:
+        proto = types.proto(name)
+        kind = proto.WhichOneof("value") if proto is not None else None
+        return NodeArg(name=name, type=(kind or "unknown").removesuffix("_type"), shape=[], tensor_type=tensor)
+    element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    return NodeArg(
+        name=name, type=f"tensor({element})", shape=list(tensor.shape or ()), tensor_type=tensor
+    )
+
+
+def model_metadata(model: OpenModel) -> ModelMetadata:
+    """Return what a model says about itself."""
+    proto = model.source.proto
+    return ModelMetadata(
+        producer_name=proto.producer_name,
+        graph_name=proto.graph.name,
+        domain=proto.domain,
+        description=proto.doc_string,
+        graph_description=proto.graph.doc_string,
+        version=proto.model_version,
+        custom_metadata_map={p.key: p.value for p in proto.metadata_props},
+    )
+
+
+def ordered_feeds(
+    arguments: Sequence[NodeArg], optional: Mapping[str, np.ndarray], feeds: Mapping[str, Any]
+) -> list[Any]:
+    """Return what `run` was given in the model's order.
+
+    Args:
+        arguments: the model's inputs.
+        optional: inputs that have a default (overridable initializers), with it.
+        feeds: name to array.
+
+    Raises:
+        InvalidArgument: an unknown or missing name, a wrong type or a wrong shape.
+    """
+    known = [argument.name for argument in arguments]
+    if not isinstance(feeds, Mapping):
+        raise InvalidArgument(f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}.")
+    for name in feeds:
+        if name not in known:
+            raise InvalidArgument(
+                f"the model has no input {name!r}.{suggestion(str(name), known)}",
+                hint=f"Its inputs: {', '.join(known) or 'none'}.",
+            )
+    ordered = []
+    for argument in arguments:
+        if argument.name in feeds:
+            ordered.append(_checked(argument, feeds[argument.name]))
+        elif argument.name in optional:
+            ordered.append(optional[argument.name])
+        else:
+            raise InvalidArgument(
+                f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
+                hint=f"The model's inputs: {', '.join(known)}.",
+            )
+    return ordered
+
+
+def _checked(argument: NodeArg, value: Any) -> Any:
+    wanted = argument.tensor_type
+    if wanted.dtype is None:
+        return value
+    array = np.asarray(value)
+    if array.dtype != wanted.dtype and not _is_text(array, wanted):
+        raise InvalidArgument(
+            f"the input {argument.name!r} is {array.dtype}; the model takes {wanted.dtype}.",
+            hint=f"Convert it: array.astype({str(wanted.dtype)!r}).",
+        )
+    if wanted.shape is not None and not _fits(array.shape, wanted.shape):
+        raise InvalidArgument(
+            f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {wanted}."
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _is_text(array: np.ndarray, wanted: TensorType) -> bool:
+    return wanted.elem_type == onnx.TensorProto.STRING and array.dtype.kind in "OUST"
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[Dimension, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        not isinstance(w, int) or s == w for s, w in zip(shape, wanted, strict=True)
+    )

@@ -1,0 +1,352 @@
+"""Builds what a session runs: EPs, partitions or loaded nodes, CPU groups, and the plan over them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from epctx_core.compile.destination import session_destination
+from epctx_core.compile.emit import check_can_export
+from epctx_core.compile.pipeline import assign_nodes, check_compiled, compile_partitions, write_context_model
+from epctx_core.compile.providers import CPU_EP, ProviderSession
+from epctx_core.compile.report import Stopwatch
+from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
+from epctx_core.context.naming import is_folder_name
+from epctx_core.context.manifest import read_manifest
+from epctx_core.context.paths import ModelFolder
+from epctx_core.context.reader import PayloadReader, ReplacedBinaryError, plugin_nodes
+from epctx_core.errors import Fail, InvalidGraph, ModelRequiresCompilation, NotImplementedByProvider
+from epctx_core.graph.view import Node
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_core.publish import interrupted_copies
+from epctx_core.runtime.cpu import cpu_step
+from epctx_core.runtime.plan import Plan, RunStep, StepSpec
+from epctx_core.runtime.routing import Routing, check_compatibility, refuse_unreachable_files
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.compile.assign import Assignment, KernelNode
+    from epctx_core.compile.destination import Destination
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.options import RunOptions, SessionConfig, SessionOptions
+    from epctx_core.registry import Registry
+
+_log = logging.getLogger("epctx.session")
+LOAD_ATTEMPTS = 5
+"""How often a load starts again because the model's files were being replaced meanwhile."""
+
+
+@dataclass(kw_only=True)
+class SessionState:
+    """What a session owns while it is open.
+
+    Attributes:
+        defaults: inputs that the caller may leave out, with their values.
+        on_start, on_end: the EPs with the hook of that name; mostly none, and then they cost nothing.
+    """
+
+    model: OpenModel
+    providers: ProviderSession
+    plan: Plan
+    runnables: Sequence[CompiledPartition]
+    defaults: Mapping[str, np.ndarray]
+    on_start: Sequence[str]
+    on_end: Sequence[str]
+
+    def run(self, feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
+        """Run the plan, between the run hooks of the EPs that have them."""
+        if not self.on_start and not self.on_end:
+            return self.plan.run(feeds, options)
+        tag = options.tag if options is not None else ""
+        for ep in self.on_start:
+            self.providers.instances.call(ep, "on_run_start", tag=tag)
+        try:
+            return self.plan.run(feeds, options)
+        finally:
+            for ep in self.on_end:
+                self.providers.instances.call(ep, "on_run_end", tag=tag)
+
+    def close(self) -> None:
+        """Close runnables, then the EPs; further calls do nothing."""
+        runnables, self.runnables = self.runnables, ()
+        try:
+            for runnable in runnables:
+                if runnable.close is not None:
+                    runnable.close()
+        finally:
+            self.providers.close()
+
+
+def build_session(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+) -> SessionState:
+    """Read a model and make it ready to run; see `InferenceSession`.
+
+    A context model whose files are being replaced while it is read is read again, so that a load
+    gives the old model or the new one.
+    """
+    for attempt in range(LOAD_ATTEMPTS):
+        model = open_model(path_or_bytes, session.config())
+        try:
+            return _Builder(model, session, requested, registry).build()
+        except ReplacedBinaryError:
+            if attempt == LOAD_ATTEMPTS - 1 or _is_unchanged(model):
+                raise
+    raise AssertionError("the loop returns or raises")
+
+
+def _is_unchanged(model: OpenModel) -> bool:
+    """Whether a model's file still holds what was read: then its binary is wrong for good."""
+    path = model.source.path
+    return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+
+
+class _Builder:
+    """One session on its way."""
+
+    def __init__(
+        self,
+        model: OpenModel,
+        session: SessionOptions,
+        requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+        registry: Registry,
+    ) -> None:
+        self._model = model
+        self._session = session
+        self._config: SessionConfig = session.config()
+        self._routing = Routing(model.context_nodes, requested, session, registry)
+        self._providers = ProviderSession()
+        self._engine = CpuEngine(
+            EnginePolicy(
+                intra_op_num_threads=session.intra_op_num_threads, prefer_latency=self._config.prefer_latency
+            )
+        )
+        self._watch = Stopwatch()
+
+    def build(self) -> SessionState:
+        """Return the finished session, or close what was begun."""
+        try:
+            return self._build()
+        except BaseException:
+            self._providers.close()
+            raise
+
+    def _build(self) -> SessionState:
+        nodes = self._model.context_nodes
+        if nodes:
+            for warning in check_compatibility(
+                self._model.source.proto, self._routing, fail_on_suboptimal=self._config.fail_on_suboptimal
+            ):
+                _log.warning("%s", warning)
+        self._providers.start(
+            self._routing.choices,
+            purpose=Purpose.LOAD if nodes else Purpose.RUN,
+            model=self._model.identity,
+            session=self._session,
+            engine=self._engine,
+        )
+        destination = self._destination()
+        # An EP whose nodes are in the model decided what it takes when the model was compiled.
+        free = [ep for ep in self._providers.choices if ep not in self._routing.nodes]
+        assignment = assign_nodes(self._model, self._providers, free, self._session, self._watch)
+        groups = assignment.partitioner.group([[node] for node in assignment.left_over()])
+        self._check_allowed(assignment, groups)
+        self._engine.policy.pieces = len(assignment.partitions) + len(nodes) + len(groups)
+        steps = {**self._load(), **self._compile(assignment)}
+        if destination is not None and assignment.partitions:
+            write_context_model(
+                self._model,
+                assignment,
+                self._providers,
+                destination,
+                embedded=self._config.embed,
+                watch=self._watch,
+            )
+        for kernel in assignment.kernel_nodes:
+            steps[kernel.node] = _Made(self._kernel_step(kernel))
+        for group in groups:
+            steps[group[0]] = _Made(cpu_step(self._model.graph, group, self._engine))
+        assignment.partitioner.take(groups)
+        return self._finish([steps[group[0]] for group in assignment.partitioner.execution_order()])
+
+    def _destination(self) -> Destination | None:
+        """Return where the context model goes, checked before anything is compiled; None for nowhere."""
+        if not self._config.context_enable:
+            return None
+        refuse_compiled(self._model)
+        destination = session_destination(self._model.source.path, self._config.context_file_path)
+        choices = self._routing.choices
+        check_can_export(self._providers)
+        destination.check(
+            [] if self._config.embed else [destination.binary_name(c.binary_suffix) for c in choices]
+        )
+        return destination
+
+    def _check_allowed(self, assignment: Assignment, cpu_groups: Sequence[Sequence[int]]) -> None:
+        """Raise if the host forbids compiling, or the CPU EP."""
+        if self._config.disable_model_compile and assignment.partitions:
+            first = assignment.partitions[0]
+            raise ModelRequiresCompilation(
+                f"{first.ep} would have to compile {len(first.node_indices)} nodes of "
+                f"{self._model.source.where}, and session.disable_model_compile is set.",
+                ep=first.ep,
+                hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
+            )
+        if self._config.disable_cpu_ep_fallback and cpu_groups:
+            node = self._model.graph.nodes[cpu_groups[0][0]]
+            raise Fail(
+                f"node {node.name!r} ({node.op_type}) and {sum(map(len, cpu_groups)) - 1} more are left to the "
+                "CPU EP, and session.disable_cpu_ep_fallback is set.",
+                node=node.name,
+                ep=CPU_EP,
+                hint="Add an EP that takes them, or leave the option at 0.",
+            )
+
+    def _compile(self, assignment: Assignment) -> dict[int, _Made]:
+        compiled = compile_partitions(
+            assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
+        )
+        return {
+            partition.node_indices[0]: _Made(
+                StepSpec(
+                    name=repr(partition),
+                    ep=partition.ep,
+                    run=_runnable(compiled[partition.node_indices[0]]),
+                    inputs=partition.input_names,
+                    outputs=partition.output_names,
+                ),
+                compiled[partition.node_indices[0]],
+            )
+            for partition in assignment.partitions
+        }
+
+    def _load(self) -> dict[int, _Made]:
+        """Have each EP load its EPContext nodes; return a node's place to what it became."""
+        steps: dict[int, _Made] = {}
+        if not self._routing.nodes:
+            return steps
+        folder = self._context_folder()
+        manifest = read_manifest(self._model.source.proto)
+        for ep, records in self._routing.nodes.items():
+            by_name = _by_name(records)
+            nodes = plugin_nodes(records, self._model.types, ep)
+            reader = PayloadReader(
+                by_name,
+                folder=folder,
+                manifest=manifest,
+                other_copies=lambda name: interrupted_copies(folder.folder, name) if folder else (),
+                scratch=self._providers.scratch,
+            )
+            self._session.cancellation.raise_if_requested()
+            result = self._providers.instances.call(ep, "load_context", nodes=nodes, reader=reader)
+            check_compiled(ep, "load_context", result, [n.name for n in nodes], self._providers, Purpose.LOAD)
+            for node, loaded in zip(nodes, result, strict=True):
+                record = by_name[node.name]
+                spec = StepSpec(
+                    name=node.name,
+                    ep=ep,
+                    run=_runnable(loaded),
+                    inputs=record.inputs,
+                    outputs=record.outputs,
+                )
+                steps[record.index] = _Made(spec, loaded)
+        return steps
+
+    def _context_folder(self) -> ModelFolder | None:
+        """Return where context binaries lie: the option's folder, else the model's."""
+        option, path = self._config.context_file_path, self._model.source.path
+        if option is not None:
+            return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
+        if path is not None:
+            return ModelFolder(path.parent, path)
+        refuse_unreachable_files(self._model.context_nodes)
+        return None
+
+    def _kernel_step(self, kernel: KernelNode) -> StepSpec:
+        graph = self._model.graph
+        compute = kernel.kernel.create(Node(graph, kernel.node))
+        return StepSpec(
+            name=graph.nodes[kernel.node].name or f"{graph.nodes[kernel.node].op_type}_{kernel.node}",
+            ep=kernel.ep,
+            run=lambda inputs, _outputs: compute(inputs),
+            inputs=graph.explicit_inputs[kernel.node],
+            outputs=graph.outputs[kernel.node],
+        )
+
+    def _finish(self, made: Sequence[_Made]) -> SessionState:
+        graph = self._model.graph
+        steps = [m.spec for m in made]
+        wanted = {name for step in steps for name in step.inputs} | set(graph.output_names)
+        instances = self._providers.instances
+        plan = Plan(
+            steps,
+            inputs=graph.input_names,
+            outputs=graph.output_names,
+            constants={name: self._constant(name) for name in sorted(wanted & graph.constants)},
+        )
+        return SessionState(
+            model=self._model,
+            providers=self._providers,
+            plan=plan,
+            runnables=[m.runnable for m in made if m.runnable is not None],
+            defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
+            on_start=[ep for ep in instances.names if instances.implements(ep, "on_run_start")],
+            on_end=[ep for ep in instances.names if instances.implements(ep, "on_run_end")],
+        )
+
+    def _constant(self, name: str) -> np.ndarray:
+        graph = self._model.graph
+        if name in graph.weights:
+            return graph.weights[name].array()
+        tensor = next((t for t in graph.graph.initializer if t.name == name), None)
+        if tensor is None:
+            raise NotImplementedByProvider(
+                f"the sparse initializer {name!r} crosses from the model into an EP or an output, "
+                "which is not supported.",
+                hint="Make it dense.",
+            )
+        return onnx.numpy_helper.to_array(tensor)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A step, and the runnable behind it that wants to be closed."""
+
+    spec: StepSpec
+    runnable: CompiledPartition | None = None
+
+
+def _runnable(compiled: CompiledPartition) -> RunStep:
+    if compiled.run is None:
+        raise AssertionError("check_compiled lets nothing without `run` through")
+    return compiled.run
+
+
+def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:
+    """Return records by their names, by which EPs speak of them.
+
+    Raises:
+        InvalidGraph: two have the same.
+    """
+    by_name: dict[str, ContextNodeRecord] = {}
+    for record in records:
+        if record.name in by_name:
+            raise InvalidGraph(
+                f"two EPContext nodes are called {record.name!r}.",
+                node=record.name,
+                hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
+            )
+        by_name[record.name] = record
+    return by_name

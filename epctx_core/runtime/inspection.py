@@ -1,0 +1,171 @@
+"""`inspect_model`: what is in a context model, read from its structure; no plugin is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.context.manifest import read_manifest
+from epctx_core.context.node import ContextNodeRecord, read_context_nodes
+from epctx_core.context.paths import ModelFolder
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.inference import tensor_type
+from epctx_core.graph.model_io import parse_model, read_model
+from epctx_core.registry import Registry, default_registry
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+
+    from epctx_core.context.manifest import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextNodeInfo:
+    """One EPContext node.
+
+    Attributes:
+        payload_file: the name of its payload's file, None if it is embedded or refers to another node.
+        payload_bytes: length of the payload, None for a reference or a missing file.
+        problem: why the payload cannot be read, or empty.
+        attributes: all attributes but `ep_cache_context`.
+        plugin: distribution, version and state of the plugin that would load it, None if there is none.
+    """
+
+    name: str
+    source: str
+    main_context: int
+    embed_mode: int
+    partition_name: str
+    payload_file: str | None
+    payload_bytes: int | None
+    problem: str
+    attributes: Mapping[str, Any]
+    plugin: Mapping[str, str | None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """A model, as far as its structure tells.
+
+    Attributes:
+        ep_contexts: its EPContext nodes in the model's order.
+        other_nodes: how many other nodes there are.
+        required_files: what has to lie beside the model: binaries and external weights.
+        inputs, outputs: name, type and shape as text.
+        producer: name and version of what wrote the model.
+        manifest: what epctx wrote about the payloads, None without.
+    """
+
+    path: Path | None
+    ep_contexts: Sequence[ContextNodeInfo]
+    other_nodes: int
+    required_files: Sequence[str]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    producer: str
+    manifest: Manifest | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx inspect --json` prints."""
+        return {
+            "ep_contexts": [
+                {
+                    "name": n.name,
+                    "source": n.source,
+                    "main_context": n.main_context,
+                    "embed_mode": n.embed_mode,
+                    "partition_name": n.partition_name,
+                    "payload_file": n.payload_file,
+                    "payload_bytes": n.payload_bytes,
+                    "problem": n.problem,
+                    "attributes": {k: v for k, v in n.attributes.items() if isinstance(v, (str, int, float))},
+                    "plugin": None if n.plugin is None else dict(n.plugin),
+                }
+                for n in self.ep_contexts
+            ],
+            "other_nodes": self.other_nodes,
+            "required_files": list(self.required_files),
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "producer": self.producer,
+        }
+
+
+def inspect_model(
+    path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry = default_registry
+) -> ModelInfo:
+    """Describe a model without loading anything of its payloads.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is none.
+        InvalidGraph: an EPContext node or the manifest is damaged.
+    """
+    data, path = read_model(path_or_bytes)
+    model = parse_model(data, path)
+    records = read_context_nodes(model.graph)
+    manifest = read_manifest(model)
+    folder = ModelFolder(path.parent, path) if path is not None else None
+    return ModelInfo(
+        path=path,
+        ep_contexts=[_node_info(record, folder, registry) for record in records],
+        other_nodes=len(model.graph.node) - len(records),
+        required_files=_required_files(model, records),
+        inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
+        outputs=_values(model.graph.output, set()),
+        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        manifest=manifest,
+    )
+
+
+def _node_info(record: ContextNodeRecord, folder: ModelFolder | None, registry: Registry) -> ContextNodeInfo:
+    size: int | None = None
+    problem = ""
+    name = record.file_name
+    if record.embed_mode and record.cache:
+        size = len(record.cache)
+    elif name is not None and folder is not None:
+        try:
+            with folder.open(name, what="the context binary", node=record.name) as file:
+                size = os.fstat(file.fileno()).st_size
+        except InvalidGraph as error:
+            problem = error.message
+    return ContextNodeInfo(
+        name=record.name,
+        source=record.source,
+        main_context=int(record.main_context),
+        embed_mode=int(record.embed_mode),
+        partition_name=record.partition_name,
+        payload_file=name,
+        payload_bytes=size,
+        problem=problem,
+        attributes=record.attributes,
+        plugin=_plugin(record.source, registry),
+    )
+
+
+def _plugin(source: str, registry: Registry) -> dict[str, str | None] | None:
+    """Return the plugin that declares a source, by names only: nothing is imported to answer."""
+    for record in registry.records():
+        if source.casefold() in {s.casefold() for s in (record.name, *record.sources)}:
+            return {
+                "distribution": record.distribution,
+                "version": record.version,
+                "state": record.state.value,
+            }
+    return None
+
+
+def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord]) -> list[str]:
+    names = {record.file_name: None for record in records if record.file_name}
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                names[entry.value] = None
+    return [name for name in names if name]
+
+
+def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:
+    return {v.name: str(tensor_type(v.type)) for v in values if v.name not in initialized}

@@ -1,0 +1,137 @@
+"""The plan: which steps run in which order, where each value lives, and when it is let go.
+
+A plan is made once and never changes, so any number of threads run it at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
+
+if TYPE_CHECKING:
+    from epctx_core.options import RunOptions
+
+RunStep = Callable[[Sequence[Any], None], Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSpec:
+    """One step before slots are given out.
+
+    Attributes:
+        name: of the partition, node or group, for messages.
+        ep: who runs it.
+        run: takes the inputs in order, gives the outputs in order.
+        inputs, outputs: value names; an omitted optional one is the empty string.
+    """
+
+    name: str
+    ep: str
+    run: RunStep
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step with its slots; `frees` are those that nobody reads afterwards."""
+
+    spec: StepSpec
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...] = field(default=())
+
+
+class Plan:
+    """Steps in execution order over numbered slots.
+
+    Args:
+        steps: in execution order.
+        inputs, outputs: the model's, in its order.
+        constants: values that are there from the start, by name.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[StepSpec],
+        *,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        constants: Mapping[str, np.ndarray],
+    ) -> None:
+        # Slot 0 is the omitted optional input: always None.
+        slots: dict[str, int] = {"": 0}
+        for name in (*inputs, *constants):
+            slots.setdefault(name, len(slots))
+        for step in steps:
+            for name in step.outputs:
+                slots.setdefault(name, len(slots))
+        self._check_reads(steps, outputs, slots)
+        self._template: list[Any] = [None] * len(slots)
+        for name, value in constants.items():
+            self._template[slots[name]] = value
+        self._inputs = tuple(slots[name] for name in inputs)
+        self._outputs = tuple(slots[name] for name in outputs)
+        self._given = frozenset((*self._inputs, *(slots[name] for name in constants)))
+        self.steps = _with_frees(steps, slots, keep={*self._given, *self._outputs, 0})
+
+    @staticmethod
+    def _check_reads(steps: Sequence[StepSpec], outputs: Sequence[str], slots: Mapping[str, int]) -> None:
+        for reader, names in [*((s.name, s.inputs) for s in steps), ("the graph's outputs", outputs)]:
+            for name in names:
+                if name not in slots:
+                    raise InvalidGraph(f"{reader} reads the value {name!r}, which nothing gives.", node=reader)
+
+    def run(self, feeds: Sequence[np.ndarray], options: RunOptions | None = None) -> list[Any]:
+        """Run all steps; return the model's outputs in order.
+
+        Raises:
+            RuntimeException: a step raised, gave a wrong number of results, or the run was terminated.
+        """
+        values = self._template.copy()
+        for slot, value in zip(self._inputs, feeds, strict=True):
+            values[slot] = value
+        for step in self.steps:
+            if options is not None and options.terminate:
+                raise RuntimeException("the run was stopped: RunOptions.terminate was set.")
+            try:
+                results = step.spec.run([values[slot] for slot in step.inputs], None)
+                for slot, result in zip(step.outputs, results, strict=True):
+                    values[slot] = result
+            except EpctxError:
+                raise
+            except Exception as error:
+                raise _step_failed(step.spec, error) from error
+            for slot in step.frees:
+                values[slot] = None
+        given = self._given
+        # What the caller gave, or the model holds, is handed out as a copy: results are the caller's own.
+        return [values[slot].copy() if slot in given else values[slot] for slot in self._outputs]
+
+
+def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]) -> list[Step]:
+    """Return the steps, each freeing the values of which it is the last reader."""
+    seen = set(keep)
+    planned: list[Step] = []
+    for spec in reversed(steps):
+        inputs = tuple(slots[name] for name in spec.inputs)
+        outputs = tuple(slots[name] for name in spec.outputs)
+        frees = tuple(dict.fromkeys(slot for slot in (*inputs, *outputs) if slot not in seen))
+        seen.update(frees)
+        planned.append(Step(spec, inputs, outputs, frees))
+    planned.reverse()
+    return planned
+
+
+def _step_failed(spec: StepSpec, error: Exception) -> RuntimeException:
+    return RuntimeException(
+        f"{spec.ep} failed while it ran {spec.name!r}: {error}",
+        node=spec.name,
+        ep=spec.ep,
+        hint="The cause is below this error (`__cause__`); `epctx compare` shows where results first differ.",
+    )

@@ -1,0 +1,200 @@
+"""`InferenceSession`: a model, ready to run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from epctx_core.compile.providers import CPU_EP
+from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
+from epctx_core.options import RunOptions, SessionOptions
+from epctx_core.registry import Registry, default_registry
+from epctx_core.runtime.boundary import ModelMetadata, NodeArg, model_metadata, node_arg, ordered_feeds
+from epctx_core.runtime.build import SessionState, build_session
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_log = logging.getLogger("epctx.session")
+_POLL_SECONDS = 0.001
+
+
+class InferenceSession:
+    """Runs a model: a plain one or a context model. Names and arguments as `onnxruntime.InferenceSession`.
+
+    Args:
+        path_or_bytes: the model.
+        sess_options: session options; EPs may be given there (`add_provider`) or here.
+        providers: EP types in order of priority, each with or without its options. None: the EPs of
+            `sess_options`; without those, a context model finds its EPs by its nodes' sources and a
+            plain model runs on the CPU EP. The CPU EP is always there, last.
+        provider_options: options for `providers`, one mapping each.
+        registry: where EPs are looked up.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, none, or wrong.
+        InvalidArgument: an option or EP that does not exist.
+        NotImplementedByProvider: a node that no EP loads, or an operator that no engine has.
+        PluginError, EPFail: an EP failed.
+
+    Example:
+        >>> with InferenceSession("model_ctx.onnx") as session:
+        ...     outputs = session.run(None, {"x": x})
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+        *,
+        registry: Registry = default_registry,
+    ) -> None:
+        self._options = sess_options or SessionOptions()
+        requested = _requested(self._options, providers, provider_options)
+        self._state: SessionState | None = build_session(path_or_bytes, self._options, requested, registry)
+        model, graph = self._state.model, self._state.model.graph
+        self._path = Path(path_or_bytes) if not isinstance(path_or_bytes, bytes) else None
+        self._inputs = [node_arg(name, model.types) for name in graph.input_names]
+        self._outputs = [node_arg(name, model.types) for name in graph.output_names]
+        self._defaults = self._state.defaults
+        # Calls under way. append and pop are atomic, so that a run takes no lock.
+        self._running: deque[None] = deque()
+        self._closed = False
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model; callable from many threads.
+
+        Args:
+            output_names: the outputs wanted, None for all in the model's order.
+            input_feed: name to array.
+            run_options: `terminate` stops between two steps.
+
+        Returns:
+            One array an output; they are the caller's own.
+
+        Raises:
+            InvalidArgument: a wrong name, type or shape.
+            RuntimeException: an EP or a kernel raised, the run was terminated, or the session is closed.
+        """
+        self._running.append(None)
+        try:
+            state = self._state
+            if state is None or self._closed:
+                raise RuntimeException("the session is closed.")
+            feeds = ordered_feeds(self._inputs, self._defaults, input_feed)
+            results = state.run(feeds, run_options)
+            if output_names is None:
+                return results
+            return self._selected(output_names, results)
+        finally:
+            self._running.pop()
+
+    def _selected(self, names: Sequence[str], results: Sequence[Any]) -> list[Any]:
+        known = [output.name for output in self._outputs]
+        by_name = dict(zip(known, results, strict=True))
+        for name in names:
+            if name not in by_name:
+                raise InvalidArgument(
+                    f"the model has no output {name!r}.{suggestion(name, known)}",
+                    hint=f"Its outputs: {', '.join(known)}.",
+                )
+        return [by_name[name] for name in names]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that must be given, in the model's order."""
+        return [i for i in self._inputs if i.name not in self._defaults]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the inputs that have a default in the model."""
+        return [i for i in self._inputs if i.name in self._defaults]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs, in the model's order."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """Return the session's EP types in order of priority; the CPU EP is last."""
+        return [*self._open().providers.choices, CPU_EP]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return each EP's options, defaults included, secret ones left out."""
+        choices = self._open().providers.choices
+        shown = {ep: {k: str(v) for k, v in c.public_options().items()} for ep, c in choices.items()}
+        return {**shown, CPU_EP: {}}
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return what the model says about itself."""
+        return model_metadata(self._open().model)
+
+    def get_session_options(self) -> SessionOptions:
+        """Return the options that the session was made with."""
+        return self._options
+
+    def close(self) -> None:
+        """Wait for running calls, shut the EPs down and release everything; further calls do nothing."""
+        self._closed = True
+        while self._running:
+            time.sleep(_POLL_SECONDS)
+        state, self._state = self._state, None
+        if state is not None:
+            state.close()
+
+    def _open(self) -> SessionState:
+        if self._state is None:
+            raise RuntimeException("the session is closed.")
+        return self._state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A constructor that raised leaves no state behind.
+        state = self.__dict__.get("_state")
+        if state is not None:
+            state.close()
+
+
+def _requested(
+    options: SessionOptions,
+    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> list[tuple[str, Mapping[str, object]]] | None:
+    """Return the host's EPs with their options; None if it named none."""
+    if providers is None:
+        if provider_options is not None:
+            raise InvalidArgument("provider_options was given without providers.")
+        return list(options.providers) or None
+    if options.providers:
+        raise InvalidArgument(
+            "EPs were given both to the session options and as providers.",
+            hint="Use add_provider of the session options, or the argument providers, not both.",
+        )
+    if provider_options is not None and len(provider_options) != len(providers):
+        raise InvalidArgument(
+            f"there are {len(providers)} providers and {len(provider_options)} provider_options."
+        )
+    requested: list[tuple[str, Mapping[str, object]]] = []
+    for place, item in enumerate(providers):
+        name, given = (item, {}) if isinstance(item, str) else item
+        further = provider_options[place] if provider_options is not None else {}
+        requested.append((name, {**given, **further}))
+    return requested

@@ -1,0 +1,104 @@
+"""The conditions on attributes and constants that single operators need; named by the table of operators.
+
+Each takes a node and its graph and returns the reason to refuse the node, or None.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import GraphView, NodeView
+
+_CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_floats")
+
+
+def is_constant(graph: GraphView, name: str) -> bool:
+    """Whether a value is known before a run: a weight, or what a Constant node gives."""
+    if graph.initializer(name) is not None:
+        return True
+    producer = graph.producer(name)
+    return producer is not None and (producer.domain, producer.op_type) == ("", "Constant")
+
+
+def constant(graph: GraphView, name: str) -> np.ndarray | None:
+    """Return the value of a constant, or None if it is none."""
+    weight = graph.initializer(name)
+    if weight is not None:
+        return weight.array()
+    producer = graph.producer(name)
+    if producer is None or producer.op_type != "Constant":
+        return None
+    given = [producer.attributes[key] for key in _CONSTANT_VALUES if key in producer.attributes]
+    return np.asarray(given[0]) if given else None
+
+
+def _text(node: NodeView, name: str, default: str) -> str:
+    value: Any = node.attributes.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def lstm(node: NodeView, _graph: GraphView) -> str | None:
+    """No sequence lengths, no peepholes, the sequence first, the usual activations."""
+    if len(node.inputs) > 4 and node.inputs[4]:  # noqa: PLR2004 - the place of sequence_lens
+        return "LSTM: QNN takes no sequence lengths"
+    if len(node.inputs) > 7 and node.inputs[7]:  # noqa: PLR2004 - the place of P
+        return "LSTM: QNN takes no peephole weights"
+    unusual = [
+        name for name in ("activations", "clip", "layout", "input_forget") if node.attributes.get(name)
+    ]
+    return f"LSTM: QNN does not take the attribute {unusual[0]}" if unusual else None
+
+
+def inference_only(node: NodeView, graph: GraphView) -> str | None:
+    """Training is refused."""
+    flag = constant(graph, node.inputs[2]) if node.op_type == "Dropout" and len(node.inputs) > 2 else None  # noqa: PLR2004
+    if node.attributes.get("training_mode") or (flag is not None and flag.any()):
+        return f"{node.op_type}: QNN does not train"
+    return None
+
+
+def second_norm(node: NodeView, _graph: GraphView) -> str | None:
+    """Only the Euclidean norm."""
+    return None if node.attributes.get("p", 2) == 2 else "LpNormalization: QNN takes p=2 only"  # noqa: PLR2004
+
+
+def resize(node: NodeView, _graph: GraphView) -> str | None:
+    """Nearest and linear interpolation over the whole image."""
+    mode = _text(node, "mode", "nearest")
+    if mode not in ("nearest", "linear"):
+        return f"Resize: QNN does not take the mode {mode}"
+    if _text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        return "Resize: QNN does not crop"
+    return None
+
+
+def pad(node: NodeView, _graph: GraphView) -> str | None:
+    """Padding outwards with a constant, the edge or a reflection."""
+    mode = _text(node, "mode", "constant")
+    return None if mode in ("constant", "edge", "reflect") else f"Pad: QNN does not take the mode {mode}"
+
+
+def positive_indices(node: NodeView, graph: GraphView) -> str | None:
+    """QNN does not count from the end. Indices that are not constants cannot be checked here."""
+    indices = constant(graph, node.inputs[1])
+    if indices is not None and indices.size and indices.min() < 0:
+        return f"{node.op_type}: QNN takes no negative indices"
+    if node.attributes.get("batch_dims"):
+        return f"{node.op_type}: QNN takes no batch dimensions"
+    return None
+
+
+def plain_scatter(node: NodeView, graph: GraphView) -> str | None:
+    """Overwriting only, indices from the front."""
+    if _text(node, "reduction", "none") != "none":
+        return f"{node.op_type}: QNN does not reduce while it scatters"
+    return positive_indices(node, graph)
+
+
+def one_scale(node: NodeView, _graph: GraphView) -> str | None:
+    """One scale a tensor or a channel."""
+    blocked = node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0)
+    return f"{node.op_type}: QNN takes one scale a tensor or a channel" if blocked else None

@@ -1,0 +1,239 @@
+"""Which nodes the simulated HTP backend takes, as one table, with a reason for each refusal.
+
+The operators are those that the real EP's documentation lists. Edit the table to change what is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto
+
+from epctx_sim_qnn import conditions
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import GraphView, NodeView, ValueInfo
+
+Types = frozenset[int]
+Rule = Callable[["NodeView", "GraphView"], str | None]
+
+FLOAT: Types = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
+INT32: Types = frozenset({TensorProto.INT32})
+BOOL: Types = frozenset({TensorProto.BOOL})
+INDEX: Types = frozenset({TensorProto.INT32, TensorProto.INT64})
+BYTE: Types = frozenset({TensorProto.INT8, TensorProto.UINT8})
+QUANTISED: Types = BYTE | {TensorProto.INT16, TensorProto.UINT16}
+NUMBER: Types = FLOAT | INT32
+MOVABLE: Types = NUMBER | QUANTISED | BOOL
+CASTABLE: Types = MOVABLE | INDEX
+
+MAX_RANK = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """What one operator takes.
+
+    Attributes:
+        types: element types of inputs and outputs that the next two do not name.
+        inputs: position to element types, for indices, shapes, conditions and scales.
+        outputs: the same for results.
+        constant: positions of inputs that must be constants.
+        used_outputs: how many results may be asked for.
+        ranks: the ranks of the first input.
+        rule: a further condition; returns the reason to refuse, or None.
+    """
+
+    types: Types
+    inputs: Mapping[int, Types] = field(default_factory=dict)
+    outputs: Mapping[int, Types] = field(default_factory=dict)
+    constant: tuple[int, ...] = ()
+    used_outputs: int = 1
+    ranks: range = range(MAX_RANK + 1)
+    rule: Rule | None = None
+
+
+def _each(names: str, operator: Operator) -> dict[tuple[str, str], Operator]:
+    return {("", name): operator for name in names.split()}
+
+
+_IMAGE = range(3, 6)
+_MANY = 1 << 10
+_QUANTIZE = Operator(
+    types=FLOAT,
+    inputs={2: QUANTISED},
+    outputs={0: QUANTISED},
+    constant=(1, 2),
+    rule=conditions.one_scale,
+)
+_DEQUANTIZE = Operator(
+    types=QUANTISED | INT32,
+    inputs={1: FLOAT},
+    outputs={0: FLOAT},
+    constant=(1, 2),
+    rule=conditions.one_scale,
+)
+
+# fmt: off
+OPERATORS: Mapping[tuple[str, str], Operator] = {
+    # one value each
+    **_each("Asin Atan Ceil Cos Elu Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log LogSoftmax Reciprocal"
+            " Relu Round Sigmoid Sin Softmax Sqrt Tanh ThresholdedRelu", Operator(types=FLOAT)),
+    ("com.microsoft", "Gelu"): Operator(types=FLOAT),
+    **_each("Abs Neg Sign", Operator(types=NUMBER)),
+    **_each("Clip", Operator(types=FLOAT, constant=(1, 2))),
+    **_each("Cast", Operator(types=CASTABLE)),
+
+    # two values and more
+    **_each("Add Div Max Min Mul Sub", Operator(types=NUMBER)),
+    **_each("Mean Pow PRelu Sum", Operator(types=FLOAT)),
+    **_each("Mod", Operator(types=INT32)),
+    **_each("Equal Greater GreaterOrEqual Less LessOrEqual", Operator(types=NUMBER, outputs={0: BOOL})),
+    **_each("And Not Or", Operator(types=BOOL)),
+    **_each("Where", Operator(types=NUMBER, inputs={0: BOOL})),
+
+    # layers
+    **_each("Conv ConvTranspose", Operator(types=FLOAT, ranks=_IMAGE)),
+    **_each("Gemm", Operator(types=FLOAT, ranks=range(2, 3))),
+    **_each("MatMul", Operator(types=FLOAT, ranks=range(1, MAX_RANK + 1))),
+    **_each("LSTM", Operator(types=FLOAT, constant=(1, 2, 3), used_outputs=3, rule=conditions.lstm)),
+    **_each("AveragePool GlobalAveragePool GlobalMaxPool", Operator(types=FLOAT, ranks=_IMAGE)),
+    **_each("MaxPool", Operator(types=FLOAT | BYTE, ranks=_IMAGE)),
+    **_each("BatchNormalization",
+            Operator(types=FLOAT, constant=(1, 2, 3, 4), rule=conditions.inference_only)),
+    **_each("InstanceNormalization LayerNormalization", Operator(types=FLOAT, constant=(1, 2))),
+    **_each("LRN", Operator(types=FLOAT, ranks=range(4, 5))),
+    **_each("LpNormalization", Operator(types=FLOAT, rule=conditions.second_norm)),
+    **_each("GridSample", Operator(types=FLOAT, ranks=range(4, 5))),
+    **_each("Resize", Operator(types=FLOAT, inputs={1: FLOAT, 2: FLOAT, 3: INDEX}, constant=(1, 2, 3),
+                               ranks=_IMAGE, rule=conditions.resize)),
+    **_each("Upsample", Operator(types=FLOAT, constant=(1,), ranks=_IMAGE)),
+
+    # over axes
+    **_each("CumSum ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
+            Operator(types=NUMBER, inputs={1: INDEX}, constant=(1,))),
+    **_each("ReduceL2", Operator(types=FLOAT, inputs={1: INDEX}, constant=(1,))),
+    **_each("ArgMax ArgMin", Operator(types=NUMBER, outputs={0: INDEX})),
+    **_each("TopK",
+            Operator(types=NUMBER, inputs={1: INDEX}, outputs={1: INDEX}, constant=(1,), used_outputs=2)),
+
+    # moving data
+    **_each("Concat Flatten Transpose", Operator(types=MOVABLE)),
+    **_each("Expand Reshape Squeeze Tile Unsqueeze",
+            Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,))),
+    **_each("Split", Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,), used_outputs=_MANY)),
+    **_each("Slice", Operator(types=MOVABLE, inputs={1: INDEX, 2: INDEX, 3: INDEX, 4: INDEX},
+                              constant=(1, 2, 3, 4))),
+    **_each("DepthToSpace SpaceToDepth", Operator(types=FLOAT, ranks=range(4, 5))),
+    **_each("Pad", Operator(types=NUMBER | BYTE, inputs={1: INDEX, 3: INDEX}, constant=(1, 2, 3),
+                            rule=conditions.pad)),
+    **_each("Gather GatherElements GatherND",
+            Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.positive_indices)),
+    **_each("ScatterElements ScatterND",
+            Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.plain_scatter)),
+
+    # quantisation
+    **_each("QuantizeLinear", _QUANTIZE),
+    **_each("DequantizeLinear", _DEQUANTIZE),
+    ("com.microsoft", "QuantizeLinear"): _QUANTIZE,
+    ("com.microsoft", "DequantizeLinear"): _DEQUANTIZE,
+
+    # what ONNX Runtime's optimisers remove before the real EP is asked
+    **_each("Identity", Operator(types=MOVABLE)),
+    **_each("Dropout", Operator(types=FLOAT, inputs={2: BOOL}, constant=(1, 2), rule=conditions.inference_only)),
+    **_each("Constant", Operator(types=CASTABLE)),
+}
+# fmt: on
+
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+class Support:
+    """Answers "does QNN take this node?" for the nodes of one graph.
+
+    Args:
+        graph: the view given to `get_capability`.
+        offload_io: leave the quantisation of graph inputs and outputs to the CPU.
+    """
+
+    def __init__(self, graph: GraphView, *, offload_io: bool = False) -> None:
+        self._graph = graph
+        self._borders = {value.name for value in (*graph.inputs, *graph.outputs)} if offload_io else set()
+        self._known: dict[int, str | None] = {}
+
+    def __call__(self, node: NodeView) -> bool | str:
+        """Return True, or the reason for which the node is refused."""
+        return self.refusal(node) or True
+
+    def refusal(self, node: NodeView) -> str | None:
+        """Return the reason for which a node is refused, or None."""
+        if node.index not in self._known:
+            self._known[node.index] = self._refusal(node)
+        return self._known[node.index]
+
+    def _refusal(self, node: NodeView) -> str | None:
+        operator = OPERATORS.get((node.domain, node.op_type))
+        if node.op_type in _CONTROL_FLOW and not node.domain:
+            return f"{node.op_type}: QNN has no control flow"
+        if operator is None:
+            shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+            return f"{shown} is not an operator of QNN's HTP backend"
+        reason = self._misfit(node, operator) or (operator.rule and operator.rule(node, self._graph)) or None
+        if reason is None and not self._serves(node):
+            reason = f"{node.op_type}: no node that QNN takes reads it"
+        return reason
+
+    def _misfit(self, node: NodeView, operator: Operator) -> str | None:
+        """Check values against the table's line, cheapest test first."""
+        if sum(map(bool, node.outputs)) > operator.used_outputs:
+            return f"{node.op_type}: QNN gives only {operator.used_outputs} of its results"
+        borders = self._borders and self._borders.intersection((*node.inputs[:1], *node.outputs[:1]))
+        if borders and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            return f"{node.op_type}: left to the CPU because offload_graph_io_quantization is 1"
+        for position in operator.constant:
+            given = node.inputs[position] if position < len(node.inputs) else ""
+            if given and not conditions.is_constant(self._graph, given):
+                return f"{node.op_type}: QNN needs input {position} to be a constant"
+        for names, special in ((node.inputs, operator.inputs), (node.outputs, operator.outputs)):
+            for position, name in enumerate(names):
+                allowed = special.get(position, operator.types)
+                reason = self._bad_value(node, name, allowed) if name else None
+                if reason:
+                    return reason
+        return self._bad_rank(node, operator)
+
+    def _bad_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
+        value = self._graph.value(name)
+        if value.elem_type is None or value.shape is None:
+            return f"{node.op_type}: the type or rank of a value is not known before a run"
+        if value.elem_type not in allowed:
+            kind = TensorProto.DataType.Name(value.elem_type).lower()
+            return f"{node.op_type}: QNN does not take {kind} here"
+        return _bad_shape(node, value)
+
+    def _bad_rank(self, node: NodeView, operator: Operator) -> str | None:
+        first = next((name for name in node.inputs if name), None)
+        shape = self._graph.value(first).shape if first else ()
+        if shape is not None and len(shape) not in operator.ranks:
+            return f"{node.op_type}: QNN does not take it with rank {len(shape)}"
+        return None
+
+    def _serves(self, node: NodeView) -> bool:
+        """Whether a Constant belongs to a node that is taken; alone it is nothing to compile."""
+        if node.op_type != "Constant":
+            return True
+        readers = (reader for name in node.outputs for reader in self._graph.consumers(name))
+        return any(reader.op_type != "Constant" and self.refusal(reader) is None for reader in readers)
+
+
+def _bad_shape(node: NodeView, value: ValueInfo) -> str | None:
+    shape = value.shape or ()
+    if not value.type.is_static:
+        return f"{node.op_type}: a dimension is open, and QNN takes static shapes only"
+    if 0 in shape:
+        return f"{node.op_type}: a value is empty"
+    if len(shape) > MAX_RANK:
+        return f"{node.op_type}: a value has rank {len(shape)}, and QNN takes at most {MAX_RANK}"
+    return None

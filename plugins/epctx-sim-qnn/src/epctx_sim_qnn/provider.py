@@ -1,0 +1,162 @@
+"""The simulated QNN EP: QNN's rules for nodes and payloads over the simulated SDK.
+
+One binary holds all graphs. The first partition's node carries it (main_context 1), the others refer
+to it. Not for hardware.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from epctx_core.plugin import (
+    Compatibility,
+    CompiledPartition,
+    EPContextNode,
+    ExecutionProvider,
+    Purpose,
+    hookimpl,
+    supported_partitions,
+)
+from epctx_sim_qnn import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epctx_sim_sdk.compiler import SimGraph
+    from epctx_sim_sdk.device import Device
+
+    from epctx_core.plugin import (
+        ComputeCapability,
+        ContextNode,
+        ContextReader,
+        ContextWriter,
+        GraphView,
+        Partition,
+        ProviderContext,
+        ProviderOption,
+        Refusal,
+    )
+    from epctx_sim_qnn.loading import ContextLoader
+
+NOTES = "Simulated QNN payload made by epctx-sim-qnn: not for hardware."
+
+
+class QnnProvider(ExecutionProvider):
+    """Simulated QNN Execution Provider (HTP backend)."""
+
+    name: ClassVar[str] = settings.EP
+    vendor: ClassVar[str] = "epctx project (SIMULATED QNN, not for hardware)"
+    binary_suffix: ClassVar[str] = "qnn"
+    options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
+
+    def __init__(self, context: ProviderContext) -> None:
+        super().__init__(context)
+        self._made_by = settings.compiler_facts(context.options, context.target)
+        self._graphs: list[SimGraph] = []
+        self._device: Device | None = None
+        self._loader: ContextLoader | None = None
+
+    @classmethod
+    def accepts_source(cls, source: str) -> bool:
+        """QNN's sources without case: `QNN` and `QNNExecutionProvider`."""
+        return source.lower() in ("qnn", "qnnexecutionprovider")
+
+    @classmethod
+    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
+        """Return the facts that the version rules judge; nothing without partitions."""
+        from epctx_sim_sdk.versions import write_info
+
+        return write_info(settings.compiler_facts(options)) if partitions else ""
+
+    @classmethod
+    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
+        """Judge by the version rules.
+
+        What a real QNN EP wrote is not judged here: its payload is refused by name when it is opened.
+        """
+        from epctx_sim_sdk.versions import judge, read_info
+
+        from epctx_sim_qnn.rules import RULES
+
+        made_by = read_info(info)
+        if made_by is None:
+            return Compatibility.EP_NOT_APPLICABLE
+        return judge(RULES, made_by, settings.runtime_facts(options)).verdict
+
+    @hookimpl
+    def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
+        """Take what the table of operators allows."""
+        from epctx_sim_qnn.operators import Support
+
+        offload = self.context.options["offload_graph_io_quantization"]
+        return supported_partitions(graph, Support(graph, offload_io=offload))
+
+    @hookimpl
+    def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+        """Convert partitions; under EXPORT nothing runs and no device is opened."""
+        from epctx_sim_sdk.compiler import compile_partition
+
+        compiled = []
+        for done, partition in enumerate(partitions):
+            self.context.cancel.raise_if_requested()
+            self.context.progress("compile", done, len(partitions))
+            fp16 = self.context.options["enable_htp_fp16_precision"]
+            graph = compile_partition(partition, ep=self.name, fp16=fp16)
+            self._graphs.append(graph)
+            exporting = self.context.purpose is Purpose.EXPORT
+            compiled.append(CompiledPartition(None) if exporting else self._opened_device().compile(graph))
+        self.context.progress("compile", len(partitions), len(partitions))
+        return compiled
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
+        """Write one container with all graphs; the first node carries it."""
+        from epctx_sim_sdk.container import write_container
+
+        if not self._graphs:
+            return []
+        payload = writer.payload()
+        tables = write_container(payload, self._graphs, self._made_by, before_weight=self._before_weight)
+        spill_fill = self.context.options["enable_htp_spill_fill_buffer"]
+        plans = [structure.activation_bytes for structure in tables.structures]
+        attributes = {
+            "ep_sdk_version": self._made_by["sdk"],
+            "hardware_architecture": settings.hardware_architecture(int(self._made_by["htp_arch"])),
+            "notes": NOTES,
+        }
+        main = attributes | {"max_size": max(plans) if spill_fill else 0}
+        first, *others = (graph.partition for graph in self._graphs)
+        return [
+            EPContextNode(first, payload, main_context=1, attributes=main, doc_string=NOTES),
+            *(EPContextNode(p, main_context=0, attributes=attributes, doc_string=NOTES) for p in others),
+        ]
+
+    def _before_weight(self, done: int, total: int) -> None:
+        self.context.cancel.raise_if_requested()
+        self.context.progress("write", done, total)
+
+    @hookimpl
+    def load_context(
+        self, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Open the primaries' payloads and make each node's graph runnable."""
+        from epctx_sim_qnn.loading import ContextLoader
+
+        if self._loader is None:
+            self._loader = ContextLoader(self.context, self._opened_device())
+        return self._loader.load(nodes, reader)
+
+    def _opened_device(self) -> Device:
+        from epctx_sim_sdk.device import Device
+
+        if self._device is None:
+            self._device = Device(engine=self.context.engine)
+        return self._device
+
+    @hookimpl
+    def shutdown(self) -> None:
+        """Close what still runs and let go of weights and payloads."""
+        self._graphs.clear()
+        self._loader = None
+        if self._device is not None:
+            self._device.close()

@@ -1,0 +1,159 @@
+"""The options of the simulated QNN EP, by the names and values of the real one, and what follows from them.
+
+Knows no graph and no payload.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from epctx_core.errors import InvalidArgument
+from epctx_core.plugin import ProviderOption
+
+EP = "QNNExecutionProvider"
+ARCHITECTURES = (68, 69, 73, 75, 79, 81)
+"""Generations of the Hexagon Tensor Processor."""
+
+CONTEXT_API = "1"
+"""The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
+
+_NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
+_PERFORMANCE_MODES = (
+    "default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
+    "power_saver", "extreme_power_saver", "sustained_high_performance",
+)  # fmt: skip
+
+OPTIONS = (
+    ProviderOption(
+        "backend_type", str, default="htp", choices=("htp",), doc="The QNN backend; only HTP is simulated."
+    ),
+    ProviderOption(
+        "htp_arch",
+        int,
+        default=73,
+        choices=ARCHITECTURES,
+        doc="The HTP architecture to compile for, and when loading that of the simulated device.",
+    ),
+    ProviderOption(
+        "soc_model", int, default=0, doc="The SoC model number; 0 for unknown, which fits every payload."
+    ),
+    ProviderOption("device_id", int, default=0, doc=f"The device to use. {_NO_EFFECT}"),
+    ProviderOption(
+        "enable_htp_fp16_precision",
+        bool,
+        default=False,
+        doc="1: float32 weights are stored as float16, which changes results. The real EP's default is 1.",
+    ),
+    ProviderOption(
+        "htp_graph_finalization_optimization_mode",
+        int,
+        default=0,
+        choices=(0, 1, 2, 3),
+        doc=f"How long the compiler may search. {_NO_EFFECT}",
+    ),
+    ProviderOption(
+        "htp_performance_mode",
+        str,
+        default="default",
+        choices=_PERFORMANCE_MODES,
+        doc=f"Clocks and power of the device. {_NO_EFFECT}",
+    ),
+    ProviderOption(
+        "vtcm_mb", int, default=0, doc=f"Tightly coupled memory in MB; 0 for not set. {_NO_EFFECT}"
+    ),
+    ProviderOption(
+        "enable_htp_spill_fill_buffer",
+        bool,
+        default=False,
+        doc="1: the main node's max_size says how much memory the largest graph's activations need.",
+    ),
+    ProviderOption(
+        "enable_htp_weight_sharing",
+        bool,
+        default=False,
+        doc="1: graphs of one binary share equal weights. The simulated SDK does so in any case.",
+    ),
+    ProviderOption(
+        "offload_graph_io_quantization",
+        bool,
+        default=False,
+        doc="1: QuantizeLinear of graph inputs and DequantizeLinear of graph outputs are left to the CPU."
+        " The real EP's default is 1.",
+    ),
+    ProviderOption(
+        "runtime_sdk_version",
+        str,
+        default="",
+        doc="Simulation only: the SDK version that the runtime claims to have, such as sim-2.51.0.",
+    ),
+    ProviderOption(
+        "runtime_driver_version",
+        str,
+        default="",
+        doc="Simulation only: the driver version that the runtime claims to have, such as sim-1.8.0.",
+    ),
+    ProviderOption(
+        "runtime_htp_arch",
+        int,
+        default=0,
+        choices=(0, *ARCHITECTURES),
+        doc="Simulation only: the architecture of the simulated device when loading; 0 for that of htp_arch.",
+    ),
+)
+
+_TARGET = re.compile(r"(?:htp-?)?v?(\d{1,3})", re.IGNORECASE)
+_HARDWARE = re.compile(r"htp-v(\d{1,3}) \(simulated\)")
+
+
+def target_architecture(options: Mapping[str, Any], target: str | None) -> int:
+    """Return the architecture to compile for: the host's target if it named one, else `htp_arch`.
+
+    Raises:
+        InvalidArgument: the target is not an HTP architecture.
+    """
+    if target is None:
+        return int(options["htp_arch"])
+    match = _TARGET.fullmatch(target)
+    if match is None or int(match[1]) not in ARCHITECTURES:
+        known = ", ".join(f"htp-v{number}" for number in ARCHITECTURES)
+        raise InvalidArgument(f"{EP} has no target {target!r}.", ep=EP, hint=f"Its targets: {known}.")
+    return int(match[1])
+
+
+def hardware_architecture(architecture: int) -> str:
+    """Return the node attribute `hardware_architecture`."""
+    return f"htp-v{architecture} (simulated)"
+
+
+def read_hardware_architecture(text: str) -> str:
+    """Return the fact `htp_arch` out of the node attribute, or the text itself if it is not ours."""
+    match = _HARDWARE.fullmatch(text)
+    return match[1] if match else text
+
+
+def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+    """Return what the version rules must know about whatever is compiled with these options."""
+    from epctx_sim_sdk.versions import BLOB_VERSION, DRIVER_VERSION, SDK_VERSION, runtime_version
+
+    facts = {
+        "vendor": "QNN",
+        "backend": str(options["backend_type"]),
+        "api": CONTEXT_API,
+        "blob": BLOB_VERSION,
+        "sdk": runtime_version(
+            options["runtime_sdk_version"], SDK_VERSION, option="runtime_sdk_version", ep=EP
+        ),
+        "driver": runtime_version(
+            options["runtime_driver_version"], DRIVER_VERSION, option="runtime_driver_version", ep=EP
+        ),
+        "htp_arch": str(target_architecture(options, target)),
+    }
+    return facts | ({"soc_model": str(options["soc_model"])} if options["soc_model"] else {})
+
+
+def runtime_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
+    """Return the same about the simulated device that loads."""
+    facts = compiler_facts(options, target)
+    return facts | ({"htp_arch": str(options["runtime_htp_arch"])} if options["runtime_htp_arch"] else {})

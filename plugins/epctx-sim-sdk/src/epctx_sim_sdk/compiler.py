@@ -1,0 +1,116 @@
+"""The simulated compiler: from a partition to the SDK's own graph.
+
+Opens no device and reads no weight: large weights stay views until the graph is written or run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx
+
+from epctx_core.errors import EPFail
+from epctx_sim_sdk.canonical import canonicalise
+from epctx_sim_sdk.precision import store_as_half
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epctx_core.plugin import Partition, TensorView, ValueInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimGraph:
+    """A compiled partition.
+
+    Attributes:
+        structure: a serialised ONNX model without names of its own and without large weights.
+        weights: the views behind the structure's external initializers, by their names there.
+        partition: what was compiled; kept, because the views are valid only as long as it lives.
+    """
+
+    structure: bytes
+    weights: Mapping[str, TensorView]
+    partition: Partition
+
+    @property
+    def name(self) -> str:
+        """The graph's name in a container. Making it may read all weights, so only writing asks for it."""
+        return self.partition.name
+
+    @property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """What flows in, in order."""
+        return self.partition.inputs
+
+    @property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """What flows out, in order."""
+        return self.partition.outputs
+
+    def model(self) -> onnx.ModelProto:
+        """Return the structure as a new ONNX model."""
+        model: onnx.ModelProto = onnx.ModelProto.FromString(self.structure)
+        return model
+
+
+def compile_partition(partition: Partition, *, ep: str, fp16: bool = False) -> SimGraph:
+    """Convert a partition to the SDK's graph.
+
+    Args:
+        partition: as the core gave it.
+        ep: the EP type, for messages.
+        fp16: store float32 weights as float16.
+
+    Raises:
+        EPFail: the partition holds something that the container cannot.
+    """
+    model = partition.model()
+    _check_boundary(partition, model, ep)
+    external = {
+        tensor.name: partition.weights[tensor.name]
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+    weights = store_as_half(model, external) if fp16 else external
+    names = canonicalise(model)
+    stored = {names[old]: view for old, view in weights.items() if old in names}
+    for view in stored.values():
+        _check_weight(view, partition, ep)
+    return SimGraph(
+        structure=model.SerializeToString(deterministic=True),
+        weights=dict(sorted(stored.items(), key=lambda item: int(item[0][1:]))),
+        partition=partition,
+    )
+
+
+def _check_boundary(partition: Partition, model: onnx.ModelProto, ep: str) -> None:
+    given = ([v.name for v in model.graph.input], [v.name for v in model.graph.output])
+    declared = ([v.name for v in partition.inputs], [v.name for v in partition.outputs])
+    if given != declared:
+        raise EPFail(
+            f"{ep} cannot compile partition {partition.name!r}: its model has inputs and outputs {given},"
+            f" the partition {declared}.",
+            ep=ep,
+            node=partition.name,
+        )
+    if model.graph.sparse_initializer:
+        raise EPFail(
+            f"{ep} cannot compile partition {partition.name!r}: it has sparse weights.",
+            ep=ep,
+            node=partition.name,
+        )
+
+
+def _check_weight(view: TensorView, partition: Partition, ep: str) -> None:
+    count = math.prod(view.shape)
+    if count * view.dtype.itemsize != view.nbytes:
+        raise EPFail(
+            f"{ep} cannot compile partition {partition.name!r}: weight {view.name!r} has {view.nbytes} bytes"
+            f" for {count} elements of {view.dtype}, and the container holds no packed types.",
+            ep=ep,
+            node=partition.name,
+            hint="Leave nodes with weights of less than 8 bits a value to another EP.",
+        )

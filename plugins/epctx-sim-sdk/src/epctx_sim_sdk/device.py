@@ -1,0 +1,136 @@
+"""The simulated device: makes graphs runnable on the host's engine.
+
+Equal graphs (structure and weights) share one prepared model, closed with its last user. Knows no
+vendor and no file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import CompiledPartition
+from epctx_sim_sdk.precision import HalfTensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.plugin import Engine, PreparedModel, TensorView
+    from epctx_sim_sdk.compiler import SimGraph
+    from epctx_sim_sdk.container import Container
+    from epctx_sim_sdk.tables import GraphEntry
+
+_Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
+
+
+@dataclass(kw_only=True)
+class _Shared:
+    prepared: PreparedModel
+    users: int = 0
+
+
+@dataclass(kw_only=True)
+class Device:
+    """Runs graphs for one EP instance.
+
+    Args:
+        engine: the host's engine.
+    """
+
+    engine: Engine
+    _shared: dict[Hashable, _Shared] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def load(self, container: Container, entry: GraphEntry) -> CompiledPartition:
+        """Make a graph of an opened container runnable; its weights are used where they lie.
+
+        Raises:
+            InvalidGraph: the graph and its tables do not fit together.
+        """
+
+        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+            arrays = container.arrays(entry)
+            return _parse(container.structure(entry), arrays, container.subject, entry.name), arrays
+
+        places = tuple(place for _, place in entry.weights)
+        return self._use((container, entry.structure, places), read)
+
+    def compile(self, graph: SimGraph) -> CompiledPartition:
+        """Make a compiled partition runnable without a container in between."""
+
+        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+            arrays = {name: view.array() for name, view in graph.weights.items()}
+            return onnx.ModelProto.FromString(graph.structure), arrays
+
+        key = (graph.structure, tuple(map(_identity, graph.weights.values())))
+        return self._use(key, read)
+
+    def _use(self, key: Hashable, read: _Loader) -> CompiledPartition:
+        with self._lock:
+            shared = self._shared.get(key)
+            if shared is None:
+                model, arrays = read()
+                shared = _Shared(prepared=self.engine.prepare(model, arrays))
+                self._shared[key] = shared
+            shared.users += 1
+        return CompiledPartition(run=shared.prepared.run, close=lambda: self._release(key, shared))
+
+    def _release(self, key: Hashable, shared: _Shared) -> None:
+        with self._lock:
+            shared.users -= 1
+            if shared.users or self._shared.pop(key, None) is None:
+                return
+        shared.prepared.close()
+
+    def close(self) -> None:
+        """Close what is still open."""
+        with self._lock:
+            remaining = list(self._shared.values())
+            self._shared.clear()
+        for shared in remaining:
+            shared.prepared.close()
+
+
+def _identity(view: TensorView) -> Hashable:
+    """What tells two weights apart without reading them where they lie in a file."""
+    if isinstance(view, HalfTensor):
+        return ("float16", _identity(view.base))
+    return (view.extent or view.digest, view.elem_type, view.shape)
+
+
+def _parse(content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph: str) -> onnx.ModelProto:
+    """Parse a structure and check that all its outside data are this container's weights."""
+    try:
+        model: onnx.ModelProto = onnx.ModelProto.FromString(content)
+    except DecodeError as error:
+        raise InvalidGraph(f"{subject} is damaged: its graph {graph!r} is no ONNX model.") from error
+    outside = {t.name: t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
+    fits = outside.keys() == arrays.keys() and all(
+        tuple(tensor.dims) == arrays[name].shape
+        and onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type) == arrays[name].dtype
+        for name, tensor in outside.items()
+    )
+    if not fits or _hidden_outside_data(model, len(outside)):
+        raise InvalidGraph(f"{subject} is damaged: graph {graph!r} and the tables name different weights.")
+    return model
+
+
+def _hidden_outside_data(model: onnx.ModelProto, known: int) -> bool:
+    """Whether tensors other than the main graph's initializers claim to lie in a file."""
+    found = 0
+    pending: list[object] = [model]
+    while pending:
+        message = pending.pop()
+        if isinstance(message, onnx.TensorProto):
+            found += message.data_location == onnx.TensorProto.EXTERNAL or bool(message.external_data)
+            continue
+        for descriptor, value in message.ListFields():  # type: ignore[attr-defined]
+            if descriptor.message_type is not None:
+                pending.extend(value if descriptor.is_repeated else [value])
+    return found != known

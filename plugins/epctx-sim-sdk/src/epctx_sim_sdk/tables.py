@@ -1,0 +1,230 @@
+"""The tables of a container: which graphs it holds, where their bytes lie, and what made them.
+
+Encodes and decodes; every number out of a file is checked here before anything uses it. Knows no files
+and no ONNX beyond the numbers of element types.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epctx_core.plugin import TensorType, ValueInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_TABLES = 1 << 28
+MAX_RANK = 32
+MAX_LENGTH = 1 << 62
+_MAX_ELEM_TYPE = 255
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class BadTablesError(ValueError):
+    """The tables are not as this module writes them; the text completes "the payload is damaged: "."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """Where one graph's ONNX bytes lie, counted from the first; graphs of equal structure share one."""
+
+    offset: int
+    length: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """Where one weight's bytes lie, counted from the first weight."""
+
+    offset: int
+    length: int
+    elem_type: int
+    shape: tuple[int, ...]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphEntry:
+    """One graph.
+
+    Attributes:
+        name: by which nodes find it.
+        structure: place in `Tables.structures`.
+        weights: the structure's name of each weight, and its place in `Tables.weights`.
+        inputs, outputs: the boundary, in order.
+    """
+
+    name: str
+    structure: int
+    weights: tuple[tuple[str, int], ...]
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """All of a container but its bytes."""
+
+    made_by: Mapping[str, str]
+    structures: tuple[Structure, ...]
+    weights: tuple[Weight, ...]
+    graphs: Mapping[str, GraphEntry]
+
+
+Extents: TypeAlias = tuple[int, int]
+"""The length of all structures and the length of all weights, in bytes."""
+
+
+def encode(tables: Tables) -> bytes:
+    """Return the tables as JSON: sorted keys, no spaces, same tables same bytes."""
+    graphs = [
+        {
+            "name": graph.name,
+            "structure": graph.structure,
+            "weights": graph.weights,
+            "inputs": [_encode_value(value) for value in graph.inputs],
+            "outputs": [_encode_value(value) for value in graph.outputs],
+        }
+        for graph in tables.graphs.values()
+    ]
+    content = {
+        "made_by": dict(tables.made_by),
+        "structures": [asdict(structure) for structure in tables.structures],
+        "weights": [asdict(weight) for weight in tables.weights],
+        "graphs": graphs,
+    }
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def decode(content: bytes, extents: Extents) -> Tables:
+    """Return the tables, every offset, length and reference checked.
+
+    Args:
+        content: at most `MAX_TABLES` bytes.
+        extents: how many bytes of structures and of weights there are.
+
+    Raises:
+        BadTablesError: anything is not as `encode` writes it, or points outside.
+    """
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadTablesError(f"its tables are not JSON ({error})") from error
+    structures = tuple(_structure(item, extents[0]) for item in _list(found, "structures"))
+    weights = tuple(_weight(item, extents[1]) for item in _list(found, "weights"))
+    graphs: dict[str, GraphEntry] = {}
+    for item in _list(found, "graphs"):
+        graph = _graph(item, len(structures), len(weights))
+        if graph.name in graphs:
+            raise BadTablesError(f"two graphs are called {graph.name!r}")
+        graphs[graph.name] = graph
+    made_by = _get(found, "made_by")
+    if not isinstance(made_by, dict) or not all(isinstance(value, str) for value in made_by.values()):
+        raise BadTablesError("what made the payload is not a table of texts")
+    return Tables(made_by=made_by, structures=structures, weights=weights, graphs=graphs)
+
+
+def _get(table: object, key: str) -> object:
+    if not isinstance(table, dict) or key not in table:
+        raise BadTablesError(f"there is no {key!r} where one must be")
+    return table[key]
+
+
+def _list(table: object, key: str) -> list[Any]:
+    return _as_list(_get(table, key), key)
+
+
+def _as_list(value: object, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadTablesError(f"{what!r} is not a list")
+    return value
+
+
+def _number(value: object, what: str, limit: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        shown = value if isinstance(value, int) else type(value).__name__
+        raise BadTablesError(f"{what} is {shown}, which is not a number from 0 to {limit}")
+    return value
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise BadTablesError(f"{what} is not a text")
+    return value
+
+
+def _extent(item: object, total: int) -> tuple[int, int]:
+    offset = _number(_get(item, "offset"), "an offset", MAX_LENGTH)
+    length = _number(_get(item, "length"), "a length", MAX_LENGTH)
+    if offset + length > total:
+        raise BadTablesError(f"bytes {offset} to {offset + length} are named, but there are only {total}")
+    return offset, length
+
+
+def _structure(item: object, total: int) -> Structure:
+    offset, length = _extent(item, total)
+    activation = _number(_get(item, "activation_bytes"), "an activation size", MAX_LENGTH)
+    return Structure(offset=offset, length=length, activation_bytes=activation)
+
+
+def _weight(item: object, total: int) -> Weight:
+    offset, length = _extent(item, total)
+    shape = _list(item, "shape")
+    if len(shape) > MAX_RANK:
+        raise BadTablesError(f"a weight has {len(shape)} dimensions")
+    digest = _text(_get(item, "digest"), "a weight's digest")
+    if not _DIGEST.fullmatch(digest):
+        raise BadTablesError("a weight's digest is not one")
+    return Weight(
+        offset=offset,
+        length=length,
+        elem_type=_number(_get(item, "elem_type"), "an element type", _MAX_ELEM_TYPE),
+        shape=tuple(_number(dim, "a dimension", MAX_LENGTH) for dim in shape),
+        digest=digest,
+    )
+
+
+def _graph(item: object, structures: int, weights: int) -> GraphEntry:
+    pairs = [_pair(pair, weights) for pair in _list(item, "weights")]
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise BadTablesError("a graph names a weight twice")
+    return GraphEntry(
+        name=_text(_get(item, "name"), "a graph's name"),
+        structure=_number(_get(item, "structure"), "a structure's number", structures - 1),
+        weights=tuple(pairs),
+        inputs=tuple(map(_decode_value, _list(item, "inputs"))),
+        outputs=tuple(map(_decode_value, _list(item, "outputs"))),
+    )
+
+
+def _pair(pair: object, weights: int) -> tuple[str, int]:
+    name, place = _fields(pair, 2, "a weight's entry")
+    return _text(name, "a weight's name"), _number(place, "a weight's number", weights - 1)
+
+
+def _fields(value: object, count: int, what: str) -> list[Any]:
+    fields = _as_list(value, what)
+    if len(fields) != count:
+        raise BadTablesError(f"{what} has {len(fields)} fields, not {count}")
+    return fields
+
+
+def _encode_value(value: ValueInfo) -> list[Any]:
+    return [value.name, value.elem_type, value.shape]
+
+
+def _decode_value(item: object) -> ValueInfo:
+    name, elem_type, shape = _fields(item, 3, "a value's type")
+    known = None if elem_type is None else _number(elem_type, "an element type", _MAX_ELEM_TYPE)
+    dims = None if shape is None else tuple(map(_dimension, _as_list(shape, "a shape")))
+    return ValueInfo(_text(name, "a value's name"), TensorType(known, dims))
+
+
+def _dimension(value: object) -> int | str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return _number(value, "a dimension", MAX_LENGTH)

@@ -1,0 +1,101 @@
+"""Versions, relations and a vendor's table."""
+
+from __future__ import annotations
+
+import pytest
+
+from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.plugin import Compatibility
+from epctx_sim_sdk.versions import (
+    SDK_VERSION,
+    Relation,
+    Version,
+    judge,
+    read_info,
+    refuse_unsupported,
+    relation,
+    runtime_version,
+    write_info,
+)
+
+RULES = {
+    ("sdk", Relation.NEWER): Compatibility.EP_UNSUPPORTED,
+    ("sdk", Relation.OLDER): Compatibility.EP_SUPPORTED_OPTIMAL,
+    ("arch", Relation.OLDER): Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION,
+    ("arch", Relation.MISSING): Compatibility.EP_UNSUPPORTED,
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "needed", "expected"),
+    [
+        ("sim-2.51.0", "sim-2.51.0", Relation.SAME),
+        ("sim-2.9.0", "sim-2.51.0", Relation.OLDER),
+        ("sim-2.51.1", "sim-2.51.0", Relation.NEWER),
+        ("sim-1.99.0", "sim-2.0.0", Relation.OLDER_MAJOR),
+        ("sim-3.0.0", "sim-2.99.9", Relation.NEWER_MAJOR),
+        ("68", "73", Relation.OLDER),
+        ("100", "73", Relation.NEWER),
+        ("073", "73", Relation.SAME),
+        ("htp", "gpu", Relation.OTHER),
+        ("v2.51.0.260929181845", "sim-2.51.0", Relation.OTHER),
+        (None, "73", Relation.MISSING),
+        (None, None, Relation.SAME),
+        ("73", None, Relation.SAME),
+    ],
+)
+def test_facts_are_compared_by_what_they_are(found, needed, expected):
+    assert relation(found, needed) is expected
+
+
+def test_the_worst_field_decides_and_is_named():
+    verdict = judge(RULES, {"sdk": "sim-3.0.1", "arch": "68"}, {"sdk": "sim-3.0.0", "arch": "73"})
+
+    assert verdict.verdict is Compatibility.EP_UNSUPPORTED
+    assert (verdict.field, verdict.found, verdict.needed) == ("sdk", "sim-3.0.1", "sim-3.0.0")
+
+
+def test_what_the_table_does_not_list_is_optimal():
+    assert judge(RULES, {"sdk": "x", "arch": "99"}, {"sdk": "y", "arch": "73"}).verdict == 1
+
+
+def test_a_missing_field_is_an_answer_too():
+    assert judge(RULES, {"sdk": "sim-1.0.0"}, {"arch": "73"}).found == "missing"
+
+
+def test_a_refusal_names_node_field_found_and_needed():
+    verdict = judge(RULES, {"sdk": "sim-3.0.1", "arch": "73"}, {"sdk": "sim-3.0.0", "arch": "73"})
+
+    with pytest.raises(
+        InvalidGraph, match=r"'n7'.*a\.bin has sdk sim-3\.0\.1 \(newer\).*needs sim-3\.0\.0"
+    ) as caught:
+        refuse_unsupported(verdict, ep="E", node="n7", subject="the payload a.bin")
+
+    assert (caught.value.node, caught.value.ep) == ("n7", "E")
+
+
+def test_a_supported_verdict_is_not_refused():
+    refuse_unsupported(judge(RULES, {"arch": "68"}, {"arch": "73"}), ep="E", node="n", subject="s")
+
+
+def test_a_host_can_set_the_runtimes_version():
+    assert runtime_version("", SDK_VERSION, option="o", ep="E") == SDK_VERSION
+    assert runtime_version("sim-9.0.0", SDK_VERSION, option="o", ep="E") == "sim-9.0.0"
+    with pytest.raises(InvalidArgument, match="not a simulated version"):
+        runtime_version("2.51.0", SDK_VERSION, option="o", ep="E")
+
+
+def test_a_version_is_written_as_it_is_read():
+    assert str(Version.parse(SDK_VERSION)) == SDK_VERSION
+    assert Version.parse("sim-1.2") is None
+
+
+def test_info_is_read_as_it_was_written_and_nothing_else_is():
+    facts = {"sdk": "sim-2.51.0", "backend": "htp"}
+
+    assert write_info(facts) == "epctx-sim;backend=htp;sdk=sim-2.51.0"
+    assert read_info(write_info(facts)) == facts
+    assert read_info("v2:6:2.51.0:5.51.0:0:60:0:0") is None
+    assert read_info("") is None
+    assert read_info("epctx-sim;" + "x" * 5000) is None
+    assert read_info("epctx-sim;junk;sdk=1") == {"sdk": "1"}

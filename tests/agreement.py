@@ -1,0 +1,33 @@
+"""How near two results are. Knows arrays, knows nothing of epctx."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOLERANCE = 1e-4
+"""The largest relative error that counts as equal."""
+
+
+def relative_error(a: np.ndarray, b: np.ndarray) -> float:
+    """Return max|a - b| / (max|b| + 1e-6); infinite if shapes or types differ or either has a NaN."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return float("inf")
+    if a.size == 0:
+        return 0.0
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    if np.isnan(a).any() or np.isnan(b).any():
+        return float("inf")
+    return float(np.abs(a - b).max() / (np.abs(b).max() + 1e-6))
+
+
+def worst_relative_error(results: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
+    """Return the largest relative error over all outputs; infinite if their number differs."""
+    if len(results) != len(reference):
+        return float("inf")
+    return max((relative_error(a, b) for a, b in zip(results, reference, strict=True)), default=0.0)

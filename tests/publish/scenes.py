@@ -1,0 +1,324 @@
+"""Folders to publish into, and a way to stop the process at its n-th call of the system.
+
+Also a program: `scenes.py SCENE FOLDER` plays a scene again and again, each time in a folder of its
+own and killed one call later, until a run ends by itself. It prints how many folders there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EpctxError
+from epctx_core.publish import Publication, finish_interrupted, interrupted_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+CHANGING = ("replace", "rename", "link", "mkdir", "unlink", "rmdir", "fsync", "open")
+ALL_CALLS = (*CHANGING, "lstat", "scandir")
+
+Files = dict[str, bytes]
+
+
+# --- content: a model names the digests of its binaries -------------------------------------------
+
+
+def content(version: str, models: tuple[str, ...], binaries: tuple[str, ...]) -> Files:
+    """Files of one publication; every byte of them says which version it is."""
+    data = {name: f"{name} of {version}\n".encode() * 50 for name in binaries}
+    digests = {name: hashlib.sha256(blob).hexdigest() for name, blob in data.items()}
+    for name in models:
+        data[name] = json.dumps({"model": name, "version": version, "binaries": digests}).encode()
+    return data
+
+
+def put(folder: Path, files: Files, *, replace: bool = True) -> None:
+    """Publish files; `.onnx` ones are the models."""
+    with Publication(folder) as publication:
+        for name, data in files.items():
+            publication.create(name).write(data)
+        models = [name for name in files if name.endswith(".onnx")]
+        publication.commit(binaries=[n for n in files if n not in models], models=models, replace=replace)
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """All files and sub-folders (None) outside staging."""
+    found = (p for p in sorted(folder.rglob("*")) if not p.relative_to(folder).parts[0].startswith(".epctx-"))
+    return {str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes() for p in found}
+
+
+def staging_left(folder: Path) -> list[str]:
+    """Names of staging folders in a folder."""
+    return [path.name for path in folder.iterdir() if path.name.startswith(".epctx-")]
+
+
+def broken_names(folder: Path, model: str) -> list[str]:
+    """Read a model as a loader does; return the binaries whose bytes are nowhere to be found."""
+    fields = json.loads((folder / model).read_bytes())
+    return [name for name, digest in fields["binaries"].items() if not _is_found(folder, name, digest)]
+
+
+def _is_found(folder: Path, name: str, digest: str) -> bool:
+    for path in _candidates(folder, name):
+        with suppress(OSError):
+            if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                return True
+    return False
+
+
+def _candidates(folder: Path, name: str) -> Iterator[Path]:
+    yield folder / name
+    yield from interrupted_copies(folder, name)
+
+
+# --- stopping or disturbing the process -----------------------------------------------------------
+
+
+@contextmanager
+def intercepted(before: Callable[[str, tuple[object, ...]], None], calls: tuple[str, ...]) -> Iterator[None]:
+    """Have `before(name, arguments)` run before each of the system calls."""
+    originals = {name: getattr(os, name) for name in calls}
+
+    def wrapped(name: str) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            before(name, args)
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in calls:
+        setattr(os, name, wrapped(name))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+
+
+@contextmanager
+def killed_before_call(n: int) -> Iterator[None]:
+    """Kill this process, without any chance to clean up, before its n-th changing call."""
+    seen = 0
+
+    def before(_name: str, _args: tuple[object, ...]) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with intercepted(before, CHANGING):
+        yield
+
+
+@contextmanager
+def failing_call(n: int, code: int, *, for_ever: bool) -> Iterator[Callable[[], int]]:
+    """Make the n-th call fail, or all from the n-th; gives a function that says how many were made."""
+    seen = 0
+
+    def before(name: str, _args: tuple[object, ...]) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == n or (for_ever and seen > n):
+            raise OSError(code, os.strerror(code), name)
+
+    with intercepted(before, ALL_CALLS):
+        yield lambda: seen
+
+
+@contextmanager
+def without_hard_links() -> Iterator[None]:
+    """A file system that has no hard links."""
+
+    def before(_name: str, _args: tuple[object, ...]) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    with intercepted(before, ("link",)):
+        yield
+
+
+@contextmanager
+def at_final(call: str, name: str, act: Callable[[Path], None]) -> Iterator[None]:
+    """Run `act(final)` before `call` brings a staged file to its final name, the first time only."""
+    pending = [act]
+
+    def before(_name: str, args: tuple[object, ...]) -> None:
+        source, target = Path(str(args[0])), Path(str(args[1]))
+        if target.name == name and "new" in source.parts and pending:
+            pending.pop()(target)
+
+    with intercepted(before, (call,)):
+        yield
+
+
+def refuse(path: Path) -> None:
+    """What a broken disk says."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+def take_name(path: Path) -> None:
+    """What a stranger does who writes the model first."""
+    path.write_bytes(FOREIGN)
+
+
+def killed_child(work: Callable[[], None]) -> bool:
+    """Do work in a child process; return whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        with suppress(EpctxError):
+            work()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    return os.WIFSIGNALED(status)
+
+
+# --- scenes ---------------------------------------------------------------------------------------
+
+MODELS = ("a_ctx.onnx", "b_ctx.onnx")
+BINARIES = ("a_qnn.bin", "a.data")
+OLD = content("old", MODELS, BINARIES)
+NEW = content("new", MODELS, BINARIES)
+FOREIGN = json.dumps({"model": "foreign", "binaries": {}}).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What lies in the folder before, and what the process does that is stopped.
+
+    `ends` are the states that the folder may be in once the next publication has tidied up.
+    """
+
+    before: Callable[[Path], None]
+    act: Callable[[Path], None]
+    ends: tuple[Mapping[str, bytes | None], ...]
+
+
+def _nothing(_folder: Path) -> None:
+    pass
+
+
+def _old(folder: Path) -> None:
+    put(folder, OLD)
+
+
+def _orphan(folder: Path) -> None:
+    (folder / "a_qnn.bin").write_bytes(OLD["a_qnn.bin"])
+
+
+ORPHAN = {"a_qnn.bin": OLD["a_qnn.bin"]}
+NESTED = content("new", ("out/deep/a_ctx.onnx",), ("bin/x/a_qnn.bin",))
+NESTED_END = {**NESTED, "bin": None, "bin/x": None, "out": None, "out/deep": None}
+
+
+def _publish_new(folder: Path) -> None:
+    put(folder, NEW)
+
+
+def _publish_new_by_copies(folder: Path) -> None:
+    with without_hard_links():
+        put(folder, NEW)
+
+
+def _publish_nested(folder: Path) -> None:
+    put(folder, NESTED)
+
+
+def _publish_nested_onto_broken_disk(folder: Path) -> None:
+    with at_final("replace", "a_ctx.onnx", refuse):
+        put(folder, NESTED)
+
+
+def _publish_unless_there(folder: Path) -> None:
+    put(folder, NEW, replace=False)
+
+
+def _publish_unless_there_by_copies(folder: Path) -> None:
+    with without_hard_links():
+        put(folder, NEW, replace=False)
+
+
+def _publish_onto_broken_disk(folder: Path) -> None:
+    with at_final("replace", MODELS[1], refuse):
+        put(folder, NEW)
+
+
+def _lose_the_race(folder: Path) -> None:
+    with at_final("link", MODELS[1], take_name):
+        put(folder, NEW, replace=False)
+
+
+def _left_half_done(folder: Path) -> None:
+    _old(folder)
+
+    def work() -> None:
+        with at_final("replace", MODELS[0], lambda _path: os.kill(os.getpid(), signal.SIGKILL)):
+            put(folder, NEW)
+
+    assert killed_child(work)
+
+
+def _left_half_done_and_name_taken(folder: Path) -> None:
+    _orphan(folder)
+
+    def work() -> None:
+        with at_final("link", MODELS[1], lambda _path: os.kill(os.getpid(), signal.SIGKILL)):
+            put(folder, NEW, replace=False)
+
+    assert killed_child(work)
+    take_name(folder / MODELS[1])
+
+
+SCENES = {
+    "into an empty folder": Scene(before=_nothing, act=_publish_new, ends=({}, NEW)),
+    "over an older one": Scene(before=_old, act=_publish_new, ends=(OLD, NEW)),
+    "without hard links": Scene(before=_old, act=_publish_new_by_copies, ends=(OLD, NEW)),
+    "into sub-folders": Scene(before=_nothing, act=_publish_nested, ends=({}, NESTED_END)),
+    "into sub-folders, taken back": Scene(
+        before=_nothing, act=_publish_nested_onto_broken_disk, ends=({}, NESTED_END)
+    ),
+    "without replacing": Scene(before=_orphan, act=_publish_unless_there, ends=(ORPHAN, NEW)),
+    "without replacing or links": Scene(
+        before=_orphan, act=_publish_unless_there_by_copies, ends=(ORPHAN, NEW)
+    ),
+    "taken back": Scene(before=_old, act=_publish_onto_broken_disk, ends=(OLD, NEW)),
+    "losing a race": Scene(
+        before=_orphan,
+        act=_lose_the_race,
+        ends=(ORPHAN, {**ORPHAN, MODELS[1]: FOREIGN}, NEW),
+    ),
+    "finishing": Scene(before=_left_half_done, act=finish_interrupted, ends=(NEW,)),
+    "finishing where a name is taken": Scene(
+        before=_left_half_done_and_name_taken,
+        act=finish_interrupted,
+        ends=({**ORPHAN, MODELS[1]: FOREIGN},),
+    ),
+}
+
+
+def play(scene: Scene, parent: Path) -> int:
+    """Play a scene in folders `1`, `2`, … below parent, killed at that call; return how many there are."""
+    n, killed = 0, True
+    while killed:
+        n += 1
+        folder = parent / str(n)
+        folder.mkdir()
+        scene.before(folder)
+
+        def work(folder: Path = folder, n: int = n) -> None:
+            with killed_before_call(n):
+                scene.act(folder)
+
+        killed = killed_child(work)
+    return n
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{play(SCENES[sys.argv[1]], Path(sys.argv[2]))}\n")

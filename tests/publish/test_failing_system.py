@@ -1,0 +1,220 @@
+"""Every system call refused one by one: a typed error, and the old or the new state."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
+from epctx_core.publish import Publication, finish_interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+
+def calls_of_one_publication(scenes: ModuleType, parent: Path, *, replace: bool) -> int:
+    folder = prepared(scenes, parent, 0, replace=replace)
+    with scenes.failing_call(0, errno.EIO, for_ever=False) as count:
+        scenes.put(folder, scenes.NEW, replace=replace)
+    return int(count())
+
+
+def prepared(scenes: ModuleType, parent: Path, n: int, *, replace: bool) -> Path:
+    folder = parent / str(n)
+    folder.mkdir()
+    if replace:
+        scenes.put(folder, scenes.OLD)
+    else:
+        (folder / "a_qnn.bin").write_bytes(scenes.OLD["a_qnn.bin"])
+    return folder
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_one_refused_call_gives_the_new_state_or_an_error_and_the_old_state(
+    scenes: ModuleType, tmp_path: Path, code: int, *, replace: bool
+) -> None:
+    calls = calls_of_one_publication(scenes, tmp_path, replace=replace)
+    failures = 0
+
+    for n in range(1, calls + 1):
+        folder = prepared(scenes, tmp_path, n, replace=replace)
+        before = scenes.snapshot(folder)
+        try:
+            with scenes.failing_call(n, code, for_ever=False):
+                scenes.put(folder, scenes.NEW, replace=replace)
+        except Fail as failure:
+            failures += 1
+            assert isinstance(failure.__cause__, OSError)
+            assert failure.__cause__.errno == code
+            assert str(folder) in failure.message
+            assert failure.hint
+            assert scenes.snapshot(folder) == before
+        else:
+            assert scenes.snapshot(folder) == scenes.NEW
+        finish_interrupted(folder)
+        assert scenes.staging_left(folder) == []
+
+    assert failures > calls / 3
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_disk_that_dies_during_a_publication_leaves_what_readers_and_the_next_one_can_use(
+    scenes: ModuleType, tmp_path: Path, *, replace: bool
+) -> None:
+    calls = calls_of_one_publication(scenes, tmp_path, replace=replace)
+
+    for n in range(1, calls + 1):
+        folder = prepared(scenes, tmp_path, n, replace=replace)
+        before = scenes.snapshot(folder)
+        with (
+            pytest.raises(Fail) if n < calls / 2 else _maybe_failing(),
+            scenes.failing_call(n, errno.EIO, for_ever=True),
+        ):
+            scenes.put(folder, scenes.NEW, replace=replace)
+
+        for model in folder.glob("*.onnx"):
+            assert scenes.broken_names(folder, model.name) == []
+        finish_interrupted(folder)
+
+        assert scenes.staging_left(folder) == []
+        assert scenes.snapshot(folder) in (before, scenes.NEW)
+
+
+@contextmanager
+def _maybe_failing() -> Iterator[None]:
+    try:
+        yield
+    except Fail as failure:
+        assert failure.hint  # noqa: PT017
+
+
+def test_the_error_says_what_is_left_when_even_taking_back_fails(scenes: ModuleType, tmp_path: Path) -> None:
+    scenes.put(tmp_path, scenes.OLD)
+    renames = 0
+
+    def before(name: str, _args: tuple[object, ...]) -> None:
+        nonlocal renames
+        renames += name == "replace"
+        if renames > 2:  # the journal and one binary
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with (
+        pytest.raises(Fail, match="renaming the files") as caught,
+        scenes.intercepted(before, scenes.ALL_CALLS),
+    ):
+        scenes.put(tmp_path, scenes.NEW)
+
+    assert "the next compile into the folder finishes" in str(caught.value.hint)
+    assert scenes.broken_names(tmp_path, "a_ctx.onnx") == []
+
+
+def test_what_can_not_be_finished_stays_for_a_later_attempt(scenes: ModuleType, tmp_path: Path) -> None:
+    scenes.SCENES["finishing"].before(tmp_path)
+    n, finished = 0, False
+
+    while not finished:
+        n += 1
+        try:
+            with scenes.failing_call(n, errno.EIO, for_ever=True):
+                finish_interrupted(tmp_path)
+        except EpctxError as failure:
+            assert isinstance(failure, Fail)  # noqa: PT017
+        else:
+            finished = True
+        for model in scenes.MODELS:
+            assert scenes.broken_names(tmp_path, model) == []
+
+    assert n > 10
+    assert scenes.snapshot(tmp_path) == scenes.NEW
+    assert scenes.staging_left(tmp_path) == []
+
+
+def test_a_write_that_the_system_cuts_short_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    with pytest.raises(Fail, match="writing a file") as caught, Publication(tmp_path) as publication:
+        file = publication.create("big.bin")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        try:
+            file.write(bytes(1 << 20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_disk_found_full_by_the_callers_own_write_is_reported_like_ours(tmp_path: Path) -> None:
+    with pytest.raises(Fail, match="No space left") as caught, Publication(tmp_path) as publication:
+        publication.create("a.bin")
+        with Path("/dev/full").open("wb", buffering=0) as full:
+            full.write(b"x")
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "space" in str(caught.value.hint)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_writable_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o555)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)  # root may write anywhere
+        try:
+            with pytest.raises(Fail, match="Permission denied") as caught, Publication(folder):
+                pass
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.chmod(0o755)
+
+    assert str(folder) in caught.value.message
+    assert caught.value.path == folder
+    assert "writable" in str(caught.value.hint)
+
+
+def test_a_missing_folder_and_a_file_in_its_place_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(NoSuchFile, match="does not exist"):
+        Publication(tmp_path / "missing").__enter__()
+    with pytest.raises(InvalidArgument, match="is not a folder"):
+        finish_interrupted(tmp_path / "file")
+
+
+def test_a_folder_that_is_removed_while_files_are_staged_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    with pytest.raises(Fail, match="No such file") as caught, Publication(folder) as publication:
+        shutil.rmtree(folder)
+        publication.create("a.bin")
+
+    assert str(folder) in caught.value.message
+    assert "folder exists" in str(caught.value.hint)
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_moved_away_before_the_commit_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    with pytest.raises(Fail, match=str(folder)) as caught, Publication(folder) as publication:
+        publication.create("m.onnx").write(b"y")
+        folder.rename(tmp_path / "elsewhere")
+        publication.commit(binaries=[], models=["m.onnx"])
+
+    assert caught.value.hint

@@ -1,0 +1,281 @@
+"""A staging folder is untrusted: it may come with a downloaded model and say what an attacker wants."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epctx_core.publish import Publication, finish_interrupted, interrupted_copies
+from epctx_core.publish.journal import Journal, Step, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+STAGING = ".epctx-0123456789abcdef"
+
+
+def plant(folder: Path, *names: str, existed: bool = False) -> dict[str, Any]:
+    """Put a staging folder with one new and one old file for each name; return the journal's fields."""
+    for name in names:
+        for side in ("new", "old"):
+            path = folder / STAGING / side / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(f"{side} {name}".encode())
+    steps = [{"name": name, "kind": "binary", "existed": existed} for name in names]
+    return {"version": 1, "replace": True, "steps": steps, "folders": []}
+
+
+def commit(folder: Path, fields: object, name: str = "journal.json") -> None:
+    (folder / STAGING / name).write_text(json.dumps(fields))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a victim outside it and one inside."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "victim").write_bytes(b"outside")
+    inside = tmp_path / "folder"
+    inside.mkdir()
+    (inside / "kept").write_bytes(b"kept")
+    return inside
+
+
+def assert_discarded(
+    scenes: ModuleType, folder: Path, *, also: dict[str, bytes | None] | None = None
+) -> None:
+    finish_interrupted(folder)
+
+    assert scenes.snapshot(folder) == {"kept": b"kept", **(also or {})}
+    assert scenes.staging_left(folder) == []
+    assert scenes.snapshot(folder.parent / "outside") == {"victim": b"outside"}
+
+
+def test_the_planted_journal_is_one_that_would_be_followed(scenes: ModuleType, folder: Path) -> None:
+    commit(folder, plant(folder, "x"))
+
+    finish_interrupted(folder)
+
+    assert scenes.snapshot(folder) == {"kept": b"kept", "x": b"new x"}
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside/victim", "/etc/x", "a/../../x", "", "x/", "./x", STAGING + "/new/x"]
+)
+@pytest.mark.parametrize("file", ["journal.json", "undo.json"])
+def test_a_journal_with_a_name_that_leaves_is_discarded(
+    scenes: ModuleType, folder: Path, name: str, file: str
+) -> None:
+    fields = plant(folder, "x")
+    fields["steps"].append({"name": name, "kind": "binary", "existed": True})
+    commit(folder, fields, file)
+
+    assert_discarded(scenes, folder)
+
+
+def _more(**changes: object) -> Callable[[dict[str, Any]], object]:
+    return lambda fields: {**fields, **changes}
+
+
+def _step(**changes: object) -> Callable[[dict[str, Any]], object]:
+    return lambda fields: {**fields, "steps": [{**fields["steps"][0], **changes}]}
+
+
+BAD_FIELDS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another version": _more(version=2),
+    "version true": _more(version=True),
+    "replace is a number": _more(replace=1),
+    "steps are missing": lambda fields: {k: v for k, v in fields.items() if k != "steps"},
+    "steps are text": _more(steps="x"),
+    "steps are numbers": _more(steps=[1]),
+    "unknown field": _more(more=1),
+    "existed is text": _step(existed="yes"),
+    "name is a number": _step(name=1),
+    "name can't be spelled": _step(name="\ud800"),
+    "unknown kind": _step(kind="both"),
+    "one name twice": lambda fields: {**fields, "steps": fields["steps"] * 2},
+    "a name in another": lambda fields: {
+        **fields,
+        "steps": [*fields["steps"], {**fields["steps"][0], "name": "x/y"}],
+    },
+    "a model before a binary": lambda fields: {
+        **fields,
+        "steps": [{**fields["steps"][0], "kind": "model"}, {**fields["steps"][0], "name": "y"}],
+    },
+    "a folder of no step": _more(folders=["kept"]),
+    "a folder outside": _more(folders=["../outside"]),
+    "a list": lambda fields: [fields],
+    "nothing": lambda _fields: None,
+}
+
+
+@pytest.mark.parametrize("what", BAD_FIELDS)
+def test_a_journal_with_bad_fields_is_discarded(scenes: ModuleType, folder: Path, what: str) -> None:
+    commit(folder, BAD_FIELDS[what](plant(folder, "x")))
+
+    assert_discarded(scenes, folder)
+
+
+def test_a_journal_cut_anywhere_is_discarded(scenes: ModuleType, folder: Path) -> None:
+    whole = json.dumps(plant(folder, "x")).encode()
+
+    for length in range(len(whole)):
+        plant(folder, "x")
+        (folder / STAGING / "journal.json").write_bytes(whole[:length])
+        assert_discarded(scenes, folder)
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"9" * 100_000, b"\xff\xfe", b'{"a":' * 5000])
+def test_a_journal_that_breaks_parsers_is_discarded(scenes: ModuleType, folder: Path, data: bytes) -> None:
+    plant(folder, "x")
+    (folder / STAGING / "journal.json").write_bytes(data)
+
+    assert_discarded(scenes, folder)
+
+
+def test_a_journal_of_a_size_that_no_publication_writes_is_not_read(scenes: ModuleType, folder: Path) -> None:
+    plant(folder, "x")
+    with (folder / STAGING / "journal.json").open("wb") as file:
+        file.truncate(1 << 40)
+
+    assert_discarded(scenes, folder)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_a_journal_that_is_no_file_is_discarded(scenes: ModuleType, folder: Path, kind: str) -> None:
+    fields = plant(folder, "x")
+    path = folder / STAGING / "journal.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        (folder / STAGING / "real.json").write_text(json.dumps(fields))
+        path.symlink_to("real.json")
+
+    assert_discarded(scenes, folder)
+
+
+def test_a_staged_link_is_not_brought_to_a_name(scenes: ModuleType, folder: Path) -> None:
+    commit(folder, plant(folder, "x"))
+    (folder / STAGING / "new" / "x").unlink()
+    (folder / STAGING / "new" / "x").symlink_to(folder.parent / "outside" / "victim")
+
+    assert list(interrupted_copies(folder, "x")) == [folder / STAGING / "old" / "x"]
+    assert_discarded(scenes, folder)
+
+
+@pytest.mark.parametrize("side", ["new", "old"])
+@pytest.mark.parametrize("file", ["journal.json", "undo.json"])
+def test_a_file_is_not_taken_through_a_link_in_staging(
+    scenes: ModuleType, folder: Path, side: str, file: str
+) -> None:
+    commit(folder, plant(folder, "a", "victim", existed=True), file)
+    (folder / STAGING / side).rename(folder / STAGING / "aside")
+    (folder / STAGING / side).symlink_to(folder.parent / "outside")
+
+    assert side not in {path.parent.name for path in interrupted_copies(folder, "victim")}
+    assert_discarded(scenes, folder)
+
+
+@pytest.mark.parametrize("file", ["journal.json", "undo.json"])
+def test_a_file_is_not_put_through_a_link_in_the_folder(scenes: ModuleType, folder: Path, file: str) -> None:
+    commit(folder, plant(folder, "sub/victim", existed=True), file)
+    (folder / "sub").symlink_to(folder.parent / "outside")
+
+    finish_interrupted(folder)
+
+    assert (folder.parent / "outside" / "victim").read_bytes() == b"outside"
+    assert scenes.staging_left(folder) == []
+
+
+def test_a_name_taken_by_a_folder_is_discarded(scenes: ModuleType, folder: Path) -> None:
+    commit(folder, plant(folder, "x"))
+    (folder / "x").mkdir()
+
+    assert_discarded(scenes, folder, also={"x": None})
+
+
+def test_a_staging_folder_that_is_a_link_is_ignored(scenes: ModuleType, folder: Path) -> None:
+    away = folder.parent / "outside"
+    commit(folder, plant(folder, "x"))
+    (folder / STAGING).rename(away / "staging")
+    (folder / STAGING).symlink_to(away / "staging")
+
+    with Publication(folder):
+        pass
+
+    assert (folder / STAGING).is_symlink()
+    assert (away / "staging" / "new" / "x").read_bytes() == b"new x"
+    assert list(interrupted_copies(folder, "x")) == []
+    assert not (folder / "x").exists()
+
+
+def test_links_in_staging_are_removed_and_not_what_they_lead_to(scenes: ModuleType, folder: Path) -> None:
+    plant(folder, "x")
+    (folder / STAGING / "new" / "out").symlink_to(folder.parent / "outside")
+
+    assert_discarded(scenes, folder)
+
+
+def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(scenes: ModuleType, folder: Path) -> None:
+    deep = folder / STAGING
+    deep.mkdir()
+    for _ in range(1500):
+        deep /= "d"
+        os.mkdir(deep)
+
+    assert_discarded(scenes, folder)
+
+
+def test_copies_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
+    assert list(interrupted_copies(tmp_path / "gone", "x")) == []
+    assert list(interrupted_copies(tmp_path / "gone" / ".." / "x\0", "x")) == []
+
+
+def test_copies_that_vanish_while_listing_give_nothing(scenes: ModuleType, folder: Path) -> None:
+    plant(folder, "x")
+    copies = interrupted_copies(folder, "x")
+
+    first = next(copies)
+    finish_interrupted(folder)
+
+    assert first == folder / STAGING / "old" / "x"
+    assert list(copies) == []
+
+
+NAMES = st.lists(
+    st.text(
+        alphabet=st.characters(exclude_characters="/\\\0:", exclude_categories=["Cs"]), min_size=1, max_size=9
+    ).map(lambda part: f"sub/n{part}"),
+    unique=True,
+    min_size=1,
+)
+
+
+@given(NAMES, st.data())
+def test_a_journal_reads_back_as_it_was_written(names: list[str], data: st.DataObject) -> None:
+    replace = data.draw(st.booleans())
+    first_model = data.draw(st.integers(0, len(names)))
+    steps = tuple(
+        Step(
+            name=name,
+            model=i >= first_model,
+            existed=(replace or i < first_model) and data.draw(st.booleans()),
+        )
+        for i, name in enumerate(names)
+    )
+    journal = Journal(steps=steps, folders=("sub",), replace=replace)
+
+    assert decode(encode(journal)) == journal
+
+
+@given(st.binary(max_size=300))
+def test_bytes_that_are_no_journal_are_none(data: bytes) -> None:
+    assert decode(data) is None

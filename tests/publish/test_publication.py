@@ -1,0 +1,332 @@
+"""What a publication does for its caller: all or none, names, no clobbering, order of durability."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.publish import Publication, finish_interrupted, interrupted_copies
+from epctx_core.publish.names import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+
+class StopHere(Exception):  # noqa: N818
+    """What a caller's own code may raise."""
+
+
+def test_a_commit_brings_every_file_to_its_name_and_leaves_nothing_else(
+    scenes: ModuleType, tmp_path: Path
+) -> None:
+    scenes.put(tmp_path, scenes.OLD)
+
+    scenes.put(tmp_path, scenes.NEW)
+
+    assert scenes.snapshot(tmp_path) == scenes.NEW
+    assert scenes.staging_left(tmp_path) == []
+
+
+def test_an_exception_before_the_commit_leaves_nothing(scenes: ModuleType, tmp_path: Path) -> None:
+    scenes.put(tmp_path, scenes.OLD)
+
+    with pytest.raises(StopHere), Publication(tmp_path) as publication:
+        publication.create("a_qnn.bin").write(b"half a bin")
+        raise StopHere
+
+    assert scenes.snapshot(tmp_path) == scenes.OLD
+    assert scenes.staging_left(tmp_path) == []
+
+
+def test_leaving_without_a_commit_discards_what_was_staged(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        file = publication.create("bin/x.bin")
+        file.write(b"x")
+
+    assert file.closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ctrl_c_between_two_renames_restores_the_old_state(scenes: ModuleType, tmp_path: Path) -> None:
+    scenes.put(tmp_path, scenes.OLD)
+
+    def interrupt(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), scenes.at_final("replace", "b_ctx.onnx", interrupt):
+        scenes.put(tmp_path, scenes.NEW)
+
+    assert scenes.snapshot(tmp_path) == scenes.OLD
+    assert scenes.staging_left(tmp_path) == []
+
+
+def test_a_rename_that_fails_restores_the_old_state_and_names_the_reason(
+    scenes: ModuleType, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(Fail, match="renaming the files: Input/output error") as caught,
+        scenes.at_final("replace", "a_ctx.onnx", scenes.refuse),
+    ):
+        scenes.put(tmp_path, scenes.NESTED)
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sub_folders_are_created_and_existing_ones_are_kept(scenes: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "other").write_bytes(b"other")
+
+    scenes.put(tmp_path, scenes.NESTED)
+
+    assert scenes.snapshot(tmp_path) == {**scenes.NESTED_END, "bin/other": b"other"}
+
+
+def test_a_staged_file_can_be_read_back_and_patched(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        file = publication.create("a.bin")
+        file.write(b"0123456789")
+        file.seek(3)
+        file.write(b"")
+        file.write(memoryview(bytearray(b"xy")))
+        file.seek(0)
+        content = file.read()
+        publication.commit(binaries=["a.bin"], models=[])
+
+    assert content == b"012xy56789"
+    assert (tmp_path / "a.bin").read_bytes() == content
+
+
+def test_a_file_that_a_tool_put_at_its_staged_path_is_published(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        publication.staged_path("bin/tool.bin").write_bytes(b"by a tool")
+        publication.commit(binaries=["bin/tool.bin"], models=[])
+
+    assert (tmp_path / "bin" / "tool.bin").read_bytes() == b"by a tool"
+
+
+def test_a_link_to_a_folder_is_published_through(scenes: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    scenes.put(tmp_path / "link", scenes.NEW)
+
+    assert (tmp_path / "link").is_symlink()
+    assert scenes.snapshot(tmp_path / "real") == scenes.NEW
+
+
+def test_a_link_to_a_file_is_replaced_and_what_it_leads_to_is_kept(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "blob", tmp_path / "folder"
+    folder.mkdir()
+    outside.write_bytes(b"blob")
+    (folder / "m.onnx").symlink_to("../blob")
+
+    with Publication(folder) as publication:
+        publication.create("m.onnx").write(b"new")
+        publication.commit(binaries=[], models=["m.onnx"])
+
+    assert not (folder / "m.onnx").is_symlink()
+    assert (folder / "m.onnx").read_bytes() == b"new"
+    assert outside.read_bytes() == b"blob"
+
+
+# --- no clobbering --------------------------------------------------------------------------------
+
+
+def test_without_replace_an_existing_model_is_refused_before_anything_changes(
+    scenes: ModuleType, tmp_path: Path
+) -> None:
+    scenes.put(tmp_path, scenes.OLD)
+
+    with pytest.raises(Fail, match="exists already") as caught:
+        scenes.put(tmp_path, scenes.NEW, replace=False)
+
+    assert caught.value.path == tmp_path / "a_ctx.onnx"
+    assert caught.value.hint
+    assert scenes.snapshot(tmp_path) == scenes.OLD
+
+
+def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").symlink_to("nowhere")
+
+    with pytest.raises(Fail, match="exists already"), Publication(tmp_path) as publication:
+        publication.create("m.onnx")
+        publication.commit(binaries=[], models=["m.onnx"], replace=False)
+
+    assert (tmp_path / "m.onnx").readlink() == Path("nowhere")
+
+
+def test_without_replace_a_lost_race_takes_the_binaries_back(scenes: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a_qnn.bin").write_bytes(b"orphan")
+
+    with (
+        pytest.raises(Fail, match="b_ctx.onnx exists already"),
+        scenes.at_final("link", "b_ctx.onnx", scenes.take_name),
+    ):
+        scenes.put(tmp_path, scenes.NEW, replace=False)
+
+    assert scenes.snapshot(tmp_path) == {"a_qnn.bin": b"orphan", "b_ctx.onnx": scenes.FOREIGN}
+    assert scenes.staging_left(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_a_name_taken_by_something_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    final = tmp_path / "m.onnx"
+    if kind == "folder":
+        final.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(final)
+    else:
+        final.symlink_to(os.devnull)
+
+    with pytest.raises(Fail, match="not a regular file"), Publication(tmp_path) as publication:
+        publication.create("m.onnx")
+        publication.commit(binaries=[], models=["m.onnx"])
+
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+# --- names and arguments --------------------------------------------------------------------------
+
+LEAVING = ["../x", "a/../../x", "/etc/x", "C:x", "a\\..\\x", "", ".", "..", "a/", "a\0b", "\ud800", "n" * 256]
+
+
+@pytest.mark.parametrize("name", [*LEAVING, ".epctx-1/new/x", "a/.EPCTX-1"])
+def test_a_name_that_leaves_the_folder_or_enters_staging_is_refused(tmp_path: Path, name: str) -> None:
+    with Publication(tmp_path) as publication:
+        with pytest.raises(InvalidArgument, match="can't be published"):
+            publication.create(name)
+        with pytest.raises(InvalidArgument, match="can't be published"):
+            publication.staged_path(name)
+
+    assert list(interrupted_copies(tmp_path, name)) == []
+
+
+def test_a_sub_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    outside.mkdir()
+    folder.mkdir()
+    (folder / "bin").symlink_to(outside)
+
+    with Publication(folder) as publication, pytest.raises(InvalidArgument, match="a link or no folder"):
+        publication.create("bin/x.bin")
+
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "x/../a"), ("a", "a/b"), ("a/b", "a")])
+def test_a_name_can_be_staged_once(tmp_path: Path, names: Sequence[str]) -> None:
+    with Publication(tmp_path) as publication:
+        publication.create(names[0])
+
+        with pytest.raises(InvalidArgument, match="already taken"):
+            publication.create(names[1])
+
+
+def test_a_commit_must_name_each_staged_file_once(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        publication.create("a.bin")
+        publication.create("m.onnx")
+
+        with pytest.raises(InvalidArgument, match="'m.onnx' was staged but not given"):
+            publication.commit(binaries=["a.bin"], models=[])
+        with pytest.raises(InvalidArgument, match="given twice"):
+            publication.commit(binaries=["a.bin", "./a.bin"], models=["m.onnx"])
+        with pytest.raises(InvalidArgument, match="never staged"):
+            publication.commit(binaries=["a.bin", "b.bin"], models=["m.onnx"])
+        publication.commit(binaries=["a.bin"], models=["m.onnx"])
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "m.onnx"]
+
+
+def test_a_publication_is_over_after_its_commit(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        publication.create("m.onnx")
+        publication.commit(binaries=[], models=["m.onnx"])
+
+        with pytest.raises(InvalidArgument, match="not open"):
+            publication.create("n.onnx")
+        with pytest.raises(InvalidArgument, match="not open"):
+            publication.commit(binaries=[], models=[])
+
+
+def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_itself(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        with pytest.raises(InvalidArgument, match="already publishing"):
+            Publication(tmp_path).__enter__()
+        with pytest.raises(InvalidArgument, match="already publishing"):
+            finish_interrupted(tmp_path)
+        with pytest.raises(InvalidArgument, match="already open"):
+            publication.__enter__()
+
+    finish_interrupted(tmp_path)
+
+
+def test_another_thread_waits_for_its_turn(tmp_path: Path) -> None:
+    entered, events = threading.Event(), []
+
+    def second() -> None:
+        entered.set()
+        with Publication(tmp_path):
+            events.append("second")
+
+    with Publication(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        entered.wait()
+        thread.join(timeout=0.2)
+        waited = thread.is_alive()
+        events.append("first")
+    thread.join()
+
+    assert waited
+    assert events == ["first", "second"]
+
+
+@given(st.text(alphabet=st.sampled_from("ab./\\:\0é"), max_size=12) | st.text(max_size=300))
+def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) -> None:
+    try:
+        spelled = canonical(name)
+    except InvalidArgument:
+        return
+
+    assert canonical(spelled) == spelled
+    assert os.path.normpath(f"/folder/{name}") == f"/folder/{spelled}"
+    assert os.path.normpath(f"/folder/{spelled}").startswith("/folder/")
+
+
+# --- durability -----------------------------------------------------------------------------------
+
+
+def test_everything_is_on_disk_before_the_commit_point_and_before_the_journal_goes(
+    scenes: ModuleType, tmp_path: Path
+) -> None:
+    scenes.put(tmp_path, scenes.OLD)
+    calls: list[tuple[str, str]] = []
+
+    def before(name: str, args: tuple[object, ...]) -> None:
+        first = args[0]
+        path = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else str(args[-1])
+        parts = Path(path).relative_to(tmp_path).parts
+        calls.append((name, "/".join(p for p in parts if not p.startswith(".epctx-"))))
+
+    with scenes.intercepted(before, ("fsync", "replace", "unlink")):
+        scenes.put(tmp_path, scenes.NEW)
+    commit = calls.index(("replace", "journal.json"))
+    synced = {path for call, path in calls[:commit] if call == "fsync"}
+    renames = [i for i, (call, _) in enumerate(calls) if call == "replace"]
+    gone = calls.index(("unlink", "journal.json"))
+
+    assert synced == {*(f"new/{name}" for name in scenes.NEW), "new", "old", "", "journal.tmp"}
+    assert calls[commit + 1] == ("fsync", "")
+    assert [calls[i][1] for i in renames[1:]] == [*scenes.BINARIES, *scenes.MODELS]
+    assert ("fsync", "") in calls[renames[-1] : gone]
+    assert gone > renames[-1]

@@ -1,0 +1,227 @@
+"""Discovery: what is found by entry points, in what order, and what wrong metadata does."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from epctx_core.registry import PluginState, Registry
+from epctx_core.registry.discovery import discover
+
+
+def by_name(records):
+    return {record.name: record for record in records}
+
+
+def test_a_distribution_is_found_with_its_name_sources_version_and_class(packages):
+    packages.install("epctx-a", "AExecutionProvider", sources=["A", "a.old"], version="2.1")
+
+    (record,) = Registry().records()
+
+    assert record.as_dict() == {
+        "name": "AExecutionProvider",
+        "sources": ["AExecutionProvider", "A", "a.old"],
+        "distribution": "epctx-a",
+        "version": "2.1",
+        "state": "discovered",
+        "reason": "",
+    }
+    assert record.entry_point == "epctx_a:Provider"
+
+
+def test_discovery_imports_no_plugin(packages):
+    module = packages.install("epctx-a", "AExecutionProvider", sources=["A"])
+    registry = Registry()
+
+    registry.records()
+    registry.available()
+    registry.resolve("A")
+    registry.explain_missing("Nobody")
+    routed = registry.route("A")
+
+    assert routed is not None
+    assert module not in sys.modules
+
+
+def test_nothing_is_read_before_the_first_question(packages):
+    registry = Registry()
+    packages.install("epctx-late", "LateExecutionProvider")
+
+    names = registry.available()
+
+    assert names == ["LateExecutionProvider", "CPUExecutionProvider"]
+
+
+def test_a_registry_without_entry_points_finds_nothing(packages):
+    packages.install("epctx-a", "AExecutionProvider")
+
+    registry = Registry(entry_points=False)
+
+    assert registry.records() == []
+    assert registry.available() == ["CPUExecutionProvider"]
+
+
+def test_the_order_is_by_ep_type_then_distribution_whatever_the_file_system_gives(packages):
+    for distribution, name in [("z-one", "B"), ("epctx-m", "C"), ("a-two", "B"), ("k", "A")]:
+        packages.install(distribution, name)
+
+    order = [(record.name, record.distribution) for record in Registry().records()]
+
+    assert order == [("A", "k"), ("B", "a-two"), ("B", "z-one"), ("C", "epctx-m")]
+
+
+def test_of_one_distribution_found_twice_the_first_on_the_path_wins(packages, tmp_path, monkeypatch):
+    packages.install("epctx-a", "AExecutionProvider", version="1.0")
+    first = type(packages)(tmp_path / "first")
+    first.install("Epctx_A", "AExecutionProvider", version="2.0")
+    monkeypatch.syspath_prepend(str(first.folder))
+
+    (record,) = Registry().records()
+
+    assert (record.version, record.state) == ("2.0", PluginState.DISCOVERED)
+
+
+def test_a_version_hidden_by_one_without_entry_points_is_not_found(packages, tmp_path, monkeypatch):
+    packages.install("epctx-a", "AExecutionProvider", version="1.0")
+    first = type(packages)(tmp_path / "first")
+    first.write_metadata("epctx-a", "[console_scripts]\na = a:main\n", version="2.0")
+    monkeypatch.syspath_prepend(str(first.folder))
+
+    assert Registry().records() == []
+
+
+@pytest.mark.parametrize(
+    ("entry_points", "why"),
+    [
+        ("[epctx.execution_providers]\nBadExecutionProvider\n", "line 2 of its entry_points.txt"),
+        (b"[epctx.execution_providers]\nBad\xff = bad:Provider\n", "not UTF-8"),
+        ("[epctx.execution_providers]\nBad = not a class\n", "not of the form module:Class"),
+        ("[epctx.execution_providers]\nBad = module_only\n", "not of the form module:Class"),
+        ("[epctx.execution_providers]\nBad/../Name = bad:Provider\n", "may only have letters"),
+        ("[epctx.execution_providers]\nCPUExecutionProvider = bad:Provider\n", "is built in"),
+        ("[epctx.execution_providers]\nBad = bad:A\nBad = bad:B\n", "more than once"),
+        ("[epctx.ep_sources]\nBad = bad:Provider\n", "does not have"),
+    ],
+)
+def test_wrong_metadata_is_a_broken_record_and_disturbs_no_other_distribution(packages, entry_points, why):
+    packages.write_metadata("epctx-bad", entry_points)
+    packages.install("epctx-good", "GoodExecutionProvider", sources=["Good"])
+
+    broken, good = sorted(Registry().records(), key=lambda record: record.distribution)
+
+    assert (broken.distribution, broken.state) == ("epctx-bad", PluginState.BROKEN)
+    assert why in broken.reason
+    assert good.state is PluginState.DISCOVERED
+    assert Registry().available() == ["GoodExecutionProvider", "CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("metadata", ["", "Metadata-Version: 2.1\nVersion: 1.0\n"])
+def test_a_distribution_that_has_no_name_is_a_broken_record(packages, metadata):
+    packages.write_metadata("epctx-bad", "[epctx.execution_providers]\nBad = bad:P\n", metadata=metadata)
+
+    (record,) = Registry().records()
+
+    assert record.state is PluginState.BROKEN
+    assert "no name" in record.reason
+
+
+def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_business(packages):
+    packages.write_metadata("other", b"[console_scripts]\n\xff = other:main\n")
+
+    assert discover() == []
+
+
+def test_a_complaint_about_a_source_key_does_not_hide_the_ep_of_that_name(packages):
+    packages.write_metadata("epctx-bad", "[epctx.ep_sources]\nGood = bad:Provider\n")
+    packages.install("epctx-good", "GoodExecutionProvider")
+    registry = Registry()
+
+    assert registry.resolve("Good").distribution == "epctx-good"
+
+
+def test_a_complaint_does_not_make_an_ep_of_the_same_name_a_duplicate(packages):
+    packages.write_metadata("epctx-bad", "[epctx.ep_sources]\nGood = bad:Provider\n")
+    packages.install("epctx-good", "Good")
+
+    good = next(record for record in Registry().records() if record.distribution == "epctx-good")
+
+    assert good.state is PluginState.DISCOVERED
+
+
+def test_spaces_and_extras_in_an_entry_point_do_not_matter(packages):
+    packages.write_metadata(
+        "epctx-a",
+        "[epctx.execution_providers]\nA = epctx_a : Provider [gpu]\n[epctx.ep_sources]\nOld = epctx_a:Provider\n",
+    )
+
+    (record,) = Registry().records()
+
+    assert record.entry_point == "epctx_a:Provider"
+    assert record.sources == ("A", "Old")
+
+
+def test_refresh_finds_what_was_installed_since_and_forgets_what_is_gone(packages):
+    packages.install("epctx-a", "A")
+    registry = Registry()
+    registry.records()
+    packages.install("epctx-b", "B")
+    packages.uninstall("epctx-a")
+    before = [record.name for record in registry.records()]
+
+    registry.refresh()
+
+    assert before == ["A"]
+    assert [record.name for record in registry.records()] == ["B"]
+
+
+def test_a_plugin_that_was_imported_and_then_uninstalled_is_removed(packages):
+    packages.install("epctx-a", "A")
+    registry = Registry()
+    registry.load(registry.resolve("A"))
+    packages.uninstall("epctx-a")
+
+    registry.refresh()
+
+    (record,) = registry.records()
+    assert record.state is PluginState.REMOVED
+    assert "not installed any more" in record.reason
+    assert registry.available() == ["CPUExecutionProvider"]
+
+
+def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart(packages):
+    packages.install("epctx-a", "A", version="1.0")
+    registry = Registry()
+    registry.load(registry.resolve("A"))
+    packages.install("epctx-a", "A", version="1.1")
+
+    registry.refresh()
+
+    (record,) = registry.records()
+    assert record.state is PluginState.RESTART_NEEDED
+    assert "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0" in record.reason
+
+
+def test_a_plugin_that_was_imported_stays_loaded_over_a_refresh(packages):
+    packages.install("epctx-a", "A")
+    registry = Registry()
+    cls = registry.load(registry.resolve("A"))
+
+    registry.refresh()
+
+    record = registry.resolve("A")
+    assert record.state is PluginState.LOADED
+    assert registry.load(record) is cls
+
+
+def test_a_plugin_that_failed_to_import_is_tried_again_after_a_refresh(packages):
+    module = packages.install("epctx-a", "A", code="import library_that_is_missing")
+    registry = Registry()
+    with pytest.raises(Exception, match="library_that_is_missing"):
+        registry.load(registry.resolve("A"))
+    packages.install("epctx-a", "A")
+    (packages.folder / f"{module}.py").touch()
+
+    registry.refresh()
+
+    assert registry.load(registry.resolve("A")).name == "A"

@@ -1,0 +1,153 @@
+"""Looking up: what a host's name means, and what an error says when nothing is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from epctx_core.errors import InvalidArgument, PluginError
+from epctx_core.registry import Registry
+from epctx_core.registry.known_sources import KNOWN_SOURCES, known_source
+
+
+@pytest.fixture
+def installed(packages):
+    packages.install("epctx-sim-qnn", "QNNExecutionProvider", sources=["QNN", "QnnExecutionProvider"])
+    packages.install("epctx-toy", "Toy")
+    return packages
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["QNNExecutionProvider", "QNN", "qnn", "qnnexecutionprovider", "epctx-sim-qnn:QNN", "EPCTX_sim.qnn:qnn"],
+)
+def test_a_host_may_use_the_long_or_the_short_name_without_case(installed, name):
+    assert Registry().resolve(name).name == "QNNExecutionProvider"
+
+
+def test_a_source_key_is_no_name_for_hosts(installed):
+    installed.install("epctx-old", "NewExecutionProvider", sources=["Legacy"])
+
+    with pytest.raises(InvalidArgument, match="'Legacy'"):
+        Registry().resolve("Legacy")
+
+
+def test_an_unknown_name_lists_what_is_installed_and_suggests_the_nearest(installed):
+    with pytest.raises(InvalidArgument) as caught:
+        Registry().resolve("QNM")
+
+    assert "Did you mean 'QNN'?" in caught.value.message
+    assert "Installed: QNNExecutionProvider, Toy." in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["QNN", "qnnexecutionprovider"])
+def test_a_known_name_that_is_not_installed_names_the_package_and_says_that_it_is_simulated(name):
+    with pytest.raises(InvalidArgument) as caught:
+        Registry(entry_points=False).resolve(name)
+
+    assert "Installed: none." in caught.value.message
+    assert "epctx-sim-qnn brings a simulated one (pip install epctx-sim-qnn)" in caught.value.hint
+    assert "epctx-qnn is reserved for the vendor" in caught.value.hint
+
+
+def test_an_unknown_distribution_is_named(installed):
+    with pytest.raises(InvalidArgument, match=r"'epctx-sim-qmn'.*Did you mean 'epctx-sim-qnn'"):
+        Registry().resolve("epctx-sim-qmn:QNN")
+
+
+def test_a_distribution_without_that_ep_is_an_error(installed):
+    with pytest.raises(InvalidArgument, match="'epctx-toy:QNN'"):
+        Registry().resolve("epctx-toy:QNN")
+
+
+def test_a_short_name_that_fits_two_ep_types_is_an_error_and_the_exact_one_is_not(installed):
+    installed.install("epctx-other", "QnnExecutionProvider")
+    registry = Registry()
+
+    with pytest.raises(InvalidArgument, match="can mean QNNExecutionProvider or QnnExecutionProvider"):
+        registry.resolve("qnn")
+
+    assert registry.resolve("QnnExecutionProvider").distribution == "epctx-other"
+
+
+@pytest.mark.parametrize("name", ["CPU", "cpuexecutionprovider"])
+def test_the_cpu_ep_is_no_plugin(installed, name):
+    with pytest.raises(InvalidArgument, match="built in"):
+        Registry().resolve(name)
+
+
+def test_a_broken_plugin_is_named_with_its_reason(installed):
+    installed.install("epctx-toy", "Toy", code="import libtoy_that_is_missing")
+    registry = Registry()
+    with pytest.raises(PluginError):
+        registry.load(registry.resolve("toy"))
+
+    with pytest.raises(PluginError, match=r"Toy \(epctx-toy 1\.0\).*libtoy_that_is_missing") as caught:
+        registry.resolve("toy")
+
+    assert (caught.value.ep, caught.value.distribution, caught.value.version) == ("Toy", "epctx-toy", "1.0")
+    assert "EPCTX_DISABLE_PLUGINS=epctx-toy" in caught.value.hint
+
+
+def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_it(packages):
+    packages.install("epctx-toy", "Toy")
+
+    why, hint = Registry().explain_missing("VitisAIExecutionProvider")
+
+    assert why == "No installed plugin takes the source 'VitisAIExecutionProvider'. Sources installed: Toy."
+    assert "epctx-sim-vitisai brings a simulated one" in hint
+
+
+def test_a_missing_source_in_another_case_says_that_the_package_would_not_take_it():
+    _, hint = Registry(entry_points=False).explain_missing("openvinoexecutionprovider")
+
+    assert "takes only the source 'OpenVINOExecutionProvider', exactly" in hint
+
+
+def test_a_source_nobody_knows_is_explained_with_the_nearest_one(installed):
+    why, hint = Registry().explain_missing("QNNExecutionProvier")
+
+    assert "Did you mean 'QNNExecutionProvider'?" in why
+    assert "epctx plugins list" in hint
+
+
+def test_a_node_without_a_source_is_explained(installed):
+    why, hint = Registry().explain_missing("")
+
+    assert "says no source" in why
+    assert "'source'" in hint
+
+
+def test_a_source_whose_plugin_is_broken_is_explained_by_that(installed):
+    installed.install("epctx-toy", "Toy", code="import libtoy_that_is_missing")
+    registry = Registry()
+    with pytest.raises(PluginError):
+        registry.load(registry.resolve("toy"))
+
+    why, hint = registry.explain_missing("Toy")
+
+    assert "is installed, but Toy (epctx-toy 1.0) can't be used (broken)" in why
+    assert "libtoy_that_is_missing" in why
+    assert "reinstall epctx-toy" in hint
+
+
+def test_a_source_that_an_installed_plugin_takes_is_missing_only_from_the_session(installed):
+    why, hint = Registry().explain_missing("QNN")
+
+    assert "QNNExecutionProvider (epctx-sim-qnn 1.0) takes the source 'QNN', but is not among" in why
+    assert "Add 'QNNExecutionProvider'" in hint
+
+
+def test_a_source_that_differs_by_case_from_an_installed_one_says_so(installed):
+    why, hint = Registry().explain_missing("TOY")
+
+    assert "goes by 'Toy'" in why
+    assert "Case counts" in hint
+
+
+def test_every_known_source_is_brought_by_a_package_that_says_it_is_simulated():
+    for source, known in KNOWN_SOURCES.items():
+        assert source == source.casefold()
+        assert known.package.startswith("epctx-sim-")
+        assert not known.reserved.startswith("epctx-sim-")
+        assert "simulated" in known.hint(known.ep)
+        assert known_source(known.ep) is known
