@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         PluginError,
         RuntimeException,
     )
-    from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.options import (
         ExecutionMode,
         GraphOptimizationLevel,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         register_execution_provider,
         unregister_execution_provider,
     )
+    from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.runtime.session import InferenceSession
 
 _HOME = {
@@ -67,7 +67,7 @@ _HOME = {
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [  # noqa: PLE0604, PLE0605 - one list for look-up and export
+__all__ = [  # noqa: PLE0604 - one list for look-up and export
     "__version__",
     *sorted(_MODULE_OF),
 ]

@@ -199,7 +199,9 @@ class SessionOptions:
             InvalidArgument: an unknown `ep.*` key, a value outside the allowed ones, or one too long.
         """
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidArgument(f"session option {key!r}: key and value must be text, not {type(value).__name__}.")
+            raise InvalidArgument(
+                f"session option {key!r}: key and value must be text, not {type(value).__name__}."
+            )
         if not key or len(key) > MAX_KEY_LENGTH or len(value) > MAX_VALUE_LENGTH:
             raise InvalidArgument(
                 f"session option {key[:40]!r}: a key has 1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH} characters."
@@ -242,7 +244,9 @@ class SessionOptions:
     @property
     def ignored_config_entries(self) -> tuple[str, ...]:
         """The keys that were set and that epctx does not act on."""
-        return tuple(k for k in self._entries if k not in SESSION_OPTIONS and not _PROVIDER_OPTION.fullmatch(k))
+        return tuple(
+            k for k in self._entries if k not in SESSION_OPTIONS and not _PROVIDER_OPTION.fullmatch(k)
+        )
 
     def provider_config_entries(self, ep: str) -> dict[str, str]:
         """Return the options given as `ep.<lower-case ep name>.<key>` for one EP type."""

@@ -106,7 +106,9 @@ def _take(assignment: Assignment, groups: Sequence[Sequence[int]]) -> None:
 
 def _ask(graph: GraphIndex, instances: ProviderInstances, ep: str, assignment: Assignment) -> None:
     view = GraphSlice(graph, assignment.partitioner, assignment.taken)
-    registry = instances.call(ep, "get_kernel_registry") if instances.implements(ep, "get_kernel_registry") else None
+    registry = (
+        instances.call(ep, "get_kernel_registry") if instances.implements(ep, "get_kernel_registry") else None
+    )
     lookup = RegistryLookup(registry, graph.types)
     answer = instances.call(ep, "get_capability", graph=view, kernels=lookup)
     claims = _Claims(graph, instances, ep, assignment.taken)
@@ -123,7 +125,9 @@ def _ask(graph: GraphIndex, instances: ProviderInstances, ep: str, assignment: A
     for index in claims.single:
         kernel = lookup.lookup(view.node(index))
         if kernel is None:
-            raise claims.broken(f"claims {claims.describe(index)} with fuse=False, but none of its kernels matches it")
+            raise claims.broken(
+                f"claims {claims.describe(index)} with fuse=False, but none of its kernels matches it"
+            )
         assignment.kernel_nodes.append(KernelNode(ep=ep, node=index, kernel=kernel))
     _take(assignment, [[index] for index in claims.single])
 
@@ -131,7 +135,9 @@ def _ask(graph: GraphIndex, instances: ProviderInstances, ep: str, assignment: A
 class _Claims:
     """One EP's answer, checked."""
 
-    def __init__(self, graph: GraphIndex, instances: ProviderInstances, ep: str, taken: Sequence[bool]) -> None:
+    def __init__(
+        self, graph: GraphIndex, instances: ProviderInstances, ep: str, taken: Sequence[bool]
+    ) -> None:
         self.ep = ep
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
         self.single: list[int] = []

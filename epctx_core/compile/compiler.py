@@ -57,7 +57,7 @@ class ModelCompiler:
         self,
         sess_options: SessionOptions,
         input_model_path_or_bytes: str | os.PathLike[str] | bytes,
-        embed_compiled_data_into_model: bool | None = None,  # noqa: FBT001 - ONNX Runtime's signature
+        embed_compiled_data_into_model: bool | None = None,
         external_initializers_file_path: str | os.PathLike[str] | None = None,
         external_initializers_size_threshold: int = DEFAULT_THRESHOLD,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
@@ -84,7 +84,9 @@ class ModelCompiler:
         self._session = sess_options
         self._model = input_model_path_or_bytes
         config = sess_options.config()
-        self._embedded = config.embed if embed_compiled_data_into_model is None else embed_compiled_data_into_model
+        self._embedded = (
+            config.embed if embed_compiled_data_into_model is None else embed_compiled_data_into_model
+        )
         self._flags = OrtCompileApiFlags(flags)
         self._progress = progress or _no_progress
         self._registry = registry

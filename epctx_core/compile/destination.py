@@ -50,7 +50,9 @@ class Destination:
             )
         if not self.folder.is_dir():
             raise NoSuchFile(
-                f"the output folder {str(self.folder)!r} does not exist.", path=self.folder, hint="Make it first."
+                f"the output folder {str(self.folder)!r} does not exist.",
+                path=self.folder,
+                hint="Make it first.",
             )
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise Fail(f"the output folder {str(self.folder)!r} is not writable.", path=self.folder)
@@ -103,7 +105,9 @@ def session_destination(model: Path | None, option: str | None) -> Destination:
     return _destination(option, model, replace=False)
 
 
-def compiler_destination(model: Path | None, output: str | os.PathLike[str] | None, *, replace: bool) -> Destination:
+def compiler_destination(
+    model: Path | None, output: str | os.PathLike[str] | None, *, replace: bool
+) -> Destination:
     """Return where `ModelCompiler.compile_to_file` writes.
 
     Raises:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from epctx_core.compile.destination import Destination
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.source import OpenModel
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionOptions
 
 PROTOBUF_LIMIT = (2 << 30) - 1
@@ -144,9 +143,7 @@ def write_context_model(
         data = serialize(context, embedded=embedded)
         with publication.create(destination.path.name) as file:
             write_all(file, data)
-        publication.commit(
-            binaries=binaries, models=[destination.path.name], replace=destination.replace
-        )
+        publication.commit(binaries=binaries, models=[destination.path.name], replace=destination.replace)
     files = [OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded]
     digest = hashlib.sha256(data).hexdigest()
     return [*files, OutputFile(path=destination.path.name, bytes=len(data), digest=digest)]

@@ -82,7 +82,9 @@ def choose_provider(
     """Import one EP and check the options for it; see `choose_providers`."""
     cls = registry.load(record)
     merged = {**session.provider_config_entries(cls.name), **given}
-    return ProviderChoice(record=record, cls=cls, options=parse_provider_options(cls.name, cls.options, merged))
+    return ProviderChoice(
+        record=record, cls=cls, options=parse_provider_options(cls.name, cls.options, merged)
+    )
 
 
 class ProviderSession:

@@ -12,9 +12,7 @@ PREFIX = "ep_compatibility_info."
 
 def compatibility_info(model: ModelProto) -> dict[str, str]:
     """Return EP type to what that EP once said about the compiled model."""
-    return {
-        p.key[len(PREFIX) :]: p.value for p in model.metadata_props if p.key.startswith(PREFIX)
-    }
+    return {p.key[len(PREFIX) :]: p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
 
 
 def set_metadata(model: ModelProto, key: str, value: str) -> None:

@@ -115,7 +115,7 @@ def _why_unsafe(name: str) -> str:
         return "an empty name"
     if "\0" in name or len(name) > MAX_NAME:
         return "which no file system takes"
-    if os.path.isabs(name) or name.startswith("\\") or _DRIVE.match(name):
+    if Path(name).is_absolute() or name.startswith("\\") or _DRIVE.match(name):
         return "an absolute path"
     normal = os.path.normpath(name.replace("\\", "/"))
     if normal == ".." or normal.startswith("../"):

@@ -1,6 +1,7 @@
 """Payload bytes on their way out: written once, front to back, with digests on the way.
 
-Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a file or into the model is decided by whoever opens the sink.
+Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
+file or into the model is decided by whoever opens the sink.
 """
 
 from __future__ import annotations

@@ -35,7 +35,13 @@ class LoadedPayload:
     """A payload to read; implements `PayloadView`."""
 
     def __init__(
-        self, name: str, view: memoryview, *, digest: str | None, path: str | None, scratch: Callable[[], Path]
+        self,
+        name: str,
+        view: memoryview,
+        *,
+        digest: str | None,
+        path: str | None,
+        scratch: Callable[[], Path],
     ) -> None:
         self.name = name
         self.view = view

@@ -17,7 +17,9 @@ class PrivateWorkspace:
         self._objects: dict[str, tuple[Any, Callable[[Any], None] | None]] = {}
         self._graphs: dict[str, object] = {}
 
-    def get_or_create(self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None) -> T:
+    def get_or_create(
+        self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None
+    ) -> T:
         """Return the object under a key, made on the first call."""
         with self._lock:
             if key not in self._objects:

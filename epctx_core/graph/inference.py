@@ -8,7 +8,10 @@ from onnx import GraphProto, ModelProto, TypeProto
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.model_io import structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
-from epctx_core.plugin.views import Dimension
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from epctx_core.plugin.views import Dimension
 
 
 class TypeTable:

@@ -95,7 +95,9 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
     return proto
 
 
-def detach_model(proto: ModelProto, data: bytes, path: Path | None, open_external: OpenExternal) -> SourceModel:
+def detach_model(
+    proto: ModelProto, data: bytes, path: Path | None, open_external: OpenExternal
+) -> SourceModel:
     """Separate a decoded model's weights from its structure and check the structure.
 
     Raises:

@@ -27,8 +27,7 @@ def level_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -
         claim = claimed[i]
         key = -1 if not claim else 0
         for p in preds:
-            if keys[p] > key:
-                key = keys[p]
+            key = max(key, keys[p])
         append(key if (key & 1) != claim else key + 1)
     return keys
 

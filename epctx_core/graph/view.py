@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, NodeProto
 
-from epctx_core.graph.partition import Partitioner
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
+    from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.weights import Weight
     from epctx_core.plugin import NodeView
@@ -71,9 +71,7 @@ class Node:
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
         """Attribute values as Python objects."""
-        return MappingProxyType(
-            {a.name: attribute_value(a) for a in self._graph.nodes[self.index].attribute}
-        )
+        return MappingProxyType({a.name: attribute_value(a) for a in self._graph.nodes[self.index].attribute})
 
     def proto(self) -> NodeProto:
         """Return a copy of the node."""

@@ -24,6 +24,7 @@ from epctx_core.plugin import Extent
 if TYPE_CHECKING:
     from onnx import GraphProto
 
+
 class ExternalFile(Protocol):
     """An open file that knows its path."""
 
@@ -181,7 +182,9 @@ def _weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external:
         shape = tuple(tensor.dims)
         size = raw_size(tensor.data_type, shape)
     except (KeyError, TypeError) as error:
-        raise InvalidGraph(f"initializer {tensor.name!r} has no known element type ({tensor.data_type}).") from error
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} has no known element type ({tensor.data_type})."
+        ) from error
     if any(d < 0 for d in shape):
         raise InvalidGraph(f"initializer {tensor.name!r} has a negative dimension: {list(shape)}.")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -198,7 +201,9 @@ def _typed_bytes(tensor: TensorProto) -> bytes:
     try:
         return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
     except (ValueError, TypeError) as error:
-        raise InvalidGraph(f"initializer {tensor.name!r} has data that does not fit its shape: {error}.") from error
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} has data that does not fit its shape: {error}."
+        ) from error
 
 
 def _external_weight(
@@ -238,5 +243,7 @@ def _whole_number(tensor: str, key: str, entries: Mapping[str, str], default: in
     if not text:
         return default
     if not text.isdecimal():
-        raise InvalidGraph(f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number.")
+        raise InvalidGraph(
+            f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number."
+        )
     return int(text)

@@ -17,9 +17,9 @@ from onnx import AttributeProto, ModelProto
 
 from epctx_core.errors import NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
-from epctx_core.kernels.policy import EnginePolicy
 
 if TYPE_CHECKING:
+    from epctx_core.kernels.policy import EnginePolicy
     import numpy as np
 
     from epctx_core.plugin import PreparedModel
@@ -106,7 +106,9 @@ class CpuEngine:
                 refusals.append(error)
                 continue
             if refusals:
-                _log.warning("a piece of the model runs on %s, which is slow: %s", engine.name, refusals[0].message)
+                _log.warning(
+                    "a piece of the model runs on %s, which is slow: %s", engine.name, refusals[0].message
+                )
             return prepared
         raise _no_engine(model, refusals)
 
@@ -126,7 +128,9 @@ def _no_engine(model: ModelProto, refusals: list[NotImplementedByProvider]) -> N
     """Say which node no engine can run."""
     texts = [r.message for r in refusals]
     nodes = model.graph.node
-    node = next((n for n in nodes if any(n.op_type in t or (n.name and n.name in t) for t in texts)), nodes[0])
+    node = next(
+        (n for n in nodes if any(n.op_type in t or (n.name and n.name in t) for t in texts)), nodes[0]
+    )
     return NotImplementedByProvider(
         f"no engine can run node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type}): {'; '.join(texts)}",
         node=node.name,

@@ -32,15 +32,16 @@ class RegistryLookup:
                 return kernel
         return None
 
-    def _types_match(self, kernel: KernelDef, node: NodeView, variables: dict[str, list[tuple[str, int]]]) -> bool:
+    def _types_match(
+        self, kernel: KernelDef, node: NodeView, variables: dict[str, list[tuple[str, int]]]
+    ) -> bool:
         sides = {"in": node.inputs, "out": node.outputs}
-        for variable, allowed in kernel.type_constraints.items():
-            for side, place in variables.get(variable, ()):
-                names = sides[side]
-                if place < len(names) and names[place]:
-                    if self._types.get(names[place]).elem_type not in allowed:
-                        return False
-        return True
+        return all(
+            self._types.get(sides[side][place]).elem_type in allowed
+            for variable, allowed in kernel.type_constraints.items()
+            for side, place in variables.get(variable, ())
+            if place < len(sides[side]) and sides[side][place]
+        )
 
 
 def _covers(kernel: KernelDef, version: int) -> bool:

@@ -19,7 +19,15 @@ from epctx_core.plugin.types import (
     Purpose,
     Refusal,
 )
-from epctx_core.plugin.views import UNKNOWN_TYPE, Extent, GraphView, NodeView, TensorType, TensorView, ValueInfo
+from epctx_core.plugin.views import (
+    UNKNOWN_TYPE,
+    Extent,
+    GraphView,
+    NodeView,
+    TensorType,
+    TensorView,
+    ValueInfo,
+)
 
 __all__ = [
     "PLUGIN_API",

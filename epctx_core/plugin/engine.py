@@ -30,7 +30,11 @@ class Engine(Protocol):
         """Engine and version, such as `onnxruntime 1.31.1`."""
 
     def prepare(
-        self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+        self,
+        model: onnx.ModelProto,
+        weights: Mapping[str, np.ndarray] | None = None,
+        *,
+        heavy: bool | None = None,
     ) -> PreparedModel:
         """Make a model ready to run.
 

@@ -97,7 +97,9 @@ class Workspace(Protocol):
     The core keys it by EP distribution, options fingerprint and the identity of the binary.
     """
 
-    def get_or_create(self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None) -> T:
+    def get_or_create(
+        self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None
+    ) -> T:
         """Return the object under a key, made on the first call; `close` runs when the last user leaves."""
 
     def put(self, graph_name: str, obj: object) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.plugin import TensorType
-from epctx_core.plugin.views import Dimension
 
 if TYPE_CHECKING:
+    from epctx_core.plugin import TensorType
+    from epctx_core.plugin.views import Dimension
     from epctx_core.compile.source import OpenModel
     from epctx_core.graph.inference import TypeTable
 
@@ -53,11 +53,11 @@ def node_arg(name: str, types: TypeTable) -> NodeArg:
     if tensor.elem_type is None:
         proto = types.proto(name)
         kind = proto.WhichOneof("value") if proto is not None else None
-        return NodeArg(name=name, type=(kind or "unknown").removesuffix("_type"), shape=[], tensor_type=tensor)
+        return NodeArg(
+            name=name, type=(kind or "unknown").removesuffix("_type"), shape=[], tensor_type=tensor
+        )
     element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    return NodeArg(
-        name=name, type=f"tensor({element})", shape=list(tensor.shape or ()), tensor_type=tensor
-    )
+    return NodeArg(name=name, type=f"tensor({element})", shape=list(tensor.shape or ()), tensor_type=tensor)
 
 
 def model_metadata(model: OpenModel) -> ModelMetadata:
@@ -89,7 +89,9 @@ def ordered_feeds(
     """
     known = [argument.name for argument in arguments]
     if not isinstance(feeds, Mapping):
-        raise InvalidArgument(f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}.")
+        raise InvalidArgument(
+            f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}."
+        )
     for name in feeds:
         if name not in known:
             raise InvalidArgument(

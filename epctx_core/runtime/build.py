@@ -18,8 +18,8 @@ from epctx_core.compile.pipeline import assign_nodes, check_compiled, compile_pa
 from epctx_core.compile.providers import CPU_EP, ProviderSession
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
-from epctx_core.context.naming import is_folder_name
 from epctx_core.context.manifest import read_manifest
+from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.reader import PayloadReader, ReplacedBinaryError, plugin_nodes
 from epctx_core.errors import Fail, InvalidGraph, ModelRequiresCompilation, NotImplementedByProvider

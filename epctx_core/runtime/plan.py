@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 
 if TYPE_CHECKING:
+    import numpy as np
     from epctx_core.options import RunOptions
 
 RunStep = Callable[[Sequence[Any], None], Sequence[Any]]
@@ -85,7 +85,9 @@ class Plan:
         for reader, names in [*((s.name, s.inputs) for s in steps), ("the graph's outputs", outputs)]:
             for name in names:
                 if name not in slots:
-                    raise InvalidGraph(f"{reader} reads the value {name!r}, which nothing gives.", node=reader)
+                    raise InvalidGraph(
+                        f"{reader} reads the value {name!r}, which nothing gives.", node=reader
+                    )
 
     def run(self, feeds: Sequence[np.ndarray], options: RunOptions | None = None) -> list[Any]:
         """Run all steps; return the model's outputs in order.

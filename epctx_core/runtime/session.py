@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from epctx_core.compile.providers import CPU_EP
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.options import RunOptions, SessionOptions
