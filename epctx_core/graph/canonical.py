@@ -25,13 +25,14 @@ def partition_digest(
     types of the boundary, and the weights' types, shapes and bytes. Neither names nor options.
     """
     numbers: dict[str, int] = {"": -1}
-    parts: list[bytes] = []
 
     def number(name: str) -> int:
         return numbers.setdefault(name, len(numbers) - 1)
 
-    for value in inputs:
-        parts.append(f"in {number(value.name)} {value.type.elem_type} {value.shape}".encode())
+    def described(side: str, values: Sequence[ValueInfo]) -> list[bytes]:
+        return [f"{side} {number(v.name)} {v.type.elem_type} {v.shape}".encode() for v in values]
+
+    parts = described("in", inputs)
     for index in nodes:
         node = graph.nodes[index]
         names = graph.inputs[index]
@@ -49,8 +50,7 @@ def partition_digest(
             attribute.SerializeToString(deterministic=True)
             for attribute in sorted(node.attribute, key=lambda a: a.name)
         )
-    for value in outputs:
-        parts.append(f"out {number(value.name)} {value.type.elem_type} {value.shape}".encode())
+    parts += described("out", outputs)
     sha = hashlib.sha256()
     for part in parts:
         # The length in front keeps two neighbouring parts from being read as one.

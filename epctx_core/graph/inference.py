@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx
 from onnx import GraphProto, ModelProto, TypeProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.model_io import structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from epctx_core.plugin.views import Dimension

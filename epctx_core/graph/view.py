@@ -13,8 +13,8 @@ from onnx import AttributeProto, NodeProto
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
-    from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.weights import Weight
     from epctx_core.plugin import NodeView
 

@@ -19,9 +19,9 @@ from epctx_core.errors import NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
-    from epctx_core.kernels.policy import EnginePolicy
     import numpy as np
 
+    from epctx_core.kernels.policy import EnginePolicy
     from epctx_core.plugin import PreparedModel
 
 _log = logging.getLogger("epctx.kernels")

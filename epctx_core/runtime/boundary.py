@@ -12,10 +12,10 @@ import onnx
 from epctx_core.errors import InvalidArgument, suggestion
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import TensorType
-    from epctx_core.plugin.views import Dimension
     from epctx_core.compile.source import OpenModel
     from epctx_core.graph.inference import TypeTable
+    from epctx_core.plugin import TensorType
+    from epctx_core.plugin.views import Dimension
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 
 if TYPE_CHECKING:
     import numpy as np
+
     from epctx_core.options import RunOptions
 
 RunStep = Callable[[Sequence[Any], None], Sequence[Any]]
