@@ -241,8 +241,7 @@ def repository_files() -> list[Path]:
 
 
 def test_no_file_names_a_path_of_the_machine_it_was_written_on():
-    # The exported networks are kept byte for byte; PyTorch noted there from which lines of code a node came.
-    files = [path for path in repository_files() if ROOT / "tests" / "models" not in path.parents]
+    files = repository_files()
 
     bad = {shown(path): match[0] for path in files if (match := LOCAL_PATHS.search(path.read_bytes()))}
 
