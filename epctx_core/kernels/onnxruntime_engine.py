@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -125,6 +125,9 @@ def _weights_in_place(
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
         else:
             arrays[tensor.name] = np.ascontiguousarray(array)
+            # Whatever location the model carries (an EP's payload may be older): ours is the one that exists.
+            del tensor.external_data[:]
+            tensor.external_data.add(key="location", value=DETACHED_LOCATION)
     return arrays, model
 
 

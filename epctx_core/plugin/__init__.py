@@ -11,6 +11,7 @@ from epctx_core.plugin.provider import Cancellation, ExecutionProvider, ModelIde
 from epctx_core.plugin.schema import ProviderOption
 from epctx_core.plugin.storage import ContextReader, ContextWriter, Payload, PayloadView, Workspace
 from epctx_core.plugin.types import (
+    CORE_ATTRIBUTES,
     Availability,
     Compatibility,
     ComputeCapability,
@@ -30,6 +31,7 @@ from epctx_core.plugin.views import (
 )
 
 __all__ = [
+    "CORE_ATTRIBUTES",
     "PLUGIN_API",
     "UNKNOWN_TYPE",
     "Availability",

@@ -22,6 +22,7 @@ CPU_PROVIDER = "CPUExecutionProvider"
 """Built in, so no plugin may bring it."""
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
+_TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[.*\]\s*)?")
 _UNNAMED = "unnamed distribution"
 # METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
@@ -175,11 +176,9 @@ def _orphans(
 
 def _target(entry: EntryPoint) -> str | None:
     """Return `module:Class` without spaces and extras, or None if it is not of that form."""
-    try:
-        module, attribute = entry.module, entry.attr
-    except (ValueError, AttributeError):  # importlib_metadata before 9 gives None for what does not match
-        return None
-    return f"{module}:{attribute}" if attribute else None
+    # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
+    match = _TARGET.fullmatch(entry.value)
+    return f"{match['module']}:{match['attribute']}" if match else None
 
 
 def _broken(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:

@@ -13,6 +13,7 @@ from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.known_sources import known_name, known_source
 from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
 
+_SUFFIX = "ExecutionProvider"
 _HINTS = {
     PluginState.BROKEN: "Fix or reinstall {package}, or keep it out with EPCTX_DISABLE_PLUGINS={package}; "
     "`epctx doctor` checks everything.",
@@ -62,12 +63,21 @@ def unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> Inva
     if means(short, CPU_PROVIDER):
         return InvalidArgument(f"{CPU_PROVIDER} is built in: no plugin brings it.", ep=CPU_PROVIDER)
     types = sorted({r.name for r in records if r.entry_point})
-    close = suggestion(short, [*types, *(t.removesuffix("ExecutionProvider") for t in types)])
+    close = _closest(short, types)
     known = known_name(short)
     return InvalidArgument(
         f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {listed(types)}.",
         hint=known.hint(known.ep) if known else "`epctx plugins list` shows every plugin and its state.",
     )
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """Suggest a name; the suffix that all EP types have in common must not make them look alike."""
+    stem = name.removesuffix(_SUFFIX)
+    stems = sorted({k.removesuffix(_SUFFIX) for k in known})
+    if stem == name:
+        return suggestion(name, [*known, *stems])
+    return suggestion(stem, stems)
 
 
 def _unknown_distribution(name: str, distribution: str, records: Sequence[PluginRecord]) -> InvalidArgument:
@@ -144,7 +154,7 @@ def _nobody(source: str, near: Sequence[PluginRecord], records: Sequence[PluginR
             f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
         )
     sources = sorted({s for r in records if r.usable for s in r.sources})
-    close = suggestion(source, sources)
+    close = _closest(source, sources)
     why = f"No installed plugin takes the source {source!r}.{close} Sources installed: {listed(sources)}."
     known = known_source(source)
     if known is not None:

@@ -7,36 +7,30 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from epctx_core.compile.destination import session_destination
 from epctx_core.compile.emit import check_can_export
-from epctx_core.compile.pipeline import assign_nodes, check_compiled, compile_partitions, write_context_model
+from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
 from epctx_core.compile.providers import CPU_EP, ProviderSession
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
-from epctx_core.context.manifest import read_manifest
-from epctx_core.context.naming import is_folder_name
-from epctx_core.context.paths import ModelFolder
-from epctx_core.context.reader import PayloadReader, ReplacedBinaryError, plugin_nodes
-from epctx_core.errors import Fail, InvalidGraph, ModelRequiresCompilation, NotImplementedByProvider
-from epctx_core.graph.view import Node
+from epctx_core.context.reader import ReplacedBinaryError
+from epctx_core.errors import Fail, ModelRequiresCompilation, NotImplementedByProvider
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import CompiledPartition, Purpose
-from epctx_core.publish import interrupted_copies
-from epctx_core.runtime.cpu import cpu_step
-from epctx_core.runtime.plan import Plan, RunStep, StepSpec
-from epctx_core.runtime.routing import Routing, check_compatibility, refuse_unreachable_files
+from epctx_core.runtime.loading import load_context_nodes
+from epctx_core.runtime.plan import Plan
+from epctx_core.runtime.routing import Routing, check_compatibility
+from epctx_core.runtime.steps import PreparedStep, cpu_step, kernel_step, partition_step
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.compile.assign import Assignment, KernelNode
+    from epctx_core.compile.assign import Assignment
     from epctx_core.compile.destination import Destination
-    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.options import RunOptions, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
 
@@ -164,7 +158,8 @@ class _Builder:
         groups = assignment.partitioner.group([[node] for node in assignment.left_over()])
         self._check_allowed(assignment, groups)
         self._engine.policy.pieces = len(assignment.partitions) + len(nodes) + len(groups)
-        steps = {**self._load(), **self._compile(assignment)}
+        loaded = load_context_nodes(self._model, self._routing.nodes, self._providers, self._session)
+        steps = {**loaded, **self._compile(assignment)}
         if destination is not None and assignment.partitions:
             write_context_model(
                 self._model,
@@ -174,10 +169,11 @@ class _Builder:
                 embedded=self._config.embed,
                 watch=self._watch,
             )
+        graph = self._model.graph
         for kernel in assignment.kernel_nodes:
-            steps[kernel.node] = _Made(self._kernel_step(kernel))
+            steps[kernel.node] = kernel_step(graph, kernel)
         for group in groups:
-            steps[group[0]] = _Made(cpu_step(self._model.graph, group, self._engine))
+            steps[group[0]] = cpu_step(graph, group, self._engine)
         assignment.partitioner.take(groups)
         return self._finish([steps[group[0]] for group in assignment.partitioner.execution_order()])
 
@@ -214,78 +210,15 @@ class _Builder:
                 hint="Add an EP that takes them, or leave the option at 0.",
             )
 
-    def _compile(self, assignment: Assignment) -> dict[int, _Made]:
+    def _compile(self, assignment: Assignment) -> dict[int, PreparedStep]:
         compiled = compile_partitions(
             assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
         )
         return {
-            partition.node_indices[0]: _Made(
-                StepSpec(
-                    name=repr(partition),
-                    ep=partition.ep,
-                    run=_runnable(compiled[partition.node_indices[0]]),
-                    inputs=partition.input_names,
-                    outputs=partition.output_names,
-                ),
-                compiled[partition.node_indices[0]],
-            )
-            for partition in assignment.partitions
+            p.node_indices[0]: partition_step(p, compiled[p.node_indices[0]]) for p in assignment.partitions
         }
 
-    def _load(self) -> dict[int, _Made]:
-        """Have each EP load its EPContext nodes; return a node's place to what it became."""
-        steps: dict[int, _Made] = {}
-        if not self._routing.nodes:
-            return steps
-        folder = self._context_folder()
-        manifest = read_manifest(self._model.source.proto)
-        for ep, records in self._routing.nodes.items():
-            by_name = _by_name(records)
-            nodes = plugin_nodes(records, self._model.types, ep)
-            reader = PayloadReader(
-                by_name,
-                folder=folder,
-                manifest=manifest,
-                other_copies=lambda name: interrupted_copies(folder.folder, name) if folder else (),
-                scratch=self._providers.scratch,
-            )
-            self._session.cancellation.raise_if_requested()
-            result = self._providers.instances.call(ep, "load_context", nodes=nodes, reader=reader)
-            check_compiled(ep, "load_context", result, [n.name for n in nodes], self._providers, Purpose.LOAD)
-            for node, loaded in zip(nodes, result, strict=True):
-                record = by_name[node.name]
-                spec = StepSpec(
-                    name=node.name,
-                    ep=ep,
-                    run=_runnable(loaded),
-                    inputs=record.inputs,
-                    outputs=record.outputs,
-                )
-                steps[record.index] = _Made(spec, loaded)
-        return steps
-
-    def _context_folder(self) -> ModelFolder | None:
-        """Return where context binaries lie: the option's folder, else the model's."""
-        option, path = self._config.context_file_path, self._model.source.path
-        if option is not None:
-            return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
-        if path is not None:
-            return ModelFolder(path.parent, path)
-        refuse_unreachable_files(self._model.context_nodes)
-        return None
-
-    def _kernel_step(self, kernel: KernelNode) -> StepSpec:
-        graph = self._model.graph
-        compute = kernel.kernel.create(Node(graph, kernel.node))
-        return StepSpec(
-            name=graph.nodes[kernel.node].name or f"{graph.nodes[kernel.node].op_type}_{kernel.node}",
-            ep=kernel.ep,
-            run=lambda inputs, _outputs: compute(inputs),
-            inputs=graph.explicit_inputs[kernel.node],
-            outputs=graph.outputs[kernel.node],
-        )
-
-    def _finish(self, made: Sequence[_Made]) -> SessionState:
+    def _finish(self, made: Sequence[PreparedStep]) -> SessionState:
         graph = self._model.graph
         steps = [m.spec for m in made]
         wanted = {name for step in steps for name in step.inputs} | set(graph.output_names)
@@ -318,35 +251,3 @@ class _Builder:
                 hint="Make it dense.",
             )
         return onnx.numpy_helper.to_array(tensor)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A step, and the runnable behind it that wants to be closed."""
-
-    spec: StepSpec
-    runnable: CompiledPartition | None = None
-
-
-def _runnable(compiled: CompiledPartition) -> RunStep:
-    if compiled.run is None:
-        raise AssertionError("check_compiled lets nothing without `run` through")
-    return compiled.run
-
-
-def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:
-    """Return records by their names, by which EPs speak of them.
-
-    Raises:
-        InvalidGraph: two have the same.
-    """
-    by_name: dict[str, ContextNodeRecord] = {}
-    for record in records:
-        if record.name in by_name:
-            raise InvalidGraph(
-                f"two EPContext nodes are called {record.name!r}.",
-                node=record.name,
-                hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
-            )
-        by_name[record.name] = record
-    return by_name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.compile.providers import ProviderChoice, choose_provider, choose_providers
 from epctx_core.context.compatibility import compatibility_info
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import Fail, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import Compatibility
 
 if TYPE_CHECKING:
@@ -101,15 +101,3 @@ def check_compatibility(model: ModelProto, routing: Routing, *, fail_on_suboptim
                 raise Fail(message, ep=choice.name, hint="Compile the source model again.")
             warnings.append(message)
     return warnings
-
-
-def refuse_unreachable_files(nodes: Sequence[ContextNodeRecord]) -> None:
-    """Raise InvalidArgument if a model from bytes, without a folder, names files."""
-    for node in nodes:
-        if node.main_context and node.file_name is not None:
-            raise InvalidArgument(
-                f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
-                f"in the file {node.file_name!r}.",
-                node=node.name,
-                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
-            )

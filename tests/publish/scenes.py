@@ -1,7 +1,8 @@
 """Folders to publish into, and a way to stop the process at its n-th call of the system.
 
-Also a program: `scenes.py SCENE FOLDER` plays a scene again and again, each time in a folder of its
-own and killed one call later, until a run ends by itself. It prints how many folders there are.
+Also a program, since a test process with threads had better not fork: `scenes.py SCENE FOLDER play`
+plays a scene again and again, each time in a folder of its own and killed one call later, until a run
+ends by itself, and prints how many folders there are; `scenes.py SCENE FOLDER prepare` only prepares.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -320,5 +322,15 @@ def play(scene: Scene, parent: Path) -> int:
     return n
 
 
+def in_program(name: str, folder: Path, what: str) -> str:
+    """Run this file as a program; return what it prints."""
+    command = [sys.executable, __file__, name, str(folder), what]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+
+
 if __name__ == "__main__":
-    sys.stdout.write(f"{play(SCENES[sys.argv[1]], Path(sys.argv[2]))}\n")
+    chosen, place = SCENES[sys.argv[1]], Path(sys.argv[2])
+    if sys.argv[3] == "play":
+        sys.stdout.write(f"{play(chosen, place)}\n")
+    else:
+        chosen.before(place)

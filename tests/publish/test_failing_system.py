@@ -119,7 +119,7 @@ def test_the_error_says_what_is_left_when_even_taking_back_fails(scenes: ModuleT
 
 
 def test_what_can_not_be_finished_stays_for_a_later_attempt(scenes: ModuleType, tmp_path: Path) -> None:
-    scenes.SCENES["finishing"].before(tmp_path)
+    scenes.in_program("finishing", tmp_path, "prepare")
     n, finished = 0, False
 
     while not finished:

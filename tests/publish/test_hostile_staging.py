@@ -229,7 +229,7 @@ def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(scenes: Module
     deep.mkdir()
     for _ in range(1500):
         deep /= "d"
-        os.mkdir(deep)
+        deep.mkdir()
 
     assert_discarded(scenes, folder)
 

@@ -11,11 +11,13 @@ from types import MappingProxyType
 
 import pytest
 
+# Discovery imports this on first use, when the tests below have taken the real installation off sys.path.
+import epctx_core.registry._metadata  # noqa: F401
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
-from epctx_core.registry import PluginRecord, PluginState
+from epctx_core.registry import PluginRecord, PluginState, ProviderInstances
 
-PROVIDER = '''
+PROVIDER = """
 from __future__ import annotations
 from epctx_core.plugin import ExecutionProvider, hookimpl
 
@@ -29,20 +31,28 @@ class Provider(ExecutionProvider):
     @hookimpl
     def compile(self, partitions):
         return []
-'''
-ANY_CASE = '''
+"""
+ANY_CASE = """
     @classmethod
     def accepts_source(cls, source):
         return source.casefold() == cls.name.casefold()
-'''
+"""
 
 
 class Packages:
     """Installs and removes distributions as pip would leave them, without pip."""
 
+    any_case = ANY_CASE
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
+
+    def earlier_on_path(self):
+        """Return a second place to install to, which hides what is installed in this one."""
+        earlier = Packages(self.folder.with_name("earlier"))
+        sys.path.insert(0, str(earlier.folder))
+        return earlier
 
     def install(self, distribution, name, *, sources=(), body="", code=None, version="1.0", value=None):
         """Install a distribution `a-b` with the package `a_b`, whose class `Provider` is the EP `name`."""
@@ -92,9 +102,10 @@ def packages(tmp_path, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     packages = Packages(tmp_path / "site")
     bare = [entry for entry in sys.path if not holds_distributions(entry)]
-    monkeypatch.setattr(sys, "path", [str(packages.folder), *bare])
-    before = set(sys.modules)
+    whole, before = sys.path[:], set(sys.modules)
+    sys.path[:] = [str(packages.folder), *bare]
     yield packages
+    sys.path[:] = whole
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
@@ -137,5 +148,18 @@ def record_of():
             state=PluginState.LOADED,
             entry_point=f"{cls.__module__}:{cls.__qualname__}",
         )
+
+    return make
+
+
+@pytest.fixture
+def session(record_of, context):
+    """Make the instances of a session with the given classes."""
+
+    def make(*classes):
+        instances = ProviderInstances()
+        for cls in classes:
+            instances.add(record_of(cls), cls, context)
+        return instances
 
     return make

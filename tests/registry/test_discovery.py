@@ -71,22 +71,20 @@ def test_the_order_is_by_ep_type_then_distribution_whatever_the_file_system_give
     assert order == [("A", "k"), ("B", "a-two"), ("B", "z-one"), ("C", "epctx-m")]
 
 
-def test_of_one_distribution_found_twice_the_first_on_the_path_wins(packages, tmp_path, monkeypatch):
+def test_of_one_distribution_found_twice_the_first_on_the_path_wins(packages):
     packages.install("epctx-a", "AExecutionProvider", version="1.0")
-    first = type(packages)(tmp_path / "first")
+    first = packages.earlier_on_path()
     first.install("Epctx_A", "AExecutionProvider", version="2.0")
-    monkeypatch.syspath_prepend(str(first.folder))
 
     (record,) = Registry().records()
 
     assert (record.version, record.state) == ("2.0", PluginState.DISCOVERED)
 
 
-def test_a_version_hidden_by_one_without_entry_points_is_not_found(packages, tmp_path, monkeypatch):
+def test_a_version_hidden_by_one_without_entry_points_is_not_found(packages):
     packages.install("epctx-a", "AExecutionProvider", version="1.0")
-    first = type(packages)(tmp_path / "first")
+    first = packages.earlier_on_path()
     first.write_metadata("epctx-a", "[console_scripts]\na = a:main\n", version="2.0")
-    monkeypatch.syspath_prepend(str(first.folder))
 
     assert Registry().records() == []
 

@@ -40,7 +40,7 @@ def test_a_plugin_is_loaded_and_its_record_says_so(packages):
         ("raise StopIteration", "StopIteration"),
         ("def broken(:", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError"),
-        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "E"),
+        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "failed to import: E"),
         ("", "AttributeError"),
     ],
 )
@@ -146,7 +146,9 @@ def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does
         "from epctx_a_real import Provider\n",
     )
     packages.install("epctx-a-real", "A2", body='    name = "A"\n')
-    packages.write_module("epctx_a_registry", "answers = []\nregistry = None\ndef ask(): answers.append(registry.records())")
+    packages.write_module(
+        "epctx_a_registry", "answers = []\nregistry = None\ndef ask(): answers.append(registry.records())"
+    )
     import epctx_a_registry
 
     epctx_a_registry.registry = registry
@@ -187,7 +189,9 @@ def test_an_ep_that_lacks_its_device_is_unavailable_with_its_reason_and_stays_us
     assert registry.resolve("A").state is PluginState.LOADED
 
 
-@pytest.mark.parametrize(("answer", "why"), [("True", "bool"), ("1 / 0", "ZeroDivisionError"), ("exit(1)", "SystemExit")])
+@pytest.mark.parametrize(
+    ("answer", "why"), [("True", "bool"), ("1 / 0", "ZeroDivisionError"), ("exit(1)", "SystemExit")]
+)
 def test_an_ep_that_answers_wrongly_about_availability_is_a_plugin_error(packages, answer, why):
     body = f"    @classmethod\n    def availability(cls, purpose):\n        return {answer}\n"
     packages.install("epctx-a", "A", body=body)

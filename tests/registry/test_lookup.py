@@ -110,6 +110,16 @@ def test_a_source_nobody_knows_is_explained_with_the_nearest_one(installed):
     assert "epctx plugins list" in hint
 
 
+@pytest.mark.parametrize("name", ["VitisAIExecutionProvider", "XyzExecutionProvider"])
+def test_what_all_ep_types_end_with_makes_no_two_of_them_alike(installed, name):
+    why, _ = Registry().explain_missing(name)
+    with pytest.raises(InvalidArgument) as caught:
+        Registry().resolve(name)
+
+    assert "Did you mean" not in why
+    assert "Did you mean" not in caught.value.message
+
+
 def test_a_node_without_a_source_is_explained(installed):
     why, hint = Registry().explain_missing("")
 

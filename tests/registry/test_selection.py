@@ -49,7 +49,9 @@ def test_the_environment_says_which_plugins_may_be_used(three, monkeypatch, vari
 
     usable = {f"epctx-{letter}" for letter in kept}
     assert {dist for dist, state in states(registry).items() if state == "discovered"} == usable
-    assert {dist for dist, state in states(registry).items() if state == "disabled"} == set(states(registry)) - usable
+    assert {dist for dist, state in states(registry).items() if state == "disabled"} == set(
+        states(registry)
+    ) - usable
 
 
 def test_a_disabled_plugin_says_which_variable_disabled_it(three, monkeypatch):
@@ -102,7 +104,7 @@ def test_naming_an_ep_that_two_distributions_bring_is_an_error_that_says_how_to_
 
 
 def test_a_source_that_two_distributions_could_take_is_an_error_too(two):
-    with pytest.raises(PluginError, match="ambiguous: epctx-one 1.0 and epctx-two 2.0"):
+    with pytest.raises(PluginError, match=r"ambiguous: epctx-one 1\.0 and epctx-two 2\.0"):
         Registry().route(EP)
 
 

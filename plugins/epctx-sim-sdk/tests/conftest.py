@@ -7,6 +7,8 @@ import io
 import numpy as np
 import onnx
 import pytest
+from epctx_sim_sdk.compiler import compile_partition
+from epctx_sim_sdk.container import open_container, write_container
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.context.payload import PayloadWriter
@@ -15,8 +17,6 @@ from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import detach_model
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.kernels import CpuEngine, EnginePolicy
-from epctx_sim_sdk.compiler import compile_partition
-from epctx_sim_sdk.container import open_container, write_container
 
 EP = "SimExecutionProvider"
 FACTS = {"vendor": "Sim", "sdk": "sim-2.51.0"}
@@ -34,7 +34,9 @@ class Scene:
 
     def partition(self, model, *, number=0):
         """The whole graph of a model as one partition."""
-        source = detach_model(model, model.SerializeToString(), None, no_files)
+        source = detach_model(
+            onnx.ModelProto.FromString(data := model.SerializeToString()), data, None, no_files
+        )
         graph = GraphIndex(
             source.proto.graph,
             types=infer_types(source.proto),

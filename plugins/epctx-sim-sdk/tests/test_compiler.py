@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-
-from epctx_core.errors import EPFail
 from epctx_sim_sdk.device import Device
 from epctx_sim_sdk.planning import activation_peak
 from epctx_sim_sdk.precision import HalfTensor, to_half
+from onnx import TensorProto, helper, numpy_helper
+
+from epctx_core.errors import EPFail
+from epctx_core.graph.weights import DETACHED_LOCATION
 
 
 def chain(length, shape):
@@ -42,6 +43,12 @@ def test_weights_above_the_limit_stand_outside_the_structure(scene):
     outside = [t.name for t in graph.model().graph.initializer if t.data_location == TensorProto.EXTERNAL]
     assert outside == list(graph.weights) == ["w0"]
     assert len(graph.structure) < 1024
+
+
+def test_weights_carry_the_location_that_the_cores_engines_know(scene):
+    (tensor,) = (t for t in scene.graph(scene.dense()).model().graph.initializer if t.external_data)
+
+    assert [(e.key, e.value) for e in tensor.external_data] == [("location", DETACHED_LOCATION)]
 
 
 def test_names_inside_bodies_follow_those_outside(scene):
@@ -176,5 +183,5 @@ def test_weights_of_less_than_a_byte_are_refused_by_name(scene):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
 
-    with pytest.raises(EPFail, match="'w'.*packed"):
+    with pytest.raises(EPFail, match=r"'w'.*packed"):
         scene.graph(model)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-
-from epctx_core.errors import InvalidGraph
 from epctx_sim_sdk.container import write_container
 from epctx_sim_sdk.device import Device
+
+from epctx_core.errors import InvalidGraph
 
 
 class CountingEngine:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from epctx_sim_sdk.foreign import recognise
 
 from epctx_core.errors import InvalidGraph
-from epctx_sim_sdk.foreign import recognise
 
 REAL = Path(__file__).parents[3] / "tests" / "real"
 
@@ -24,13 +24,11 @@ def embedded(name):
 @pytest.mark.parametrize(
     ("content", "vendor"),
     [
-        pytest.param(lambda: (REAL / "qnn_ctx0_qnn.bin").read_bytes(), "Qualcomm", id="qnn file"),
-        pytest.param(lambda: (REAL / "share1_qnn.bin").read_bytes(), "Qualcomm", id="qnn shared file"),
+        pytest.param((REAL / "qnn_ctx0_qnn.bin").read_bytes, "Qualcomm", id="qnn file"),
+        pytest.param((REAL / "share1_qnn.bin").read_bytes, "Qualcomm", id="qnn shared file"),
         pytest.param(lambda: embedded("qnn_ctx1.onnx"), "Qualcomm", id="qnn embedded"),
         pytest.param(lambda: embedded("qnn_ctx1.onnx")[:64], "Qualcomm", id="qnn truncated"),
-        pytest.param(
-            lambda: (REAL / "ov_ctx0_OpenVINOExecutionProvider.bin").read_bytes(), "Intel", id="openvino"
-        ),
+        pytest.param((REAL / "ov_ctx0_OpenVINOExecutionProvider.bin").read_bytes, "Intel", id="openvino"),
     ],
 )
 def test_a_real_vendors_payload_is_refused_by_name_and_as_simulated(scene, content, vendor):
@@ -50,7 +48,7 @@ def test_archives_are_recognised():
 
 
 def test_a_file_name_in_place_of_a_payload_is_recognised(scene):
-    with pytest.raises(InvalidGraph, match="'net_qnn.bin', as if a file's name had been embedded"):
+    with pytest.raises(InvalidGraph, match=r"'net_qnn\.bin', as if a file's name had been embedded"):
         scene.open(b"net_qnn.bin")
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from epctx_core.errors import InvalidArgument, InvalidGraph
-from epctx_core.plugin import Compatibility
 from epctx_sim_sdk.versions import (
     SDK_VERSION,
     Relation,
@@ -17,6 +14,9 @@ from epctx_sim_sdk.versions import (
     runtime_version,
     write_info,
 )
+
+from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.plugin import Compatibility
 
 RULES = {
     ("sdk", Relation.NEWER): Compatibility.EP_UNSUPPORTED,

@@ -72,7 +72,9 @@ class ContextLoader:
 
     def _load_one(self, node: ContextNode) -> CompiledPartition:
         container, entry = self._find(node)
-        self._judge({**container.tables.made_by, **_claims(node)}, node, "the node")
+        claims, made_by = _claims(node), container.tables.made_by
+        if not claims.items() <= made_by.items():
+            self._judge({**made_by, **claims}, node, "the node")
         _check_boundary(node, container, entry)
         try:
             return self._device.load(container, entry)
@@ -104,7 +106,7 @@ class ContextLoader:
             f" graphs found: {shown or 'none'}.",
             node=node.name,
             ep=settings.EP,
-            hint="The context model and its binary belong to different compilations; compile the model again.",
+            hint="The context model and its binary belong to different compilations; compile again.",
         )
 
 

@@ -41,7 +41,7 @@ class Operator:
         inputs: position to element types, for indices, shapes, conditions and scales.
         outputs: the same for results.
         constant: positions of inputs that must be constants.
-        used_outputs: how many results may be asked for.
+        used_outputs: how many results may be read; further ones may be named.
         ranks: the ranks of the first input.
         rule: a further condition; returns the reason to refuse, or None.
     """
@@ -98,7 +98,8 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
     **_each("Conv ConvTranspose", Operator(types=FLOAT, ranks=_IMAGE)),
     **_each("Gemm", Operator(types=FLOAT, ranks=range(2, 3))),
     **_each("MatMul", Operator(types=FLOAT, ranks=range(1, MAX_RANK + 1))),
-    **_each("LSTM", Operator(types=FLOAT, constant=(1, 2, 3), used_outputs=3, rule=conditions.lstm)),
+    **_each("LSTM", Operator(types=FLOAT, inputs={4: INT32}, constant=(1, 2, 3), used_outputs=3,
+                             rule=conditions.lstm)),
     **_each("AveragePool GlobalAveragePool GlobalMaxPool", Operator(types=FLOAT, ranks=_IMAGE)),
     **_each("MaxPool", Operator(types=FLOAT | BYTE, ranks=_IMAGE)),
     **_each("BatchNormalization",
@@ -142,7 +143,8 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
 
     # what ONNX Runtime's optimisers remove before the real EP is asked
     **_each("Identity", Operator(types=MOVABLE)),
-    **_each("Dropout", Operator(types=FLOAT, inputs={2: BOOL}, constant=(1, 2), rule=conditions.inference_only)),
+    **_each("Dropout",
+            Operator(types=FLOAT, inputs={2: BOOL}, constant=(1, 2), rule=conditions.inference_only)),
     **_each("Constant", Operator(types=CASTABLE)),
 }
 # fmt: on
@@ -160,7 +162,8 @@ class Support:
 
     def __init__(self, graph: GraphView, *, offload_io: bool = False) -> None:
         self._graph = graph
-        self._borders = {value.name for value in (*graph.inputs, *graph.outputs)} if offload_io else set()
+        self._results = {value.name for value in graph.outputs}
+        self._borders = self._results.union(value.name for value in graph.inputs) if offload_io else set()
         self._known: dict[int, str | None] = {}
 
     def __call__(self, node: NodeView) -> bool | str:
@@ -187,7 +190,7 @@ class Support:
 
     def _misfit(self, node: NodeView, operator: Operator) -> str | None:
         """Check values against the table's line, cheapest test first."""
-        if sum(map(bool, node.outputs)) > operator.used_outputs:
+        if any(map(self._is_read, node.outputs[operator.used_outputs :])):
             return f"{node.op_type}: QNN gives only {operator.used_outputs} of its results"
         borders = self._borders and self._borders.intersection((*node.inputs[:1], *node.outputs[:1]))
         if borders and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -196,13 +199,17 @@ class Support:
             given = node.inputs[position] if position < len(node.inputs) else ""
             if given and not conditions.is_constant(self._graph, given):
                 return f"{node.op_type}: QNN needs input {position} to be a constant"
-        for names, special in ((node.inputs, operator.inputs), (node.outputs, operator.outputs)):
+        results = node.outputs[: operator.used_outputs]
+        for names, special in ((node.inputs, operator.inputs), (results, operator.outputs)):
             for position, name in enumerate(names):
                 allowed = special.get(position, operator.types)
                 reason = self._bad_value(node, name, allowed) if name else None
                 if reason:
                     return reason
         return self._bad_rank(node, operator)
+
+    def _is_read(self, name: str) -> bool:
+        return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
 
     def _bad_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
         value = self._graph.value(name)

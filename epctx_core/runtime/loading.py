@@ -1,0 +1,110 @@
+"""Loading: a context model's EPContext nodes become steps, each by the EP that its source names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.compile.pipeline import check_compiled
+from epctx_core.context.manifest import read_manifest
+from epctx_core.context.naming import is_folder_name
+from epctx_core.context.paths import ModelFolder
+from epctx_core.context.reader import PayloadReader, plugin_nodes
+from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.plugin import Purpose
+from epctx_core.publish import interrupted_copies
+from epctx_core.runtime.steps import PreparedStep, context_step
+
+if TYPE_CHECKING:
+    from epctx_core.compile.providers import ProviderSession
+    from epctx_core.compile.source import OpenModel
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.options import SessionOptions
+
+
+def load_context_nodes(
+    model: OpenModel,
+    nodes: Mapping[str, Sequence[ContextNodeRecord]],
+    providers: ProviderSession,
+    session: SessionOptions,
+) -> dict[int, PreparedStep]:
+    """Have each EP load its nodes.
+
+    Args:
+        model: the context model.
+        nodes: EP type to its nodes.
+        providers: the live EPs.
+        session: the session's options.
+
+    Returns:
+        A node's place in the graph to its step.
+
+    Raises:
+        InvalidGraph: a payload is missing or wrong.
+        PluginError: an EP failed or broke the contract.
+    """
+    steps: dict[int, PreparedStep] = {}
+    if not nodes:
+        return steps
+    folder = context_folder(model, session.config().context_file_path)
+    manifest = read_manifest(model.source.proto)
+    for ep, records in nodes.items():
+        session.cancellation.raise_if_requested()
+        by_name = _by_name(records)
+        views = plugin_nodes(records, model.types, ep)
+        reader = PayloadReader(
+            by_name,
+            folder=folder,
+            manifest=manifest,
+            other_copies=lambda name: interrupted_copies(folder.folder, name) if folder else (),
+            scratch=providers.scratch,
+        )
+        loaded = providers.instances.call(ep, "load_context", nodes=views, reader=reader)
+        check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
+        for view, runnable in zip(views, loaded, strict=True):
+            record = by_name[view.name]
+            steps[record.index] = context_step(record, ep, runnable)
+    return steps
+
+
+def context_folder(model: OpenModel, option: str | None) -> ModelFolder | None:
+    """Return where context binaries lie: the folder of `ep.context_file_path`, else the model's.
+
+    None for a model from bytes that needs none.
+
+    Raises:
+        InvalidArgument: a model from bytes that names files, without the option.
+    """
+    path = model.source.path
+    if option is not None:
+        return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
+    if path is not None:
+        return ModelFolder(path.parent, path)
+    for node in model.context_nodes:
+        if node.main_context and node.file_name is not None:
+            raise InvalidArgument(
+                f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
+                f"in the file {node.file_name!r}.",
+                node=node.name,
+                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
+            )
+    return None
+
+
+def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:
+    """Return records by their names, by which EPs speak of them.
+
+    Raises:
+        InvalidGraph: two have the same.
+    """
+    by_name: dict[str, ContextNodeRecord] = {}
+    for record in records:
+        if record.name in by_name:
+            raise InvalidGraph(
+                f"two EPContext nodes are called {record.name!r}.",
+                node=record.name,
+                hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
+            )
+        by_name[record.name] = record
+    return by_name
