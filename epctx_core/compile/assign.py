@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.node import BOUNDARY_TYPES
-from epctx_core.errors import PluginError
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import GraphSlice
 from epctx_core.kernels import RegistryLookup
 from epctx_core.plugin import ComputeCapability, KernelDef, Refusal
+from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
+    from epctx_core.errors import PluginError
     from epctx_core.graph.index import GraphIndex
     from epctx_core.registry.instances import ProviderInstances
 
@@ -170,15 +171,7 @@ class _Claims:
 
     def broken(self, what: str) -> PluginError:
         """Return the error for an answer that breaks the contract."""
-        record = self._record
-        return PluginError(
-            f"{self.ep} ({record.distribution} {record.version}) {what} in get_capability.",
-            ep=self.ep,
-            hook="get_capability",
-            distribution=record.distribution,
-            version=record.version,
-            hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
-        )
+        return contract_broken(self._record, "get_capability", what)
 
     def _claim(self, nodes: Any) -> list[int]:
         indices = self._indices(nodes)

@@ -145,6 +145,7 @@ class ModelCompiler:
             model=model.identity,
             session=self._session,
             engine=CpuEngine(EnginePolicy()),
+            registry=self._registry,
             progress=self._progress,
         )
         check_can_export(providers)

@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import onnx
+
 from epctx_core.context.compatibility import PREFIX, set_metadata
 from epctx_core.context.manifest import KEY, Manifest, PayloadEntry
 from epctx_core.context.node import DOMAIN, OPSET_VERSION, make_context_node
 from epctx_core.context.payload import PayloadSet, PayloadWriter
-from epctx_core.errors import NotImplementedByProvider, PluginError
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.splice import splice
-from epctx_core.plugin import EPContextNode
+from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
-from epctx_core.plugin.types import CORE_ATTRIBUTES
+from epctx_core.registry.guard import blame, contract_broken
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
+    from epctx_core.errors import PluginError
     from epctx_core.graph.subgraph import GraphPartition
 
 
@@ -167,6 +170,13 @@ class _Descriptions:
         owned = CORE_ATTRIBUTES & node.attributes.keys()
         if owned:
             raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes")
+        for key, value in node.attributes.items():
+            try:
+                onnx.helper.make_attribute(key, value)
+            except (TypeError, ValueError) as error:
+                raise self._broken(
+                    f"set {key!r} to a value that no ONNX attribute holds ({error})"
+                ) from error
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")
         known = {id(writer) for writer in self._payloads.writers}
@@ -174,15 +184,7 @@ class _Descriptions:
             raise self._broken("gave a payload that did not come from this call's writer")
 
     def _broken(self, what: str) -> PluginError:
-        record = self._choice.record
-        return PluginError(
-            f"{self._choice.name} ({record.distribution} {record.version}) {what} in get_ep_context_nodes.",
-            ep=self._choice.name,
-            hook="get_ep_context_nodes",
-            distribution=record.distribution,
-            version=record.version,
-            hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
-        )
+        return contract_broken(self._choice.record, "get_ep_context_nodes", what)
 
 
 def _add_metadata(
@@ -205,7 +207,12 @@ def _add_metadata(
             "plugin_api": choice.cls.api_version,
             "options": options_fingerprint(choice),
         }
-        info = choice.cls.get_compatibility_info(partitions, choice.options)
+        with blame(choice.record, "get_compatibility_info"):
+            info = choice.cls.get_compatibility_info(partitions, choice.options)
+        if not isinstance(info, str):
+            raise contract_broken(
+                choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
+            )
         if info:
             set_metadata(proto, PREFIX + ep, info)
     manifest = Manifest(source_digest=model.source.digest, providers=facts, payloads=entries)

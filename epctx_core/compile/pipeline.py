@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from epctx_core.compile.assign import Assignment, assign
 from epctx_core.compile.emit import ContextModel, make_context_model
 from epctx_core.compile.report import OutputFile, Stopwatch
-from epctx_core.errors import Fail, PluginError
+from epctx_core.errors import Fail
 from epctx_core.plugin import CompiledPartition, Purpose
 from epctx_core.publish import Publication
+from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
     from epctx_core.compile.destination import Destination
@@ -97,14 +98,7 @@ def check_compiled(
             elif item.run is None and purpose is not Purpose.EXPORT:
                 what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
     if what is not None:
-        raise PluginError(
-            f"{ep} ({record.distribution} {record.version}) {what} in {hook}.",
-            ep=ep,
-            hook=hook,
-            distribution=record.distribution,
-            version=record.version,
-            hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
-        )
+        raise contract_broken(record, hook, what)
 
 
 def write_context_model(

@@ -105,16 +105,17 @@ class ProviderSession:
         model: ModelIdentity,
         session: SessionOptions,
         engine: CpuEngine,
+        registry: Registry,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """Make the instances.
 
         Raises:
             NotImplementedByProvider: an EP says that this machine lacks what the purpose needs.
-            PluginError: an EP's constructor raised.
+            PluginError: an EP's constructor or its `availability` raised.
         """
         for choice in choices:
-            _check_availability(choice, purpose)
+            _check_availability(choice, purpose, registry)
             workspace = PrivateWorkspace()
             self._workspaces.append(workspace)
             context = ProviderContext(
@@ -150,8 +151,8 @@ class ProviderSession:
             self._stack.close()
 
 
-def _check_availability(choice: ProviderChoice, purpose: Purpose) -> None:
-    available = choice.cls.availability(purpose)
+def _check_availability(choice: ProviderChoice, purpose: Purpose, registry: Registry) -> None:
+    available = registry.availability(choice.record, purpose)
     if not available.available:
         raise NotImplementedByProvider(
             f"{choice.name} cannot {purpose.value} on this machine: {available.reason or 'it gives no reason'}.",

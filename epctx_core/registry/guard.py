@@ -64,6 +64,22 @@ def _complete(error: EpctxError, record: PluginRecord, hook: str) -> None:
         error.version = error.version or record.version
 
 
+def contract_broken(record: PluginRecord, hook: str, what: str) -> PluginError:
+    """Return the error for an answer that is not what the contract asks for.
+
+    Args:
+        record: whose answer.
+        hook: to which hook.
+        what: completes "the plugin ... in <hook>", such as `gave 2 results for 3 partitions`.
+    """
+    return plugin_error(
+        f"{record.label} {what} in {hook}.",
+        record,
+        hook=hook,
+        hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
+    )
+
+
 def plugin_error(
     message: str, record: PluginRecord, *, hook: str | None = None, hint: str | None = None
 ) -> PluginError:

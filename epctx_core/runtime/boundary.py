@@ -116,7 +116,10 @@ def _checked(argument: NodeArg, value: Any) -> Any:
     wanted = argument.tensor_type
     if wanted.dtype is None:
         return value
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"the input {argument.name!r} is no array: {error}.") from error
     if array.dtype != wanted.dtype and not _is_text(array, wanted):
         raise InvalidArgument(
             f"the input {argument.name!r} is {array.dtype}; the model takes {wanted.dtype}.",

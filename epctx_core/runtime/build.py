@@ -119,6 +119,7 @@ class _Builder:
     ) -> None:
         self._model = model
         self._session = session
+        self._registry = registry
         self._config: SessionConfig = session.config()
         self._routing = Routing(model.context_nodes, requested, session, registry)
         self._providers = ProviderSession()
@@ -150,6 +151,7 @@ class _Builder:
             model=self._model.identity,
             session=self._session,
             engine=self._engine,
+            registry=self._registry,
         )
         destination = self._destination()
         # An EP whose nodes are in the model decided what it takes when the model was compiled.

@@ -107,7 +107,7 @@ class Plan:
                     values[slot] = result
             except EpctxError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _step_failed(step.spec, error) from error
             for slot in step.frees:
                 values[slot] = None
@@ -130,7 +130,7 @@ def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[i
     return planned
 
 
-def _step_failed(spec: StepSpec, error: Exception) -> RuntimeException:
+def _step_failed(spec: StepSpec, error: BaseException) -> RuntimeException:
     return RuntimeException(
         f"{spec.ep} failed while it ran {spec.name!r}: {error}",
         node=spec.name,

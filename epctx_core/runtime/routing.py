@@ -9,6 +9,7 @@ from epctx_core.compile.providers import ProviderChoice, choose_provider, choose
 from epctx_core.context.compatibility import compatibility_info
 from epctx_core.errors import Fail, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import Compatibility
+from epctx_core.registry.guard import blame
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -87,7 +88,8 @@ def check_compatibility(model: ModelProto, routing: Routing, *, fail_on_suboptim
     for choice in routing.choices:
         if choice.name not in infos or choice.name not in routing.nodes:
             continue
-        verdict = choice.cls.validate_compatibility(infos[choice.name], choice.options)
+        with blame(choice.record, "validate_compatibility"):
+            verdict = choice.cls.validate_compatibility(infos[choice.name], choice.options)
         said = f"the model was compiled for {infos[choice.name]!r}"
         if verdict == Compatibility.EP_UNSUPPORTED:
             raise InvalidGraph(

@@ -77,7 +77,7 @@ class InferenceSession:
         """Run the model; callable from many threads.
 
         Args:
-            output_names: the outputs wanted, None for all in the model's order.
+            output_names: the outputs wanted, None or none named for all in the model's order.
             input_feed: name to array.
             run_options: `terminate` stops between two steps.
 
@@ -93,24 +93,22 @@ class InferenceSession:
             state = self._state
             if state is None or self._closed:
                 raise RuntimeException("the session is closed.")
+            wanted = self._places(output_names) if output_names else None
             feeds = ordered_feeds(self._inputs, self._defaults, input_feed)
             results = state.run(feeds, run_options)
-            if output_names is None:
-                return results
-            return self._selected(output_names, results)
+            return results if wanted is None else [results[place] for place in wanted]
         finally:
             self._running.pop()
 
-    def _selected(self, names: Sequence[str], results: Sequence[Any]) -> list[Any]:
+    def _places(self, names: Sequence[str]) -> list[int]:
         known = [output.name for output in self._outputs]
-        by_name = dict(zip(known, results, strict=True))
         for name in names:
-            if name not in by_name:
+            if name not in known:
                 raise InvalidArgument(
-                    f"the model has no output {name!r}.{suggestion(name, known)}",
+                    f"the model has no output {name!r}.{suggestion(str(name), known)}",
                     hint=f"Its outputs: {', '.join(known)}.",
                 )
-        return [by_name[name] for name in names]
+        return [known.index(name) for name in names]
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that must be given, in the model's order."""

@@ -95,7 +95,7 @@ def _maybe_failing() -> Iterator[None]:
     try:
         yield
     except Fail as failure:
-        assert failure.hint  # noqa: PT017
+        assert failure.hint
 
 
 def test_the_error_says_what_is_left_when_even_taking_back_fails(scenes: ModuleType, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_can_not_be_finished_stays_for_a_later_attempt(scenes: ModuleType, 
             with scenes.failing_call(n, errno.EIO, for_ever=True):
                 finish_interrupted(tmp_path)
         except EpctxError as failure:
-            assert isinstance(failure, Fail)  # noqa: PT017
+            assert isinstance(failure, Fail)
         else:
             finished = True
         for model in scenes.MODELS:
