@@ -21,6 +21,7 @@ object and why; `hint` says what to do next and is printed below the message.
 from __future__ import annotations
 
 from enum import IntEnum
+from errno import ENOENT
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -90,9 +91,22 @@ class InvalidArgument(EpctxError, ValueError):
 
 
 class NoSuchFile(EpctxError, FileNotFoundError):
-    """A path that the caller gave does not exist."""
+    """A path that the caller gave does not exist. `errno` and `filename` are set as in any OSError."""
 
     code = ErrorCode.NO_SUCHFILE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        ep: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, node=node, ep=ep, path=path, hint=hint)
+        self.errno = ENOENT
+        self.filename = path
 
 
 class RuntimeException(EpctxError):

@@ -152,6 +152,10 @@ class CancellationFlag:
         """Whether the host has asked for the work to stop."""
         return self._event.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until the host asks for the work to stop, at most so long; return whether it did."""
+        return self._event.wait(seconds)
+
     def raise_if_requested(self) -> None:
         """Raise ModelLoadCanceled if the host has asked for the work to stop."""
         if self._event.is_set():

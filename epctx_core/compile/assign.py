@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
+from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.graph.view import GraphSlice
 from epctx_core.kernels import RegistryLookup
 from epctx_core.plugin import ComputeCapability, KernelDef, Refusal
 from epctx_core.registry.guard import contract_broken

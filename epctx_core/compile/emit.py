@@ -12,9 +12,9 @@ import onnx
 
 from epctx_core.context.compatibility import PREFIX, set_metadata
 from epctx_core.context.manifest import KEY, Manifest, PayloadEntry
-from epctx_core.context.node import DOMAIN, OPSET_VERSION, make_context_node
+from epctx_core.context.node import DOMAIN, OPSET_VERSION, check_attribute, make_context_node
 from epctx_core.context.payload import PayloadSet, PayloadWriter
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.splice import splice
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
@@ -160,10 +160,15 @@ class _Descriptions:
                 + (f"; {missing[0].name} is missing" if missing else "")
             )
         ordered = [by_partition[id(p)] for p in self._partitions]
-        used = {id(node.payload) for node in ordered if node.payload is not None}
+        # A load finds payloads through their primaries alone.
+        found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
         for writer in self._payloads.writers:
-            if id(writer) not in used:
-                raise self._broken(f"wrote the payload {writer.name!r}, which no node carries")
+            if id(writer) not in found:
+                raise self._broken(
+                    f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
+                )
+        if not found:
+            raise self._broken("gave no node a payload, so that nothing could be loaded again")
         return ordered
 
     def _check_node(self, node: EPContextNode) -> None:
@@ -172,10 +177,10 @@ class _Descriptions:
             raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes")
         for key, value in node.attributes.items():
             try:
-                onnx.helper.make_attribute(key, value)
-            except (TypeError, ValueError) as error:
+                check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
+            except (TypeError, ValueError, InvalidGraph) as error:
                 raise self._broken(
-                    f"set {key!r} to a value that no ONNX attribute holds ({error})"
+                    f"set {key!r} to a value that the attribute cannot hold ({error})"
                 ) from error
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")

@@ -14,6 +14,7 @@ from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_core.plugin import ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.registry.guard import describe
 from epctx_core.registry.instances import ProviderInstances
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CPU_EP = "CPUExecutionProvider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
+_log = logging.getLogger("epctx.providers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +149,17 @@ class ProviderSession:
             self.instances.shutdown()
         finally:
             for workspace in self._workspaces:
-                workspace.close()
+                close_quietly(workspace.close, "what an EP kept in its workspace")
             self._stack.close()
+
+
+def close_quietly(close: Callable[[], None], what: str) -> None:
+    """Close something of a plugin's; what it raises is logged and keeps nothing else from being closed."""
+    try:
+        close()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others hold devices and memory too
+        _log.error("closing %s: %s", what, describe(error))
+        _log.debug("closing %s", what, exc_info=error)
 
 
 def _check_availability(choice: ProviderChoice, purpose: Purpose, registry: Registry) -> None:

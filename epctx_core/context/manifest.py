@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 KEY = "epctx.manifest"
 VERSION = 1
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Segment(NamedTuple):
@@ -152,7 +154,7 @@ def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:
     segments = []
     offset = 0
     for length, digest in data["segments"]:
-        if not isinstance(length, int) or length < 0 or not isinstance(digest, str):
+        if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
             raise ValueError("a segment is not a length and a digest")
         segments.append(Segment(offset, length, digest))
         offset += length

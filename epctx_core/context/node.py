@@ -7,7 +7,7 @@ are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -86,7 +86,14 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
     """
-    return [read_context_node(node, i) for i, node in enumerate(graph.node) if is_context_node(node)]
+    found: dict[str, ContextNodeRecord] = {}
+    for i, node in enumerate(graph.node):
+        if is_context_node(node):
+            record = read_context_node(node, i)
+            # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
+            name = record.name if record.name not in found else f"{record.name}#{i}"
+            found[name] = replace(record, name=name)
+    return list(found.values())
 
 
 def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
@@ -96,11 +103,11 @@ def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
     values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
     cache: bytes | None = None
     for attribute in node.attribute:
-        _check_type(name, attribute)
+        check_attribute(name, attribute)
         if attribute.name == "ep_cache_context":
             cache = attribute.s
         else:
-            values[attribute.name] = attribute_value(attribute)
+            values[attribute.name] = _decoded(name, attribute)
     if not node.output:
         raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
     return ContextNodeRecord(
@@ -117,7 +124,18 @@ def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
     )
 
 
-def _check_type(name: str, attribute: AttributeProto) -> None:
+def _decoded(name: str, attribute: AttributeProto) -> Any:
+    try:
+        return attribute_value(attribute)
+    except (ValueError, TypeError) as error:
+        raise InvalidGraph(
+            f"EPContext node {name!r} has the attribute {attribute.name!r}, which cannot be read: {error}.",
+            node=name,
+        ) from error
+
+
+def check_attribute(name: str, attribute: AttributeProto) -> None:
+    """Raise InvalidGraph if an attribute of the operator has another type than the operator says."""
     wanted = (
         AttributeProto.INT
         if attribute.name in _INTEGERS

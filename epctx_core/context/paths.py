@@ -79,11 +79,10 @@ class ModelFolder:
             raise InvalidGraph(
                 f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=real
             ) from error
-        file = OpenedFile(descriptor, real)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.path.realpath(root / relative) != real:
-            file.close()
+            os.close(descriptor)
             raise InvalidGraph(f"{owner} {relative!r}, which is not a regular file.", node=node, path=real)
-        return file
+        return OpenedFile(descriptor, real)
 
 
 class OpenedFile(io.FileIO):

@@ -40,7 +40,9 @@ class PayloadWriter:
     def write(self, buffer: bytes | bytearray | memoryview) -> int:
         """Append bytes; return the offset of the first."""
         offset = self.size
-        view = memoryview(buffer).cast("B")
+        whole = memoryview(buffer)
+        # An empty array has a shape that cannot be cast.
+        view = whole.cast("B") if whole.nbytes else memoryview(b"")
         for start in range(0, len(view), CHUNK):
             piece = view[start : start + CHUNK]
             self._digest(piece)

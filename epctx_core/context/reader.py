@@ -111,8 +111,10 @@ class PayloadReader:
 
     def _embedded(self, record: ContextNodeRecord) -> LoadedPayload:
         if not record.cache:
+            wanted = "payload" if record.embed_mode else "file name"
             raise InvalidGraph(
-                f"EPContext node {record.name!r} has main_context=1 and embed_mode=1 but no payload in ep_cache_context.",
+                f"EPContext node {record.name!r} has main_context=1 and embed_mode={int(record.embed_mode)} "
+                f"but no {wanted} in ep_cache_context.",
                 node=record.name,
                 hint="Compile the model again.",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -31,7 +32,10 @@ def models_naming(folder: Path, binary: str) -> Iterator[Path]:
 def names_binary(path: Path, binary: str) -> bool:
     """Whether a model has an EPContext node whose payload is in `binary`."""
     model = ModelProto.FromString(path.read_bytes())
-    return any(record.file_name == binary for record in read_context_nodes(model.graph))
+    return any(
+        record.file_name is not None and os.path.normpath(record.file_name) == binary
+        for record in read_context_nodes(model.graph)
+    )
 
 
 def _mentions(path: Path, text: bytes) -> bool:

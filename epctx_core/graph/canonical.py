@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
+from collections.abc import MutableMapping
+from itertools import count
 from typing import TYPE_CHECKING
 
+from onnx import AttributeProto, TensorProto
+
+from epctx_core.graph.functions import used_functions
+from epctx_core.graph.index import bodies
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onnx import GraphProto, NodeProto, SparseTensorProto
 
     from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import ValueInfo
@@ -24,36 +34,129 @@ def partition_digest(
     That is: operators, domains, versions, attributes, how values connect (by number, not by name),
     types of the boundary, and the weights' types, shapes and bytes. Neither names nor options.
     """
-    numbers: dict[str, int] = {"": -1}
-
-    def number(name: str) -> int:
-        return numbers.setdefault(name, len(numbers) - 1)
-
-    def described(side: str, values: Sequence[ValueInfo]) -> list[bytes]:
-        return [f"{side} {number(v.name)} {v.type.elem_type} {v.shape}".encode() for v in values]
-
-    parts = described("in", inputs)
+    form = _CanonicalForm(graph.opset_imports)
+    for value in inputs:
+        form.add(f"in {form.number(value.name)} {value.type.elem_type} {value.shape}")
+    special = _special_initializers(graph, nodes)
     for index in nodes:
-        node = graph.nodes[index]
-        names = graph.inputs[index]
-        for name in names:
-            if name not in numbers and name in graph.weights:
+        for name in graph.inputs[index]:
+            if name in form.numbers:
+                continue
+            if name in graph.weights:
                 weight = graph.weights[name]
-                parts.append(
-                    f"weight {number(name)} {weight.elem_type} {weight.shape} {weight_digest(name)}".encode()
+                form.add(
+                    f"weight {form.number(name)} {weight.elem_type} {weight.shape} {weight_digest(name)}"
                 )
-        version = graph.opset_imports.get("" if node.domain == "ai.onnx" else node.domain, 1)
-        reads = [number(name) for name in names]
-        makes = [number(name) for name in graph.outputs[index]]
-        parts.append(f"node {node.domain} {node.op_type} {version} {reads} {makes}".encode())
-        parts.extend(
-            attribute.SerializeToString(deterministic=True)
-            for attribute in sorted(node.attribute, key=lambda a: a.name)
-        )
-    parts += described("out", outputs)
-    sha = hashlib.sha256()
-    for part in parts:
-        # The length in front keeps two neighbouring parts from being read as one.
-        sha.update(len(part).to_bytes(8, "little"))
-        sha.update(part)
-    return sha.hexdigest()
+            elif name in special:
+                form.add(f"constant {form.number(name)}")
+                form.add(special[name])
+        form.add_node(graph.nodes[index], graph.inputs[index])
+    for value in outputs:
+        form.add(f"out {form.number(value.name)} {value.type.elem_type} {value.shape}")
+    for function in used_functions((graph.nodes[i] for i in nodes), graph.functions):
+        form.add(function.SerializeToString(deterministic=True))
+    return form.digest()
+
+
+class _CanonicalForm:
+    """The parts that are digested, with numbers in place of names."""
+
+    def __init__(self, opset_imports: Mapping[str, int]) -> None:
+        self._opset_imports = opset_imports
+        self._sha = hashlib.sha256()
+        self._next = count()
+        self.numbers: MutableMapping[str, int] = {"": -1}
+
+    def digest(self) -> str:
+        """Return the digest (hex) of what was added."""
+        return self._sha.hexdigest()
+
+    def number(self, name: str) -> int:
+        """Return a value's number."""
+        if name not in self.numbers:
+            self.numbers[name] = next(self._next)
+        return self.numbers[name]
+
+    def add(self, part: str | bytes) -> None:
+        """Add one part; the length in front keeps two neighbours from being read as one."""
+        data = part.encode() if isinstance(part, str) else part
+        self._sha.update(len(data).to_bytes(8, "little"))
+        self._sha.update(data)
+
+    def add_node(self, node: NodeProto, inputs: Sequence[str]) -> None:
+        """Add a node; `inputs` holds also what its bodies read from outside."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        version = self._opset_imports.get(domain, 1)
+        reads = [self.number(name) for name in inputs]
+        makes = [self.number(name) for name in node.output]
+        self.add(f"node {domain} {node.op_type} {node.overload} {version} {reads} {makes}")
+        for attribute in sorted(node.attribute, key=lambda a: a.name):
+            self.add(_attribute_bytes(attribute))
+        for body in bodies(node):
+            self._add_body(body)
+
+    def _add_body(self, body: GraphProto) -> None:
+        outside = self.numbers
+        # Bodies side by side may use one name for different values.
+        self.numbers = ChainMap({}, outside)
+        for value in body.input:
+            self.add(f"body in {self.number(value.name)}")
+            self.add(value.type.SerializeToString(deterministic=True))
+        for tensor in body.initializer:
+            self.add(f"constant {self.number(tensor.name)}")
+            self.add(_tensor_bytes(tensor))
+        for sparse in body.sparse_initializer:
+            self.add(f"constant {self.number(sparse.values.name)}")
+            self.add(_sparse_bytes(sparse))
+        for node in body.node:
+            self.add_node(node, node.input)
+        self.add(f"body out {[self.number(value.name) for value in body.output]}")
+        self.numbers = outside
+
+
+def _special_initializers(graph: GraphIndex, nodes: Sequence[int]) -> dict[str, bytes]:
+    """Return the content of the string and sparse initializers that nodes read: these are no weights."""
+    special = graph.constants - graph.weights.keys()
+    read = {name for i in nodes for name in graph.inputs[i] if name in special} if special else set()
+    if not read:
+        return {}
+    proto = graph.graph
+    return {
+        **{t.name: _tensor_bytes(t) for t in proto.initializer if t.name in read},
+        **{t.values.name: _sparse_bytes(t) for t in proto.sparse_initializer if t.values.name in read},
+    }
+
+
+def _attribute_bytes(attribute: AttributeProto) -> bytes:
+    copy = AttributeProto()
+    copy.CopyFrom(attribute)
+    copy.ClearField("doc_string")
+    # Bodies are added part by part, without their names.
+    copy.ClearField("g")
+    copy.ClearField("graphs")
+    for tensor in (*([copy.t] if copy.HasField("t") else []), *copy.tensors):
+        _clear_names(tensor)
+    data: bytes = copy.SerializeToString(deterministic=True)
+    return data
+
+
+def _tensor_bytes(tensor: TensorProto) -> bytes:
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    _clear_names(copy)
+    data: bytes = copy.SerializeToString(deterministic=True)
+    return data
+
+
+def _sparse_bytes(sparse: SparseTensorProto) -> bytes:
+    copy = type(sparse)()
+    copy.CopyFrom(sparse)
+    _clear_names(copy.values)
+    _clear_names(copy.indices)
+    data: bytes = copy.SerializeToString(deterministic=True)
+    return data
+
+
+def _clear_names(tensor: TensorProto) -> None:
+    for field in ("name", "doc_string", "metadata_props"):
+        tensor.ClearField(field)

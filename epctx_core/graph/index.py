@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from epctx_core.errors import InvalidGraph
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from onnx import FunctionProto
 
     from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.weights import Weight
@@ -29,6 +34,10 @@ class GraphIndex:
         explicit_inputs: the inputs without those.
         producer: value name to node index.
         constants: names of initializers that nobody can override.
+        functions: those that the model defines for itself.
+
+    Raises:
+        InvalidGraph: a name that is not UTF-8.
     """
 
     def __init__(
@@ -39,12 +48,14 @@ class GraphIndex:
         weights: Mapping[str, Weight],
         opset_imports: Mapping[str, int],
         ir_version: int,
+        functions: Sequence[FunctionProto] = (),
     ) -> None:
         self.graph = graph
         self.types = types
         self.weights = weights
         self.opset_imports = opset_imports
         self.ir_version = ir_version
+        self.functions = functions
         self.nodes: list[NodeProto] = list(graph.node)
         self.explicit_inputs: list[Sequence[str]] = [tuple(n.input) for n in self.nodes]
         self.outputs: list[Sequence[str]] = [tuple(n.output) for n in self.nodes]
@@ -54,6 +65,7 @@ class GraphIndex:
         }
         input_names = {value.name for value in graph.input}
         initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+        _check_text(self.producer, initializers, input_names, (node.name for node in self.nodes))
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
         self.constants = initializers - input_names if ir_version >= 4 else initializers  # noqa: PLR2004
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
@@ -80,8 +92,22 @@ class GraphIndex:
         consumers: dict[str, list[int]] = {}
         for i, names in enumerate(self.inputs):
             for name in names:
-                consumers.setdefault(name, []).append(i)
+                if name:
+                    consumers.setdefault(name, []).append(i)
         return consumers
+
+
+def _check_text(*names: Iterable[str]) -> None:
+    """Raise InvalidGraph for a name that is not UTF-8: the protobuf library gives such a one as bytes."""
+    found = list(chain(*names))
+    try:
+        "".join(found)
+    except TypeError:
+        wrong = next(name for name in found if not isinstance(name, str))
+        raise InvalidGraph(
+            f"the model has the name {wrong!r}, which is not UTF-8.",
+            hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+        ) from None
 
 
 _BODIES: set[str] = set()

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin.views import Dimension
 
 
+_TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
+
+
 class TypeTable:
     """Value name to type; equal types are one object."""
 
@@ -63,17 +66,31 @@ def infer_types(proto: ModelProto) -> TypeTable:
     """Infer the types of a model's values; what the model itself declares wins.
 
     Raises:
-        InvalidGraph: the model's own types contradict each other.
+        InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
+            takes what a model declares for a hint.
     """
+    probe = structure(proto)
     try:
-        inferred = onnx.shape_inference.infer_shapes(structure(proto), data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
+        inferred = onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        text = " ".join(str(error).split())
+        if any(sign in text for sign in _TYPES_CONTRADICT):
+            raise InvalidGraph(f"type inference refuses the model: {text}") from error
+        inferred = _infer_leniently(probe)
+    except (ValueError, RuntimeError):
+        inferred = _infer_leniently(probe)
     table = TypeTable()
     _collect(inferred.graph, table)
     for tensor in proto.graph.initializer:
         table.add(tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
     return table
+
+
+def _infer_leniently(proto: ModelProto) -> ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
 
 
 def _collect(graph: GraphProto, table: TypeTable) -> None:

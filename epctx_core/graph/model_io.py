@@ -71,7 +71,7 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
     path = Path(model)
     try:
         return path.read_bytes(), path
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
     except IsADirectoryError:
         raise InvalidArgument(f"{str(path)!r} is a folder, not a model file.", path=path) from None
@@ -117,7 +117,8 @@ def check_model(source: SourceModel) -> None:
     """
     try:
         onnx.checker.check_model(structure(source.proto))
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, ValueError) as error:
+        # A ValueError where the checker's own words hold a name that is no UTF-8.
         text = " ".join(str(error).split())
         raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
 

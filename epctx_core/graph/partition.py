@@ -77,6 +77,8 @@ class Partitioner:
         """
         if not units:
             return []
+        if not self._taken and all(len(unit) == 1 for unit in units):
+            return self._group_nodes(units)
         graph = _UnitGraph(self._predecessors, [*units, *self._taken])
         try:
             order = graph.order()
@@ -94,6 +96,19 @@ class Partitioner:
             if claimed[place]:
                 merged.setdefault(keys[place], []).extend(units[unit])
         return sorted(sorted(group) for group in merged.values())
+
+    def _group_nodes(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Group where every unit is one node: nodes are in topological order already."""
+        claimed = [False] * len(self._predecessors)
+        for unit in units:
+            claimed[unit[0]] = True
+        keys = level_keys(self._predecessors, claimed)
+        shift_late(self._predecessors, keys)
+        merged: dict[int, list[int]] = {}
+        for node, key in enumerate(keys):
+            if claimed[node]:
+                merged.setdefault(key, []).append(node)
+        return sorted(merged.values())
 
     def execution_order(self) -> list[list[int]]:
         """Return all taken groups and all other nodes (as groups of one) in an order that can be run.

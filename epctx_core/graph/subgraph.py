@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,14 @@ import onnx
 from onnx import ModelProto
 
 from epctx_core.graph.canonical import partition_digest
+from epctx_core.graph.functions import used_functions
 from epctx_core.graph.view import Node
-from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor
+from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
+    import os
+
     from epctx_core.graph.index import GraphIndex
 
 DIGEST_DIGITS = 16
@@ -35,6 +39,9 @@ class Subgraph:
         self.node_indices = nodes
         self.keeps_initializers = keep_initializers
         self.input_names, self.weight_names, self.output_names = _boundary(graph, nodes, keep_initializers)
+        self.kept_names = (
+            tuple(n for n in self.input_names if n in graph.constants) if keep_initializers else ()
+        )
 
     def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
         return tuple(ValueInfo(name, self.graph.types.get(name)) for name in names)
@@ -56,12 +63,17 @@ class Subgraph:
 
     @property
     def weights(self) -> Mapping[str, Weight]:
-        """The initializers that the nodes read, by name."""
+        """The initializers that the nodes read, by name; also those kept as inputs."""
         known = self.graph.weights
-        return MappingProxyType({name: known[name] for name in self.weight_names if name in known})
+        names = (*self.weight_names, *self.kept_names)
+        return MappingProxyType({name: known[name] for name in names if name in known})
 
-    def model(self) -> ModelProto:
-        """Return a model of these nodes; weights above 1 KiB stand in it as external tensors without data."""
+    def value(self, name: str) -> ValueInfo:
+        """Return any value's type."""
+        return ValueInfo(name, self.graph.types.get(name))
+
+    def model(self, *, inline_weights: bool = False) -> ModelProto:
+        """Return a model of these nodes; see `epctx_core.plugin.Partition.model`."""
         model = ModelProto(ir_version=max(self.graph.ir_version, 4))
         for domain, version in self.graph.opset_imports.items():
             model.opset_import.add(domain=domain, version=version)
@@ -73,10 +85,24 @@ class Subgraph:
         for name in self.weight_names:
             weight = self.graph.weights.get(name)
             if weight is not None:
-                inline = weight.nbytes <= INLINE_LIMIT
+                inline = inline_weights or weight.nbytes <= INLINE_LIMIT
                 graph.initializer.append(weight.tensor_proto() if inline else detached_tensor(weight))
         self._add_special_initializers(graph)
+        model.functions.extend(used_functions(graph.node, self.graph.functions))
         return model
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write model and weights to files; see `epctx_core.plugin.Partition.save`."""
+        target = Path(path)
+        model = self.model()
+        weights = target.with_name(f"{target.stem}.weights")
+        with weights.open("wb") as file:
+            for tensor in model.graph.initializer:
+                if is_detached(tensor):
+                    place_externally(tensor, weights.name, file.tell())
+                    for chunk in self.weights[tensor.name].chunks():
+                        file.write(chunk)
+        target.write_bytes(model.SerializeToString())
 
     def _value_proto(self, name: str) -> onnx.ValueInfoProto:
         value = onnx.ValueInfoProto(name=name)

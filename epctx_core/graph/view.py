@@ -1,8 +1,8 @@
-"""What an EP sees: read-only views over the index. Implements the protocols of `epctx_core.plugin.views`."""
+"""A node as an EP sees it: read-only, over the index. Implements `epctx_core.plugin.NodeView`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, NodeProto
 
-from epctx_core.plugin import ValueInfo
-
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.partition import Partitioner
-    from epctx_core.graph.weights import Weight
-    from epctx_core.plugin import NodeView
 
 
 class Node:
@@ -75,9 +70,8 @@ class Node:
 
     def proto(self) -> NodeProto:
         """Return a copy of the node."""
-        copy = NodeProto()
-        copy.CopyFrom(self._graph.nodes[self.index])
-        return copy
+        node: NodeProto = _copy(self._graph.nodes[self.index])
+        return node
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
@@ -94,10 +88,14 @@ def attribute_value(attribute: AttributeProto) -> Any:
     if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):
         return value
     if hasattr(value, "CopyFrom"):
-        copy = type(value)()
-        copy.CopyFrom(value)
-        return copy
-    return list(value)
+        return _copy(value)
+    return [_copy(v) if hasattr(v, "CopyFrom") else v for v in value]
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 def _text(data: bytes) -> str | bytes:
@@ -105,55 +103,3 @@ def _text(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return data
-
-
-class GraphSlice:
-    """The nodes of a graph that no EP has taken yet; implements `GraphView`."""
-
-    def __init__(self, graph: GraphIndex, partitioner: Partitioner, taken: Sequence[bool]) -> None:
-        self._graph = graph
-        self._partitioner = partitioner
-        self.nodes = tuple(Node(graph, i) for i, owned in enumerate(taken) if not owned)
-        self.name = graph.graph.name
-
-    def node(self, index: int) -> Node:
-        """Return a node by its place in the graph."""
-        return Node(self._graph, index)
-
-    @property
-    def inputs(self) -> tuple[ValueInfo, ...]:
-        """Graph inputs that no initializer fills, in the model's order."""
-        return tuple(self.value(name) for name in self._graph.input_names)
-
-    @property
-    def outputs(self) -> tuple[ValueInfo, ...]:
-        """Graph outputs in the model's order."""
-        return tuple(self.value(name) for name in self._graph.output_names)
-
-    @property
-    def opset_imports(self) -> Mapping[str, int]:
-        """Domain to version."""
-        return MappingProxyType(dict(self._graph.opset_imports))
-
-    def value(self, name: str) -> ValueInfo:
-        """Return a value with its type."""
-        return ValueInfo(name, self._graph.types.get(name))
-
-    def initializer(self, name: str) -> Weight | None:
-        """Return the weight behind a name, or None (also for a default that the caller may override)."""
-        return self._graph.weights.get(name) if name in self._graph.constants else None
-
-    def producer(self, name: str) -> Node | None:
-        """Return the node that computes a value."""
-        index = self._graph.producer.get(name)
-        return None if index is None else Node(self._graph, index)
-
-    def consumers(self, name: str) -> Sequence[Node]:
-        """Return the nodes that read a value."""
-        return [Node(self._graph, i) for i in dict.fromkeys(self._graph.consumers.get(name, ()))]
-
-    def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
-        """Group nodes into the fewest convex partitions; see `Partitioner.group`."""
-        by_index = {node.index: node for node in nodes}
-        groups = self._partitioner.group([[index] for index in by_index])
-        return [[by_index[index] for index in group] for group in groups]

@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.index import bodies
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.plugin import Extent
 
@@ -45,6 +46,9 @@ DETACHED_LOCATION = "epctx-weight"
 
 INLINE_LIMIT = 1024
 """Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
+
+_LONGEST_NUMBER = 20
+"""Digits of the largest 64-bit number; Python refuses to read very long ones."""
 
 _BITS: dict[int, int] = {
     TensorProto.UINT4: 4, TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4,
@@ -134,9 +138,9 @@ class Weight:
 def detach_weights(graph: GraphProto, open_external: OpenExternal) -> dict[str, Weight]:
     """Take the initializers' bytes out of a graph.
 
-    Those above `INLINE_LIMIT` bytes and all external ones stand in the graph afterwards as external
-    tensors at `DETACHED_LOCATION`; small ones stay as they are. String tensors stay as they are and
-    are not weights.
+    Those above `INLINE_LIMIT` bytes stand in the graph afterwards as external tensors at
+    `DETACHED_LOCATION`; small ones are inline. String tensors stay as they are and are not weights.
+    External tensors elsewhere, such as in the bodies of If and Loop, are read into the graph.
 
     Args:
         graph: changed in place.
@@ -151,16 +155,49 @@ def detach_weights(graph: GraphProto, open_external: OpenExternal) -> dict[str, 
     files: dict[str, MappedFile] = {}
     weights: dict[str, Weight] = {}
     for tensor in graph.initializer:
-        if tensor.data_type == TensorProto.STRING:
+        if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
             continue
         weight = _weight_of(tensor, files, open_external)
         weights[tensor.name] = weight
-        if tensor.data_location == TensorProto.EXTERNAL or weight.nbytes > INLINE_LIMIT:
-            if weight.nbytes <= INLINE_LIMIT:
-                tensor.CopyFrom(weight.tensor_proto())
-            else:
-                tensor.CopyFrom(detached_tensor(weight))
+        if weight.nbytes > INLINE_LIMIT:
+            _replace_data(tensor, detached_tensor(weight))
+        elif is_detached(tensor):
+            _replace_data(tensor, weight.tensor_proto())
+    for tensor in _other_tensors(graph):
+        if is_detached(tensor):
+            _replace_data(tensor, _weight_of(tensor, files, open_external).tensor_proto())
     return weights
+
+
+_DATA_FIELDS = frozenset(
+    {
+        "data_location", "double_data", "external_data", "float_data", "int32_data", "int64_data", "raw_data",
+        "uint64_data",
+    }
+)  # fmt: skip
+
+
+def _replace_data(tensor: TensorProto, other: TensorProto) -> None:
+    """Give a tensor another's data; what it says about itself (doc string, metadata) stays."""
+    for field in _DATA_FIELDS:
+        tensor.ClearField(field)
+    tensor.MergeFrom(TensorProto(data_location=other.data_location, external_data=other.external_data))
+    if other.HasField("raw_data"):
+        tensor.raw_data = other.raw_data
+
+
+def _other_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the tensors that are no initializers of the graph itself: sparse, attributes, in bodies."""
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for body in bodies(node):
+            yield from body.initializer
+            yield from _other_tensors(body)
 
 
 def detached_tensor(weight: Weight) -> TensorProto:
@@ -170,6 +207,14 @@ def detached_tensor(weight: Weight) -> TensorProto:
     )
     tensor.external_data.add(key="location", value=DETACHED_LOCATION)
     return tensor
+
+
+def place_externally(tensor: TensorProto, location: str, offset: int) -> None:
+    """Make a detached tensor say where its bytes lie: a file beside the model, and the offset in it."""
+    size = raw_size(tensor.data_type, tuple(tensor.dims))
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
+        tensor.external_data.add(key=key, value=value)
 
 
 def is_detached(tensor: TensorProto) -> bool:
@@ -185,6 +230,8 @@ def _weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external:
         raise InvalidGraph(
             f"initializer {tensor.name!r} has no known element type ({tensor.data_type})."
         ) from error
+    if tensor.data_type == TensorProto.STRING:
+        raise InvalidGraph(f"initializer {tensor.name!r} keeps text in a file, which ONNX does not allow.")
     if any(d < 0 for d in shape):
         raise InvalidGraph(f"initializer {tensor.name!r} has a negative dimension: {list(shape)}.")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -242,7 +289,7 @@ def _whole_number(tensor: str, key: str, entries: Mapping[str, str], default: in
     text = entries.get(key, "")
     if not text:
         return default
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _LONGEST_NUMBER:
         raise InvalidGraph(
             f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number."
         )

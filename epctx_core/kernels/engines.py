@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
-from onnx import AttributeProto, ModelProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from epctx_core.errors import NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
@@ -28,7 +29,7 @@ _log = logging.getLogger("epctx.kernels")
 
 
 class RunnableModel(Protocol):
-    """What one engine makes; several handles may share it."""
+    """What one engine makes; several handles may share it. It keeps the weights it was made with alive."""
 
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
@@ -86,17 +87,23 @@ class CpuEngine:
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> PreparedModel:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
-        key = _structure_key(model, weights or {})
+        # Each array is fetched once: its address is in the key, and what is prepared keeps it alive.
+        arrays = {
+            t.name: weights[t.name]
+            for t in model.graph.initializer
+            if is_detached(t) and weights and t.name in weights
+        }
+        key = _structure_key(model, arrays)
         with self._lock:
             shared = None if key is None else self._shared.get(key)
             if shared is None:
-                shared = self._prepare(model, weights, heavy)
+                shared = self._prepare(model, arrays, heavy)
                 if key is not None:
                     self._shared[key] = shared
         return PreparedHandle(shared)
 
     def _prepare(
-        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None, heavy: bool | None
+        self, model: ModelProto, weights: Mapping[str, np.ndarray], heavy: bool | None
     ) -> RunnableModel:
         refusals: list[NotImplementedByProvider] = []
         for engine in self._engines:
@@ -128,13 +135,18 @@ def _no_engine(model: ModelProto, refusals: list[NotImplementedByProvider]) -> N
     """Say which node no engine can run."""
     texts = [r.message for r in refusals]
     nodes = model.graph.node
-    node = next(
-        (n for n in nodes if any(n.op_type in t or (n.name and n.name in t) for t in texts)), nodes[0]
-    )
+    node = next((n for n in nodes if any(_is_named(n, t) for t in texts)), nodes[0])
     return NotImplementedByProvider(
         f"no engine can run node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type}): {'; '.join(texts)}",
         node=node.name,
         hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
+    )
+
+
+def _is_named(node: NodeProto, text: str) -> bool:
+    """Whether an engine's message is about a node: it has the operator or the node's name as a whole word."""
+    return any(
+        re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in (node.op_type, node.name) if word
     )
 
 
@@ -156,7 +168,8 @@ def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> byte
     memory = []
     for tensor in graph.initializer:
         if is_detached(tensor) and tensor.name in weights:
-            memory.append(weights[tensor.name].__array_interface__["data"][0])
+            array = weights[tensor.name]
+            memory.append((array.__array_interface__["data"][0], array.strides))
         tensor.name = canonical(tensor.name)
     if graph.sparse_initializer:
         return None
@@ -164,6 +177,7 @@ def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> byte
         if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
             return None
         node.name = node.doc_string = ""
+        del node.metadata_props[:]
         node.input[:] = [canonical(name) for name in node.input]
         node.output[:] = [canonical(name) for name in node.output]
     for value in graph.output:

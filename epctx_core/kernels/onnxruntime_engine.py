@@ -6,6 +6,8 @@ one gives wrong results without an error. What is prepared here owns all of them
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
 # The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
 _PLACEHOLDER_FOLDER = str(Path(__file__).parent)
 _FATAL_ONLY = 4
+_FOREIGN = frozenset(
+    f"tensor({name})"
+    for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
+)
+_SUB_BYTE = frozenset(f"tensor({name})" for name in ("int4", "uint4", "int2", "uint2", "float4e2m1"))
 _MISSING = (
     "NOT_IMPLEMENTED",
     "is not a registered function/op",
+    "No Op registered for",
     "No opset import for domain",
     "Current official support for domain",
     "Unsupported model IR version",
@@ -58,7 +66,8 @@ class OnnxRuntimeEngine:
         except Exception as error:
             # onnxruntime's exception classes have no base of their own.
             raise _creation_error(error) from error
-        return OnnxRuntimeModel(session, model, (arrays, values))
+        _check_boundary(session)
+        return OnnxRuntimeModel(session, model, (weights, arrays, values))
 
     def _session_options(
         self, model: ModelProto, arrays: Mapping[str, np.ndarray], heavy: bool | None
@@ -88,6 +97,8 @@ class OnnxRuntimeModel:
     def __init__(self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
+        types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
+        self._has_foreign_types = not types.isdisjoint(_FOREIGN)
         # One tuple lives and dies as a whole, last member first: the session before what it reads.
         self._state = (owned, session)
 
@@ -96,20 +107,29 @@ class OnnxRuntimeModel:
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
-        results: list[np.ndarray] = self._state[1].run(self._outputs, feeds)
+        results: list[np.ndarray] = (
+            self._run_values(feeds) if self._has_foreign_types else self._state[1].run(self._outputs, feeds)
+        )
         if outputs is None:
             return results
         for target, result in zip(outputs, results, strict=True):
             np.copyto(target, result)
         return outputs
 
+    def _run_values(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Run by way of OrtValues: onnxruntime's `run` takes and gives numpy's own element types only."""
+        values = {name: _ort_value(array) for name, array in feeds.items()}
+        return [_array(value) for value in self._state[1].run_with_ort_values(self._outputs, values)]
+
 
 def _weights_in_place(
     model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], ModelProto]:
-    """Return the arrays for detached weights; those that cannot be used in place go into the model."""
+    """Return the arrays for detached weights, and a model that holds those that cannot be used in place."""
     arrays: dict[str, np.ndarray] = {}
-    for tensor in model.graph.initializer:
+    own = type(model)()
+    own.CopyFrom(model)
+    for tensor in own.graph.initializer:
         if not is_detached(tensor):
             continue
         if tensor.name not in weights:
@@ -124,11 +144,12 @@ def _weights_in_place(
             # onnxruntime wants these packed, or has no memory to point to.
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
         else:
-            arrays[tensor.name] = np.ascontiguousarray(array)
+            # Aligned, too: an external weight may begin anywhere in its file.
+            arrays[tensor.name] = np.require(array, requirements=("C", "A"))
             # Whatever location the model carries (an EP's payload may be older): ours is the one that exists.
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=DETACHED_LOCATION)
-    return arrays, model
+    return arrays, own
 
 
 def _is_sub_byte(dtype: np.dtype[Any]) -> bool:
@@ -141,6 +162,27 @@ def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     )
+
+
+def _array(value: onnxruntime.OrtValue) -> np.ndarray:
+    """Return a value as an array of its own."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.element_type()))
+    if dtype.isbuiltin == 1:
+        array: np.ndarray = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    size = math.prod(shape) * dtype.itemsize
+    data = bytearray(ctypes.string_at(value.data_ptr(), size) if size else b"")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _check_boundary(session: onnxruntime.InferenceSession) -> None:
+    """Raise NotImplementedByProvider for types that onnxruntime computes but cannot pass to Python."""
+    for value in (*session.get_inputs(), *session.get_outputs()):
+        if value.type in _SUB_BYTE:
+            raise NotImplementedByProvider(
+                f"onnxruntime has no way to pass {value.name!r}, which is {value.type}, to or from Python."
+            )
 
 
 def _creation_error(error: Exception) -> InvalidGraph | NotImplementedByProvider:

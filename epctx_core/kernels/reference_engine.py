@@ -28,14 +28,16 @@ class ReferenceEngine:
         *,
         heavy: bool | None = None,  # noqa: ARG002 - there is no thread pool to choose
     ) -> ReferenceModel:
-        """Create an evaluator; weights are copied into the model, which it cannot do without."""
-        for tensor in model.graph.initializer:
+        """Create an evaluator; weights are copied into its model, which it cannot do without."""
+        own = type(model)()
+        own.CopyFrom(model)
+        for tensor in own.graph.initializer:
             if is_detached(tensor):
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
         try:
-            return ReferenceModel(ReferenceEvaluator(model), model)
+            return ReferenceModel(ReferenceEvaluator(own), own, weights)
         except Exception as error:
             # The evaluator raises a different class for each way in which it lacks an operator.
             text = " ".join(str(error).split())
@@ -45,7 +47,8 @@ class ReferenceEngine:
 class ReferenceModel:
     """An evaluator with positional inputs and outputs."""
 
-    def __init__(self, evaluator: ReferenceEvaluator, model: ModelProto) -> None:
+    def __init__(self, evaluator: ReferenceEvaluator, model: ModelProto, owned: object = None) -> None:
+        self._owned = owned
         self._inputs = [value.name for value in model.graph.input]
         self._evaluator = evaluator
 

@@ -28,11 +28,10 @@ def supported_partitions(
     refused: dict[str, list[NodeView]] = {}
     for node in graph.nodes:
         verdict = is_supported(node)
-        if verdict is True:
+        if verdict and not isinstance(verdict, str):
             supported.append(node)
         else:
-            reason = verdict if isinstance(verdict, str) and verdict else f"{node.op_type} is not supported"
-            refused.setdefault(reason, []).append(node)
+            refused.setdefault(verdict or f"{node.op_type} is not supported", []).append(node)
     groups = graph.convex_groups(supported) if supported else []
     return [
         *(ComputeCapability(nodes, keep_initializers=keep_initializers) for nodes in groups),

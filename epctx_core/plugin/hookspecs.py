@@ -49,7 +49,8 @@ class HookSpecs:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
         Called with all partitions known so far, and possibly again with further ones. Under purpose
-        EXPORT no device is opened and `run` may be None. Weight views end with the call unless the
+        EXPORT no device is opened and `run` may be None (an EP whose compiler needs a device says so
+        in `availability`). Weight views end with the call unless the
         EP keeps a reference to them.
         """
         raise NotImplementedError

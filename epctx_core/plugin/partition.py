@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     import onnx
 
@@ -36,13 +38,24 @@ class Partition(Protocol):
 
     @property
     def weights(self) -> Mapping[str, TensorView]:
-        """The initializers that the nodes read, by name."""
+        """The initializers that the nodes read, by name; also those kept as inputs."""
 
-    def model(self) -> onnx.ModelProto:
-        """Return a model of this partition, made on the first call.
+    def value(self, name: str) -> ValueInfo:
+        """Return any value's type, inner ones included; `UNKNOWN_TYPE` where inference found none."""
 
-        Weights above 1 KiB stand in it as external tensors without data: take them from `weights`.
-        The result is the EP's own copy.
+    def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
+        """Return a model of this partition, the EP's own copy.
+
+        Args:
+            inline_weights: True for a model complete in itself, which costs memory for every weight.
+                By default weights above 1 KiB stand in it as external tensors without data
+                (`data_location` EXTERNAL): take those from `weights`.
+        """
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file and its weights to `<stem>.weights` beside it, in bounded memory.
+
+        For compilers that take files: `path` lies in `context.scratch()`.
         """
 
 

@@ -25,6 +25,9 @@ class Cancellation(Protocol):
     def requested(self) -> bool:
         """Whether the host asked to stop."""
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until the host asks to stop, at most so long; return whether it did."""
+
     def raise_if_requested(self) -> None:
         """Raise ModelLoadCanceled if the host asked to stop; call it between units of long work."""
 

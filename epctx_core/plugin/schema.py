@@ -41,7 +41,8 @@ class ProviderOption:
         """
         shown = "the given value" if self.secret else repr(text)
         try:
-            value = _BOOLEANS[str(text).lower()] if self.type is bool else self.type(text)
+            # By way of text: int(3.7) would cut, and a host may give options as text anyway.
+            value = _BOOLEANS[str(text).lower()] if self.type is bool else self.type(str(text))
         except (ValueError, TypeError, KeyError):
             raise InvalidArgument(
                 f"{ep}: option {self.name!r} needs {_TYPE_WORDS.get(self.type, self.type.__name__)}, not {shown}.",

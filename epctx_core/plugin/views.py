@@ -196,6 +196,12 @@ class GraphView(Protocol):
     def consumers(self, name: str) -> Sequence[NodeView]:
         """Return the nodes that read a value, assigned or not."""
 
+    def model(self) -> onnx.ModelProto:
+        """Return a copy of the whole model, for vendors' own queries of what they support.
+
+        Weights above 1 KiB stand in it as external tensors without data.
+        """
+
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions, what earlier EPs took included in the count.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,14 @@ import onnx
 from epctx_core.compile.destination import session_destination
 from epctx_core.compile.emit import check_can_export
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
-from epctx_core.compile.providers import CPU_EP, ProviderSession
+from epctx_core.compile.providers import CPU_EP, ProviderSession, close_quietly
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
 from epctx_core.context.reader import ReplacedBinaryError
 from epctx_core.errors import Fail, ModelRequiresCompilation, NotImplementedByProvider
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_core.registry.guard import blame
 from epctx_core.runtime.loading import load_context_nodes
 from epctx_core.runtime.plan import Plan
 from epctx_core.runtime.routing import Routing, check_compatibility
@@ -73,11 +74,15 @@ class SessionState:
         """Close runnables, then the EPs; further calls do nothing."""
         runnables, self.runnables = self.runnables, ()
         try:
-            for runnable in runnables:
-                if runnable.close is not None:
-                    runnable.close()
+            _close_all(runnables)
         finally:
             self.providers.close()
+
+
+def _close_all(runnables: Iterable[CompiledPartition]) -> None:
+    for runnable in runnables:
+        if runnable.close is not None:
+            close_quietly(runnable.close, "a compiled partition")
 
 
 def build_session(
@@ -104,7 +109,10 @@ def build_session(
 def _is_unchanged(model: OpenModel) -> bool:
     """Whether a model's file still holds what was read: then its binary is wrong for good."""
     path = model.source.path
-    return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+    try:
+        return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+    except OSError:  # reading it again will say what is wrong with it
+        return False
 
 
 class _Builder:
@@ -123,6 +131,7 @@ class _Builder:
         self._config: SessionConfig = session.config()
         self._routing = Routing(model.context_nodes, requested, session, registry)
         self._providers = ProviderSession()
+        self._steps: dict[int, PreparedStep] = {}
         self._engine = CpuEngine(
             EnginePolicy(
                 intra_op_num_threads=session.intra_op_num_threads, prefer_latency=self._config.prefer_latency
@@ -135,6 +144,7 @@ class _Builder:
         try:
             return self._build()
         except BaseException:
+            _close_all(self._runnables())
             self._providers.close()
             raise
 
@@ -160,8 +170,15 @@ class _Builder:
         groups = assignment.partitioner.group([[node] for node in assignment.left_over()])
         self._check_allowed(assignment, groups)
         self._engine.policy.pieces = len(assignment.partitions) + len(nodes) + len(groups)
-        loaded = load_context_nodes(self._model, self._routing.nodes, self._providers, self._session)
-        steps = {**loaded, **self._compile(assignment)}
+        self._steps |= load_context_nodes(self._model, self._routing.nodes, self._providers, self._session)
+        self._steps |= self._compile(assignment)
+        graph = self._model.graph
+        for kernel in assignment.kernel_nodes:
+            with blame(self._providers.instances.record(kernel.ep), "KernelDef.create"):
+                self._steps[kernel.node] = kernel_step(graph, kernel)
+        for group in groups:
+            self._steps[group[0]] = cpu_step(graph, group, self._engine)
+        # Written last: a session that cannot be made leaves no files.
         if destination is not None and assignment.partitions:
             write_context_model(
                 self._model,
@@ -171,13 +188,11 @@ class _Builder:
                 embedded=self._config.embed,
                 watch=self._watch,
             )
-        graph = self._model.graph
-        for kernel in assignment.kernel_nodes:
-            steps[kernel.node] = kernel_step(graph, kernel)
-        for group in groups:
-            steps[group[0]] = cpu_step(graph, group, self._engine)
         assignment.partitioner.take(groups)
-        return self._finish([steps[group[0]] for group in assignment.partitioner.execution_order()])
+        return self._finish([self._steps[group[0]] for group in assignment.partitioner.execution_order()])
+
+    def _runnables(self) -> tuple[CompiledPartition, ...]:
+        return tuple(step.runnable for step in self._steps.values() if step.runnable is not None)
 
     def _destination(self) -> Destination | None:
         """Return where the context model goes, checked before anything is compiled; None for nowhere."""
@@ -235,7 +250,7 @@ class _Builder:
             model=self._model,
             providers=self._providers,
             plan=plan,
-            runnables=[m.runnable for m in made if m.runnable is not None],
+            runnables=self._runnables(),
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
             on_start=[ep for ep in instances.names if instances.implements(ep, "on_run_start")],
             on_end=[ep for ep in instances.names if instances.implements(ep, "on_run_end")],

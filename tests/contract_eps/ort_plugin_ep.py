@@ -56,7 +56,9 @@ class OrtPluginProvider(ExecutionProvider):
 
     name: ClassVar[str] = "OrtPluginExecutionProvider"
     options: ClassVar[Sequence[ProviderOption]] = (
-        ProviderOption("library", str, default="", doc="Path of the vendor's library; empty for built-in EPs."),
+        ProviderOption(
+            "library", str, default="", doc="Path of the vendor's library; empty for built-in EPs."
+        ),
         ProviderOption("ep_name", str, default="CPUExecutionProvider", doc="The vendor's EP type."),
         ProviderOption("ep_options", str, default="{}", doc="JSON object with the vendor's options."),
     )

@@ -1,0 +1,168 @@
+"""Cost in weight bytes: compiling and loading a MatMul network with 1 GiB (and 4 GiB) of external weights."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from harness import DATA, Bar, measure, peak_memory, report, seconds, show
+
+GIB = 1 << 30
+LAYER = 4096
+BLOCK = 16 << 20
+
+
+def make_matmuls(mib: int) -> Path:
+    """Write a chain of 4096 x 4096 MatMuls (64 MiB each; one small one for 1 MiB), weights in one file."""
+    import numpy as np
+    from onnx import TensorProto, helper, save
+
+    path = DATA / f"matmul_{mib}.onnx"
+    if path.exists():
+        return path
+    DATA.mkdir(exist_ok=True)
+    size = LAYER if mib >= 64 else 512
+    layers = max(1, (mib << 20) // (size * size * 4))
+    weights = DATA / f"matmul_{mib}.weights"
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"m{i}") for i in range(layers)],
+        "matmuls",
+        [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [1, size])],
+        [helper.make_tensor_value_info(f"v{layers}", TensorProto.FLOAT, [1, size])],
+    )
+    random = np.random.default_rng(0)
+    with weights.open("wb") as file:
+        for i in range(layers):
+            tensor = graph.initializer.add(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[size, size])
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", weights.name), ("offset", file.tell()), ("length", size * size * 4)):
+                tensor.external_data.add(key=key, value=str(value))
+            random.standard_normal((size, size), np.float32).__itruediv__(size**0.5).tofile(file)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def compile_weights(mib: str) -> None:
+    """`compile_to_file` with the simulated QNN EP."""
+    import epctx_core as epctx
+
+    so = epctx.SessionOptions()
+    so.add_provider("QNN")
+    compiler = epctx.ModelCompiler(so, DATA / f"matmul_{mib}.onnx")
+    report(s=seconds(compiler.compile_to_file), peak_bytes=peak_memory())
+
+
+def resave(mib: str) -> None:
+    """onnxruntime's ModelCompiler, which writes the weights again into a file of its own."""
+    import onnxruntime
+
+    compiler = onnxruntime.ModelCompiler(
+        onnxruntime.SessionOptions(),
+        str(DATA / f"matmul_{mib}.onnx"),
+        external_initializers_file_path="resaved.weights",
+    )
+    report(s=seconds(lambda: compiler.compile_to_file(str(DATA / "resaved.onnx"))), peak_bytes=peak_memory())
+
+
+def plain_loop(mib: str) -> None:
+    """readinto, SHA-256, write, fsync."""
+
+    def work() -> None:
+        buffer = memoryview(bytearray(BLOCK))
+        sha = hashlib.sha256()
+        with (DATA / f"matmul_{mib}.weights").open("rb", buffering=0) as source, (DATA / "copy.bin").open("wb") as target:
+            while count := source.readinto(buffer):
+                sha.update(buffer[:count])
+                target.write(buffer[:count])
+            target.flush()
+            os.fsync(target.fileno())
+
+    report(s=seconds(work), peak_bytes=peak_memory())
+
+
+def load(mib: str) -> None:
+    """A session from the context model, after one small session."""
+    import numpy as np
+
+    import epctx_core as epctx
+
+    epctx.InferenceSession(DATA / "matmul_1_ctx.onnx").close()
+    sessions = []
+    path = DATA / f"matmul_{mib}_ctx.onnx"
+    before = _bytes_read()
+    created = seconds(lambda: sessions.append(epctx.InferenceSession(path)))
+    read = _bytes_read() - before
+    x = np.ones([1, 512 if mib == "1" else LAYER], np.float32)
+    first = seconds(lambda: sessions[0].run(None, {"v0": x}))
+    report(s=created, first_run_s=first, read_bytes=read, peak_bytes=peak_memory())
+
+
+def run(who: str) -> None:
+    """One run of the 1 GiB network by the default rules."""
+    import numpy as np
+    import onnxruntime
+
+    import epctx_core as epctx
+
+    path = DATA / "matmul_1024.onnx"
+    session = (
+        onnxruntime.InferenceSession(str(path))
+        if who == "onnxruntime"
+        else epctx.InferenceSession(path.with_name("matmul_1024_ctx.onnx"))
+    )
+    x = np.ones([1, LAYER], np.float32)
+    for _ in range(3):
+        session.run(None, {"v0": x})
+    report(s=seconds(lambda: [session.run(None, {"v0": x}) for _ in range(20)]) / 20)
+
+
+def _bytes_read() -> int:
+    """Return what this process asked the kernel to read so far; page faults of a mapping do not count."""
+    line = next(li for li in Path("/proc/self/io").read_text().splitlines() if li.startswith("rchar"))
+    return int(line.split()[1])
+
+
+CHILDREN = {"compile": compile_weights, "resave": resave, "loop": plain_loop, "load": load, "run": run}
+
+
+def main() -> None:
+    """Measure everything and print the tables."""
+    for mib in (1, 1024, 4096):
+        make_matmuls(mib)
+    import epctx_core as epctx
+
+    so = epctx.SessionOptions()
+    so.add_provider("QNN")
+    epctx.ModelCompiler(so, DATA / "matmul_1.onnx").compile_to_file()
+    medians = measure(
+        __file__,
+        {
+            "epctx": ("compile", "1024"),
+            "onnxruntime's ModelCompiler": ("resave", "1024"),
+            "plain loop": ("loop", "1024"),
+        },
+    )
+    show(
+        "1 GiB of external weights compiled (peak under 150 MiB)",
+        medians,
+        [
+            Bar(ours="epctx", peer="onnxruntime's ModelCompiler", at_most=0.4),
+            Bar(ours="epctx", peer="plain loop", at_most=1.2),
+        ],
+    )
+    show("4 GiB the same", measure(__file__, {"epctx": ("compile", "4096"), "plain loop": ("loop", "4096")}, runs=3))
+    show(
+        "session from a context model (at most 10 ms beyond 1 MiB)",
+        measure(__file__, {f"{mib} MiB": ("load", mib) for mib in ("1", "1024", "4096")}),
+    )
+    runs = measure(__file__, {"epctx": ("run", "epctx"), "onnxruntime": ("run", "onnxruntime")})
+    show("run of the 1 GiB network", runs, [Bar(ours="epctx", peer="onnxruntime", at_most=1.3)])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        CHILDREN[sys.argv[1]](*sys.argv[2:])
+    else:
+        main()

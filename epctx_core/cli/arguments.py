@@ -1,0 +1,172 @@
+"""The options that several commands share, and how they become session options. Knows no command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
+
+if TYPE_CHECKING:
+    from epctx_core.cli.console import Console
+    from epctx_core.options import SessionOptions
+
+_SUFFIX = "executionprovider"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose complaints are typed errors; options are never abbreviated, so scripts stay right."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise InvalidArgument with argparse's words."""
+        end = "" if message.endswith(("?", ".")) else "."
+        raise InvalidArgument(f"{message}{end}", hint=f"{self.prog} --help shows how it is used.")
+
+    def refuse_unknown(self, extras: Sequence[str]) -> NoReturn:
+        """Raise InvalidArgument for what no option takes, with the closest one there is."""
+        first = extras[0].partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        if first.startswith("-"):
+            self.error(f"there is no option {first!r}{_close(first, known)}")
+        if "=" in extras[0]:
+            self.error(f"{extras[0]!r} stands alone; write -c or -p before each KEY=VALUE")
+        self.error(f"{extras[0]!r} is one argument too many")
+
+
+def _close(name: str, known: Sequence[str]) -> str:
+    found = suggestion(name, known)
+    return f".{found}" if found else ""
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what every command that prints a result has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    add_verbose(parser, default=argparse.SUPPRESS)
+
+
+def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """Add `-v`, which stands before or after the command's name."""
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=default,
+        help="say more, and show where an error arose",
+    )
+
+
+def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
+    """Add `--ep`, `-c` and `-p`."""
+    parser.add_argument("--ep", action="append", default=[], metavar="EP", help=ep_help)
+    parser.add_argument(
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a session option, such as ep.context_embed_mode=1; may be repeated",
+    )
+    parser.add_argument(
+        "-p",
+        "--provider-option",
+        action="append",
+        default=[],
+        metavar="EP.KEY=VALUE",
+        help="an option of one EP, such as QNN.htp_arch=73; may be repeated",
+    )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add where a model's inputs come from."""
+    parser.add_argument(
+        "--input", metavar="IN.npz", help="the inputs, by name; without it they are made from a seed"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of inputs that are made (default 0)"
+    )
+
+
+def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:
+    """Return the session options that `--ep`, `-c` and `-p` ask for.
+
+    Raises:
+        InvalidArgument: one of them is malformed, unknown, or given twice.
+        NotImplementedByProvider: no installed plugin brings an EP.
+    """
+    from epctx_core.options import SessionOptions
+
+    session = SessionOptions()
+    for text in arguments.config:
+        key, value = _split(text, "-c")
+        session.add_session_config_entry(key, value)
+    for key in session.ignored_config_entries:
+        console.warn(f"epctx does not act on the session option {key!r}.")
+    given = _provider_options(arguments.provider_option, arguments.ep)
+    for name in arguments.ep:
+        _require_plugin(name)
+        session.add_provider(name, given[name])
+    return session
+
+
+def _split(text: str, flag: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidArgument(f"{flag} {text!r} is not of the form KEY=VALUE.")
+    return key, value
+
+
+def _provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return EP name as given to option name to value."""
+    options: dict[str, dict[str, str]] = {name: {} for name in eps}
+    for text in texts:
+        left, value = _split(text, "-p")
+        # An EP type may hold dots, so the EPs that were asked for say where its name ends.
+        found = [(name, key) for name in eps if (key := _key_after(left, name)) is not None]
+        if not found:
+            raise _no_such_ep(text, left, eps)
+        name, key = found[0]
+        options[name][key] = value
+    return options
+
+
+def _key_after(left: str, ep: str) -> str | None:
+    """Return what follows `EP.` in `EP.KEY` if that EP is the one meant, else None."""
+    short = ep.rpartition(":")[2]
+    for name in (
+        short,
+        short[: -len(_SUFFIX)] if short.casefold().endswith(_SUFFIX) else f"{short}{_SUFFIX}",
+    ):
+        start = left[: len(name) + 1]
+        if start.casefold() == f"{name}.".casefold() and len(left) > len(start):
+            return left[len(start) :]
+    return None
+
+
+def _no_such_ep(text: str, left: str, eps: Sequence[str]) -> InvalidArgument:
+    ep, dot, _ = left.partition(".")
+    if not dot:
+        return InvalidArgument(f"-p {text!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73.")
+    asked = f"only {', '.join(eps)} was asked for" if eps else "no EP was asked for"
+    close = suggestion(ep, eps)
+    return InvalidArgument(
+        f"-p {text!r} is an option of {ep}, but {asked}.{close}", hint=None if close else f"Add --ep {ep}."
+    )
+
+
+def _require_plugin(name: str) -> None:
+    """Raise NotImplementedByProvider if nobody brings an EP, which is a matter of installing, not of spelling."""
+    from epctx_core.registry import default_registry
+    from epctx_core.registry.records import means
+
+    short = name.rpartition(":")[2]
+    known = [record.name for record in default_registry.records()]
+    if any(means(short, each) for each in [*known, "CPUExecutionProvider"]):
+        return
+    try:
+        default_registry.resolve(name)
+    except InvalidArgument as error:
+        raise NotImplementedByProvider(error.message, ep=name, hint=error.hint) from error

@@ -1,0 +1,270 @@
+"""`epctx compile`: writes a context model and says what became of every node."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.cli import text
+from epctx_core.cli.arguments import CommandParser, add_common, add_providers, session_options
+from epctx_core.cli.exit_codes import DONE, FAILED
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_core.cli.agreement import Difference
+    from epctx_core.cli.console import Console
+    from epctx_core.compile.report import CompileReport
+    from epctx_core.options import SessionOptions
+
+CHECK_TOLERANCE = 1e-4
+"""`--check`: the largest max|a-b| / (max|b| + 1e-6) that passes."""
+_SHOWN_PARTITIONS = 20
+_SHOWN_REFUSALS = 5
+_SHOWN_OPERATORS = 4
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model to compile")
+    add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="the context model, or a folder for it (default: MODEL's name with _ctx.onnx, beside it)",
+    )
+    parser.add_argument(
+        "--embed", action="store_true", help="store payloads in the model, not in a file beside it"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="then load it and compare it with the CPU EP on made-up inputs"
+    )
+    parser.add_argument("--no-clobber", action="store_true", help="fail if the output exists")
+    parser.add_argument("--require-compiled", action="store_true", help="fail if no node could be compiled")
+    add_common(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Compile, report, and check if asked to."""
+    from epctx_core.compile.compiler import ModelCompiler
+    from epctx_core.options import OrtCompileApiFlags
+
+    if not arguments.ep:
+        raise _no_ep()
+    flags = OrtCompileApiFlags.NONE
+    if arguments.no_clobber:
+        flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    if arguments.require_compiled:
+        flags |= OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+    session = session_options(arguments, console)
+    output = _output(arguments, session)
+    with console.progress() as progress:
+        compiler = ModelCompiler(
+            session, arguments.model, arguments.embed or None, flags=flags, progress=progress
+        )
+        report = compiler.compile_to_file(output)
+    origins = _origins(arguments.ep)
+    result = {**report.as_dict(), "folder": str(_folder(report)), "providers": origins}
+    _tell(arguments.model, report, origins, console)
+    code = DONE
+    if arguments.check:
+        differences = _check(arguments, report, console)
+        equal = all(d.equal for d in differences)
+        result["check"] = {
+            "equal": equal,
+            "tolerance": CHECK_TOLERANCE,
+            "outputs": [d.as_dict() for d in differences],
+        }
+        code = DONE if equal else FAILED
+    if code == DONE:
+        console.say()
+        console.say(f"Next: epctx run {shlex.quote(str(report.output))}")
+    console.result(result)
+    return code
+
+
+def _no_ep() -> InvalidArgument:
+    from epctx_core.registry.default import get_available_providers
+
+    installed = [name for name in get_available_providers() if name != "CPUExecutionProvider"]
+    return InvalidArgument(
+        f"compile needs an Execution Provider to compile with. Installed: {', '.join(installed) or 'none'}.",
+        hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
+        if installed
+        else "Install a plugin, then see `epctx plugins list`.",
+    )
+
+
+def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
+    """Return the output path; None for the default. A folder gets the default's name."""
+    from epctx_core.context.naming import context_model_path, is_folder_name
+
+    given: str | None = arguments.output
+    if given is None:
+        given = session.config().context_file_path
+    if given is None:
+        return None
+    if not given:
+        raise InvalidArgument("-o is empty.")
+    model, output = Path(arguments.model), Path(given)
+    if is_folder_name(given):
+        output /= context_model_path(model).name
+    if output.exists() and model.exists() and output.samefile(model):
+        raise InvalidArgument(
+            f"the output {str(output)!r} is the model that is to be compiled.",
+            path=output,
+            hint="Choose another output: replacing it would lose the source.",
+        )
+    return str(output)
+
+
+def _folder(report: CompileReport) -> Path:
+    return report.output.parent if report.output is not None else Path()
+
+
+def _origins(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what is known about the EPs that were used; all are imported by now."""
+    from epctx_core.registry import default_registry
+
+    origins = []
+    for name in names:
+        if name.casefold() in ("cpu", "cpuexecutionprovider"):
+            continue
+        record = default_registry.resolve(name)
+        cls = default_registry.load(record)
+        origins.append(
+            {
+                "name": cls.name,
+                "distribution": record.distribution,
+                "version": record.version,
+                "vendor": cls.vendor,
+                "simulated": "simulated" in cls.vendor.lower(),
+            }
+        )
+    return origins
+
+
+def _tell(model: str, report: CompileReport, origins: Sequence[dict[str, Any]], console: Console) -> None:
+    console.say(f"{model} -> {report.output}")
+    if report.partitions:
+        _tell_partitions(report, console)
+    _tell_shares(report, origins, console)
+    _tell_refusals(report, console)
+    console.say()
+    leaves = [(file.path, text.size(file.bytes)) for file in report.outputs]
+    console.tree(f"{_folder(report)}/", leaves)
+    simulated = [o["name"] for o in origins if o["simulated"] and report.assignments.get(o["name"])]
+    if simulated:
+        console.say()
+        console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
+    if not report.partitions:
+        _warn_of_nothing(report, console)
+
+
+def _tell_partitions(report: CompileReport, console: Console) -> None:
+    shown = report.partitions if console.verbose else report.partitions[:_SHOWN_PARTITIONS]
+    console.say()
+    console.table(
+        ("partition", "EP", "nodes", "operators"),
+        [(p.name, p.ep, p.nodes, _operators(p.operators)) for p in shown],
+    )
+    left = len(report.partitions) - len(shown)
+    if left:
+        console.say(f"  … and {text.count(left, 'partition')} more; -v shows all.")
+
+
+def _operators(operators: Sequence[str]) -> str:
+    counts = Counter(operators).most_common()
+    shown = ", ".join(f"{number} {name}" for name, number in counts[:_SHOWN_OPERATORS])
+    return shown + (", …" if len(counts) > _SHOWN_OPERATORS else "")
+
+
+def _tell_shares(report: CompileReport, origins: Sequence[dict[str, Any]], console: Console) -> None:
+    by = {
+        o["name"]: (f"{o['distribution'] or ''} {o['version'] or ''}".strip(), o["vendor"]) for o in origins
+    }
+    console.say()
+    console.table(
+        ("taken by", "nodes", "plugin", "vendor"),
+        [
+            (ep, report.assignments.get(ep, 0), *by.get(ep, ("built in", "")))
+            for ep in dict.fromkeys([*by, *report.assignments])
+        ],
+    )
+
+
+def _tell_refusals(report: CompileReport, console: Console) -> None:
+    if not report.refusals or not report.partitions:
+        return
+    console.say()
+    console.say("Refused:")
+    for line in _refusals(report, None if console.verbose else _SHOWN_REFUSALS):
+        console.say(f"  {line}")
+
+
+def _refusals(report: CompileReport, limit: int | None) -> list[str]:
+    lines = [
+        f"{r.ep}: {r.reason.rstrip('.')} ({text.count(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
+        if r.nodes
+        else f"{r.ep}: {r.reason}"
+        for r in report.refusals
+    ]
+    if limit is None or len(lines) <= limit:
+        return lines
+    return [*lines[:limit], f"… and {text.count(len(lines) - limit, 'reason')} more; -v shows all."]
+
+
+def _warn_of_nothing(report: CompileReport, console: Console) -> None:
+    why = _refusals(report, None if console.verbose else _SHOWN_REFUSALS)
+    console.warn(
+        "\n".join(
+            [
+                "nothing was compiled: what was written is the plain model, which runs on the CPU EP.",
+                *(why or ["No EP gave a reason."]),
+                "--require-compiled makes this an error.",
+            ]
+        )
+    )
+
+
+def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
+    """Load what was written and compare it with the source on the CPU EP."""
+    from epctx_core.cli.agreement import Tolerance
+    from epctx_core.cli.session_pair import Side, run_both
+
+    # Fresh options: the session must neither write a model again nor name where one goes.
+    arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
+    compiled, plain = session_options(arguments, console), session_options(arguments, console)
+    plain.providers = []
+    outcome = run_both(
+        Side(model=str(report.output), options=compiled),
+        Side(model=arguments.model, options=plain),
+        tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
+    )
+    console.say()
+    console.say("Checked against the CPU EP, on inputs made from seed 0:")
+    console.table(
+        ("output", "max_abs", "max_rel", "allowed", "verdict"),
+        [
+            (d.name, text.number(d.max_abs), text.number(d.max_rel), f"{CHECK_TOLERANCE:g}", _verdict(d))
+            for d in outcome.differences
+        ],
+    )
+    wrong = [d for d in outcome.differences if not d.equal]
+    if wrong:
+        console.error(
+            f"the compiled model disagrees with the CPU EP in {text.count(len(wrong), 'output')}: "
+            f"{wrong[0].name!r} {wrong[0].where()}.\n"
+            f"epctx compare {shlex.quote(str(report.output))} {shlex.quote(arguments.model)} "
+            "says where they differ first."
+        )
+    return outcome.differences
+
+
+def _verdict(difference: Difference) -> str:
+    return "equal" if difference.equal else "DIFFERENT"

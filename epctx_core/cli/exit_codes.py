@@ -1,0 +1,69 @@
+"""The exit codes: the one table of what a script may rely on.
+
+Knows the errors, and nothing of commands.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from epctx_core.errors import (
+    EpctxError,
+    EPFail,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelLoadCanceled,
+    ModelRequiresCompilation,
+    NoSuchFile,
+    NotFound,
+    NotImplementedByProvider,
+    PluginError,
+    RuntimeException,
+)
+
+DONE = 0
+"""The command did what it was asked to."""
+FAILED = 1
+"""A check or comparison failed, or a sound model failed while it was compiled or run."""
+USAGE = 2
+"""Wrong usage or bad input: an option, a model, a file, a place to write to."""
+PLUGIN = 3
+"""A plugin is missing or broken."""
+INTERRUPTED = 130
+"""Ctrl-C: what a shell gives for a process that SIGINT ended."""
+
+CODES: dict[type[EpctxError], int] = {
+    InvalidArgument: USAGE,
+    NoSuchFile: USAGE,
+    InvalidProtobuf: USAGE,
+    InvalidGraph: USAGE,
+    ModelRequiresCompilation: USAGE,
+    NotFound: USAGE,
+    NotImplementedByProvider: PLUGIN,
+    PluginError: PLUGIN,
+    EPFail: PLUGIN,
+    RuntimeException: FAILED,
+    ModelLoadCanceled: FAILED,
+    Fail: FAILED,
+}
+"""A `Fail` about a place to write to is USAGE: see `exit_code`."""
+
+
+def exit_code(error: EpctxError, *, model: str | None = None) -> int:
+    """Return the exit code for an error.
+
+    Args:
+        error: what ended the command.
+        model: the command's input. A `Fail` that names another path is about the output (it exists,
+            belongs to another model, or is not writable), which the user chose.
+    """
+    if isinstance(error, Fail) and error.path is not None and not _same(error.path, model):
+        return USAGE
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), FAILED)
+
+
+def _same(path: str | os.PathLike[str], model: str | None) -> bool:
+    return model is not None and Path(path) == Path(model)

@@ -1,0 +1,88 @@
+"""A graph as an EP sees it: what no EP before it has taken. Implements `epctx_core.plugin.GraphView`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import InvalidArgument
+from epctx_core.graph.subgraph import Subgraph
+from epctx_core.graph.view import Node
+from epctx_core.plugin import ValueInfo
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.partition import Partitioner
+    from epctx_core.graph.weights import Weight
+    from epctx_core.plugin import NodeView
+
+
+class GraphSlice:
+    """The nodes of a graph that no EP has taken yet; implements `GraphView`."""
+
+    def __init__(self, graph: GraphIndex, partitioner: Partitioner, taken: Sequence[bool]) -> None:
+        self._graph = graph
+        self._partitioner = partitioner
+        self.nodes = tuple(Node(graph, i) for i, owned in enumerate(taken) if not owned)
+        self.name = graph.graph.name
+
+    def node(self, index: int) -> Node:
+        """Return a node by its place in the graph."""
+        return Node(self._graph, index)
+
+    @property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """Graph inputs that no initializer fills, in the model's order."""
+        return tuple(self.value(name) for name in self._graph.input_names)
+
+    @property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """Graph outputs in the model's order."""
+        return tuple(self.value(name) for name in self._graph.output_names)
+
+    @property
+    def opset_imports(self) -> Mapping[str, int]:
+        """Domain to version."""
+        return MappingProxyType(dict(self._graph.opset_imports))
+
+    def value(self, name: str) -> ValueInfo:
+        """Return a value with its type."""
+        return ValueInfo(name, self._graph.types.get(name))
+
+    def initializer(self, name: str) -> Weight | None:
+        """Return the weight behind a name, or None (also for a default that the caller may override)."""
+        return self._graph.weights.get(name) if name in self._graph.constants else None
+
+    def producer(self, name: str) -> Node | None:
+        """Return the node that computes a value."""
+        index = self._graph.producer.get(name)
+        return None if index is None else Node(self._graph, index)
+
+    def consumers(self, name: str) -> Sequence[Node]:
+        """Return the nodes that read a value."""
+        return [Node(self._graph, i) for i in dict.fromkeys(self._graph.consumers.get(name, ()))]
+
+    def model(self) -> ModelProto:
+        """Return a copy of the whole model; see `epctx_core.plugin.GraphView.model`."""
+        return Subgraph(self._graph, range(len(self._graph.nodes))).model()
+
+    def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
+        """Group nodes into the fewest convex partitions; see `Partitioner.group`.
+
+        Raises:
+            InvalidArgument: a node that another EP has taken, or one of another graph.
+        """
+        by_index = {node.index: node for node in nodes}
+        own = set(self.nodes)
+        for node in by_index.values():
+            if node not in own:
+                raise InvalidArgument(
+                    f"node {node.name!r} ({node.op_type}) cannot be grouped: it is not among the view's nodes.",
+                    node=node.name,
+                    hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
+                )
+        groups = self._partitioner.group([[index] for index in by_index])
+        return [[by_index[index] for index in group] for group in groups]
