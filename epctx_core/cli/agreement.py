@@ -77,18 +77,23 @@ def compare(name: str, a: Any, b: Any, tolerance: Tolerance) -> Difference:
     if a.dtype != b.dtype:
         return _incomparable(name, f"the types are {a.dtype} and {b.dtype}")
     if a.dtype.kind in "OUST":
-        return _judged(
-            name, a, b, (a != b).astype(np.float64), np.zeros(1), Tolerance(absolute=0, relative=0)
-        )
+        exact = Tolerance(absolute=0.0, relative=0.0)
+        return _judged(name, a, b, np.asarray(a != b, np.float64), np.zeros(1), exact)
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     x, y = a.astype(wide), b.astype(wide)
+    return _judged(name, a, b, _distance(a, b, x, y), np.abs(y), tolerance)
+
+
+def _distance(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return |a - b| for each element, given both in wide precision."""
     with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(x - y)
+        # A scalar's difference is no array, hence asarray.
+        distance = np.asarray(np.abs(x - y))
     distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
     distance[np.isnan(distance)] = np.inf
     if a.dtype.kind in "iu":  # 64-bit integers may differ by less than a float64 can tell
         distance[(a != b) & (distance == 0.0)] = 1.0
-    return _judged(name, a, b, distance, np.abs(y), tolerance)
+    return distance
 
 
 def _judged(
@@ -99,7 +104,8 @@ def _judged(
     magnitude: np.ndarray,
     tolerance: Tolerance,
 ) -> Difference:
-    finite = magnitude[np.isfinite(magnitude)]
+    finite = np.atleast_1d(magnitude)
+    finite = finite[np.isfinite(finite)]
     scale = float(finite.max(initial=0.0)) + _TINY
     largest = float(distance.max(initial=0.0))
     beyond = np.atleast_1d(distance > max(tolerance.absolute, tolerance.relative * scale))

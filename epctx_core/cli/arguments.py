@@ -86,8 +86,14 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--input", metavar="IN.npz", help="the inputs, by name; without it they are made from a seed"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of inputs that are made (default 0)"
+        "--seed", type=_seed, default=0, metavar="N", help="seed of inputs that are made (default 0)"
     )
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
 
 
 def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:

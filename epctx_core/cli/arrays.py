@@ -65,8 +65,10 @@ def load_inputs(path: str, arguments: Sequence[NodeArg]) -> dict[str, np.ndarray
     except FileNotFoundError:
         raise NoSuchFile(f"there is no input file {path!r}.", path=path) from None
     except _UNREADABLE as error:
+        # numpy's own words advise to allow pickles, that is to run whatever the file says.
+        why = "it holds Python objects." if "allow_pickle" in str(error) else error
         raise InvalidArgument(
-            f"{path!r} cannot be read as a .npz file: {error}",
+            f"{path!r} cannot be read as a .npz file: {why}",
             path=path,
             hint="Write it with numpy.savez(file, input_name=array, …), without Python objects.",
         ) from error

@@ -116,7 +116,7 @@ def _parser(name: str | None) -> CommandParser:
 
 def _show(error: EpctxError, console: Console) -> None:
     """Print an error as one block, and keep it as the result."""
-    lines = [error.message, *_where(error)]
+    lines = [error.message.rstrip(), *_where(error)]
     if error.hint:
         lines.append(error.hint)
     if console.verbose:

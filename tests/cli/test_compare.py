@@ -1,0 +1,127 @@
+"""`epctx compare`."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+
+def scaled(path, name, factor, *, operator="Conv"):
+    """Write a copy whose third weight of an operator is another one."""
+    proto = onnx.load(path)
+    wanted = [node.input[1] for node in proto.graph.node if node.op_type == operator][2]
+    tensor = next(t for t in proto.graph.initializer if t.name == wanted)
+    changed = onnx.numpy_helper.to_array(tensor) * np.float32(factor)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(changed, wanted))
+    target = path.with_name(name)
+    onnx.save(proto, target)
+    return target, next(n for n in proto.graph.node if wanted in n.input)
+
+
+def test_a_context_model_equals_its_source(epctx, compiled):
+    said = epctx("compare", compiled, compiled.with_name("resnet.onnx"), "--json")
+
+    answer = said.json
+    assert said.code == 0
+    assert answer["equal"] is True
+    assert [(o["name"], o["max_abs"] < 1e-4, o["max_rel"] < 1e-4) for o in answer["outputs"]] == [
+        ("relu_16", True, True)
+    ]
+    assert [m["providers"][0] for m in answer["models"]] == ["QNNExecutionProvider", "CPUExecutionProvider"]
+
+
+def test_models_that_differ_fail_and_the_first_difference_inside_is_found(epctx, resnet):
+    other, culprit = scaled(resnet.path, "other.onnx", 1.01)
+
+    said = epctx("compare", resnet.path, other)
+    answer = epctx("compare", resnet.path, other, "--json").json
+
+    assert said.code == 1
+    assert "DIFFERENT" in said.out
+    assert "They differ first in the output 'relu_16', at [" in said.out
+    assert f"Conv {culprit.name!r}" in said.out
+    assert answer["equal"] is False
+    assert answer["outputs"][0]["max_abs"] > 1e-3
+    assert answer["first_inside"]["name"] == culprit.output[0]
+
+
+def test_the_first_difference_of_a_context_model_is_found_between_its_partitions(epctx, network):
+    bert = network("bert")
+    epctx("compile", bert.path, "--ep", "QNN", "-p", "QNN.enable_htp_fp16_precision=1")
+
+    answer = epctx("compare", bert.path.with_name("bert_ctx.onnx"), bert.path, "--json").json
+
+    assert answer["equal"] is False
+    assert answer["first_inside"]["from_a"].startswith("EPContext 'QNNExecutionProvider_")
+    assert answer["first_inside"]["compared"] > 1
+
+
+@pytest.mark.parametrize("flags", [["--rtol", "0.1"], ["--atol", "100"]])
+def test_a_tolerance_that_is_wide_enough_makes_them_equal(epctx, resnet, flags):
+    other, _ = scaled(resnet.path, "other.onnx", 1.01)
+
+    said = epctx("compare", resnet.path, other, *flags)
+
+    assert said.code == 0
+    assert "Equal" in said.out
+
+
+def test_ep_applies_to_both(epctx, resnet):
+    said = epctx("compare", resnet.path, resnet.path, "--ep", "QNN", "--json")
+
+    assert [m["providers"][0] for m in said.json["models"]] == ["QNNExecutionProvider"] * 2
+
+
+def test_inputs_come_from_a_file_if_one_is_given(epctx, model, tmp_path):
+    a, b = model("y = Relu(x)", "a.onnx"), model("y = Abs(x)", "b.onnx")
+    np.savez(tmp_path / "positive.npz", x=np.ones((1, 3), np.float32))
+    np.savez(tmp_path / "negative.npz", x=np.array([[1, 1, -2]], np.float32))
+
+    same = epctx("compare", a, b, "--input", tmp_path / "positive.npz")
+    other = epctx("compare", a, b, "--input", tmp_path / "negative.npz", "--json")
+
+    assert same.code == 0
+    assert other.code == 1
+    assert other.json["outputs"][0]["first"] == {"index": [0, 2], "a": 0.0, "b": 2.0}
+
+
+def test_an_output_that_only_one_has_differs(epctx, model):
+    a, b = model("y = Relu(x)", "a.onnx"), model("y = Relu(x)", "b.onnx")
+    proto = onnx.load(b)
+    proto.graph.node[0].output[0] = proto.graph.output[0].name = "z"
+    onnx.save(proto, b)
+
+    said = epctx("compare", a, b, "--json")
+
+    assert said.code == 1
+    assert [(o["name"], o["equal"], o["max_abs"]) for o in said.json["outputs"]] == [
+        ("y", False, None),
+        ("z", False, None),
+    ]
+
+
+def test_models_with_other_inputs_are_wrong_usage(epctx, model, resnet):
+    said = epctx("compare", model("y = Relu(x)"), resnet.path)
+
+    assert said.code == 2
+    assert "no input 'x'" in said.err
+
+
+@pytest.mark.parametrize("flags", [["--atol", "-1"], ["--rtol", "nan"], ["--atol", "much"]])
+def test_a_tolerance_must_be_a_number_from_zero(epctx, model, flags):
+    path = model("y = Relu(x)")
+
+    said = epctx("compare", path, path, *flags)
+
+    assert said.code == 2
+    assert flags[0] in said.err
+
+
+def test_external_weights_are_found_when_looking_inside(epctx, resnet):
+    other, culprit = scaled(resnet.path, "other.onnx", 1.01)
+    onnx.save(onnx.load(other), other, save_as_external_data=True, location="w.bin", size_threshold=1024)
+
+    answer = epctx("compare", other, resnet.path, "--json").json
+
+    assert answer["first_inside"]["name"] == culprit.output[0]

@@ -1,0 +1,125 @@
+"""`epctx inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+REAL = Path(__file__).parent.parent / "real"
+VENDORS = {
+    "qnn_ctx0": ("QNNExecutionProvider", 65536, "epctx-sim-qnn"),
+    "qnn_ctx1": ("QNNExecutionProvider", 65536, "epctx-sim-qnn"),
+    "share1_ctx": ("QNNExecutionProvider", 102400, "epctx-sim-qnn"),
+    "share2_ctx": ("QNNExecutionProvider", 102400, "epctx-sim-qnn"),
+    "ov_ctx0": ("OpenVINOExecutionProvider", 131072, None),
+}
+
+
+@pytest.mark.parametrize("name", VENDORS)
+def test_what_real_compilers_write_is_understood(epctx, name):
+    source, size, distribution = VENDORS[name]
+
+    said = epctx("inspect", REAL / f"{name}.onnx", "--json")
+
+    answer = said.json
+    (node,) = answer["ep_contexts"]
+    assert said.code == 0
+    assert (node["source"], node["payload_bytes"], node["main_context"]) == (source, size, 1)
+    assert node["embed_mode"] == (1 if name == "qnn_ctx1" else 0)
+    if distribution is not None:
+        assert node["plugin"]["distribution"] == distribution
+    assert answer["other_nodes"] == 0
+    assert list(answer["inputs"]) == ["x"]
+    assert len(answer["required_files"]) == (0 if name == "qnn_ctx1" else 1)
+
+
+@pytest.mark.parametrize("name", [*VENDORS, "conv", "share1"])
+def test_the_report_of_a_real_file_names_its_inputs_nodes_and_files(epctx, name):
+    path = REAL / f"{name}.onnx"
+
+    said = epctx("inspect", path)
+
+    proto = onnx.load(path, load_external_data=False)
+    assert said.code == 0
+    assert all(value.name in said.out for value in proto.graph.input)
+    for node in proto.graph.node:
+        if node.op_type == "EPContext":
+            assert node.name in said.out
+
+
+def test_the_plugin_that_would_load_a_node_is_shown_without_importing_it(process, compiled):
+    said = process("inspect", compiled)
+
+    assert said.code == 0
+    assert "epctx-sim-qnn 0.1.0 (discovered)" in said.out
+
+
+def test_a_simulated_payload_is_shown_to_be_not_for_hardware(epctx, compiled):
+    said = epctx("inspect", compiled)
+
+    assert "sim-" in said.out
+    assert "not for hardware" in said.out
+
+
+def test_a_source_without_a_plugin_is_warned_about_with_what_would_help(epctx, compiled):
+    proto = onnx.load(compiled)
+    next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"Unheard"
+    onnx.save(proto, compiled)
+
+    said = epctx("inspect", compiled)
+
+    assert said.code == 0
+    assert "no plugin" in said.out
+    assert "No installed plugin takes the source 'Unheard'" in said.err
+
+
+def test_a_missing_payload_is_warned_about_once(epctx, compiled):
+    compiled.with_name("resnet_qnn.bin").unlink()
+
+    said = epctx("inspect", compiled)
+    answer = epctx("inspect", compiled, "--json").json
+
+    assert said.code == 0
+    assert said.err.count("warning:") == 1
+    assert "resnet_qnn.bin" in said.err
+    assert answer["ep_contexts"][0]["payload_bytes"] is None
+    assert answer["files"][0]["problem"]
+
+
+def test_external_weights_are_required_files_too(epctx, resnet):
+    onnx.save(
+        onnx.load(resnet.path), resnet.path, save_as_external_data=True, location="w.bin", size_threshold=1024
+    )
+
+    there = epctx("inspect", resnet.path, "--json").json
+    resnet.path.with_name("w.bin").unlink()
+    gone = epctx("inspect", resnet.path)
+
+    assert there["files"][0]["bytes"] > 1_000_000
+    assert there["required_files"] == ["w.bin"]
+    assert "w.bin" in gone.err
+
+
+def test_names_out_of_a_model_cannot_steer_the_terminal(epctx, compiled):
+    proto = onnx.load(compiled)
+    proto.graph.node[0].name = "\x1b[2J\x1b]0;owned\x07\u202eevil"
+    onnx.save(proto, compiled)
+
+    said = epctx("inspect", compiled)
+
+    assert "\\x1b[2J" in said.out
+    assert not set("\x1b\x07\u202e") & set(said.out + said.err)
+
+
+def test_a_reference_to_another_node_is_told_from_a_primary(epctx, network):
+    bert = network("bert")
+    epctx("compile", bert.path, "--ep", "QNN")
+
+    said = epctx("inspect", bert.path.with_name("bert_ctx.onnx"))
+    nodes = epctx("inspect", bert.path.with_name("bert_ctx.onnx"), "--json").json["ep_contexts"]
+
+    assert [n["main_context"] for n in nodes] == [1] + [0] * 8
+    assert said.out.count("in a primary node") == 8
+    assert "and 7 more:" in said.out

@@ -1,0 +1,212 @@
+"""`epctx plugins list`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def by_name(said):
+    return {plugin["name"]: plugin for plugin in said.json["plugins"]}
+
+
+def test_installed_plugins_are_listed_with_their_sources_and_state(process):
+    said = process("plugins", "list", "--json")
+
+    assert said.code == 0
+    assert by_name(said)["QNNExecutionProvider"] == {
+        "name": "QNNExecutionProvider",
+        "sources": ["QNNExecutionProvider", "QNN", "QnnExecutionProvider"],
+        "distribution": "epctx-sim-qnn",
+        "version": "0.1.0",
+        "state": "discovered",
+        "reason": "",
+    }
+
+
+def test_the_list_for_people_says_how_to_try_them(process):
+    said = process("plugins", "list")
+
+    assert said.code == 0
+    assert said.err == ""
+    assert "epctx-sim-qnn" in said.out
+    assert "--load" in said.out
+
+
+def test_listing_imports_no_plugin_nor_anything_heavy():
+    heavy = {"onnx", "numpy", "rich", "onnxruntime", "ctypes", "epctx_sim_qnn", "subprocess"}
+    code = (
+        "import json, sys; from epctx_core.cli import main; code = main(['plugins', 'list']);"
+        " print(json.dumps([code, sorted(sys.modules)]))"
+    )
+
+    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+
+    code, modules = json.loads(output.splitlines()[-1])
+    assert code == 0
+    assert heavy & set(modules) == set()
+
+
+def test_load_tries_each_and_leaves_this_process_alone(process):
+    said = process("plugins", "list", "--load", "--json")
+
+    assert by_name(said)["QNNExecutionProvider"]["state"] == "loaded"
+
+
+def test_a_plugin_that_cannot_be_imported_is_listed_with_the_reason(process, site):
+    folder = site("epctx-bad", "BadExecutionProvider", code="import no_such_sdk\n")
+
+    listed = process("plugins", "list", "--json", path=[folder])
+    tried = process("plugins", "list", "--load", "--json", path=[folder])
+
+    assert by_name(listed)["BadExecutionProvider"]["state"] == "discovered"
+    bad = by_name(tried)["BadExecutionProvider"]
+    assert (tried.code, bad["state"], bad["distribution"]) == (0, "broken", "epctx-bad")
+    assert "No module named 'no_such_sdk'" in bad["reason"]
+    assert by_name(tried)["QNNExecutionProvider"]["state"] == "loaded"
+
+
+def test_wrong_metadata_is_a_reason_without_any_import(process, site):
+    folder = site("epctx-bad", "BadExecutionProvider")
+    (folder / "epctx_bad-1.0.dist-info" / "entry_points.txt").write_text(
+        "[epctx.execution_providers]\nBadExecutionProvider = not a class\n"
+    )
+
+    said = process("plugins", "list", path=[folder])
+
+    assert said.code == 0
+    assert "broken" in said.out
+    assert "not of the form module:Class" in said.out
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import os; os._exit(7)", "its process ended with exit code 7"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV"),
+        ("raise SystemExit(0)", "SystemExit"),
+    ],
+)
+def test_a_plugin_that_ends_its_process_only_ends_the_child(process, site, code, words):
+    folder = site("epctx-bad", "BadExecutionProvider", code=code)
+
+    said = process("plugins", "list", "--load", "--json", path=[folder])
+
+    bad = by_name(said)["BadExecutionProvider"]
+    assert said.code == 0
+    assert bad["state"] == "broken"
+    assert words in bad["reason"]
+
+
+def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(site, monkeypatch, tmp_path):
+    from epctx_core.cli.trial import try_all
+    from epctx_core.registry import Registry
+
+    note = tmp_path / "pid"
+    code = (
+        "import pathlib, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    monkeypatch.syspath_prepend(str(site("epctx-slow", "SlowExecutionProvider", code=code)))
+    records = [r for r in Registry().records() if r.name == "SlowExecutionProvider"]
+
+    (slow,) = try_all(records, tell=lambda text: None, timeout=3.0)
+
+    assert slow.state.value == "broken"
+    assert slow.reason == "it took longer than 3 s while it was tried"
+    assert is_gone(int(note.read_text()))
+
+
+def is_gone(process):
+    """Whether a process ended; one that nobody has waited for yet counts as ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_what_a_plugin_prints_does_not_spoil_the_answer(process, site):
+    body = "    print('hello'); import os; os.write(1, b'native hello\\n'); os.system('echo child hello')\n"
+    folder = site("epctx-loud", "LoudExecutionProvider", body=body)
+
+    said = process("plugins", "list", "--load", "--json", path=[folder])
+    verbose = process("plugins", "list", "--load", "--json", "-v", path=[folder])
+
+    assert by_name(said)["LoudExecutionProvider"]["state"] == "loaded"
+    assert "hello" not in said.err
+    assert "child hello" in verbose.err
+
+
+def test_a_plugin_that_lacks_its_hardware_is_unavailable_and_says_why(process, site):
+    body = (
+        "    @classmethod\n"
+        "    def availability(cls, purpose):\n"
+        "        return Availability(False, reason='no device found')\n"
+    )
+    folder = site("epctx-far", "FarExecutionProvider", body=body)
+
+    said = process("plugins", "list", "--load", "--json", path=[folder])
+
+    far = by_name(said)["FarExecutionProvider"]
+    assert far["state"] == "unavailable"
+    assert "no device found" in far["reason"]
+
+
+def test_a_plugin_whose_availability_raises_is_broken(process, site):
+    body = "    @classmethod\n    def availability(cls, purpose):\n        raise OSError('driver is gone')\n"
+    folder = site("epctx-bad", "BadExecutionProvider", body=body)
+
+    said = process("plugins", "list", "--load", "--json", path=[folder])
+
+    bad = by_name(said)["BadExecutionProvider"]
+    assert bad["state"] == "broken"
+    assert "driver is gone" in bad["reason"]
+
+
+def test_a_disabled_plugin_is_shown_and_not_tried(process):
+    said = process("plugins", "list", "--load", "--json", EPCTX_DISABLE_PLUGINS="epctx-sim-qnn")
+
+    plugin = by_name(said)["QNNExecutionProvider"]
+    assert plugin["state"] == "disabled"
+    assert "EPCTX_DISABLE_PLUGINS" in plugin["reason"]
+
+
+def test_compiling_with_a_broken_plugin_says_whose_fault_it_is(process, site, model):
+    folder = site("epctx-bad", "BadExecutionProvider", code="import no_such_sdk\n")
+
+    said = process("compile", model("y = Relu(x)"), "--ep", "Bad", path=[folder])
+
+    assert said.code == 3
+    assert "epctx-bad" in said.err
+    assert "no_such_sdk" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_with_json_what_an_ep_prints_while_it_compiles_goes_to_standard_error(process, site, model):
+    body = (
+        "    def __init__(self, context):\n"
+        "        super().__init__(context)\n"
+        "        import ctypes, os\n"
+        "        print('from python')\n"
+        "        os.system('echo from a child')\n"
+        "        ctypes.CDLL(None).printf(b'from native code\\n')\n"
+    )
+    folder = site("epctx-loud", "LoudExecutionProvider", body=body)
+
+    said = process("compile", model("y = Relu(x)"), "--ep", "Loud", "--json", path=[folder])
+
+    assert said.code == 0
+    assert said.json["partitions"] == []
+    assert all(words in said.err for words in ("from python", "from a child", "from native code"))

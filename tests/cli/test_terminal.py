@@ -1,0 +1,116 @@
+"""What is seen on a terminal, and what is not seen elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+
+import pytest
+
+from epctx_core.cli import text
+
+
+def on_a_terminal(*arguments, **environment):
+    """Run the command line in a pseudo-terminal; return exit code and everything that it shows."""
+    command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    env |= {"TERM": "xterm", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8", **environment}
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, command, env)  # noqa: S606 - there is no shell in between by design
+    shown = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode()
+
+
+def test_a_terminal_gets_colour_and_progress(resnet):
+    code, shown = on_a_terminal("compile", resnet.path, "--ep", "QNN")
+
+    assert code == 0
+    assert "\x1b[" in shown
+    assert all(
+        f"[{n}/4] {stage}" in shown for n, stage in enumerate(("read", "partition", "compile", "write"), 1)
+    )
+    assert "resnet_qnn.bin" in shown
+
+
+def test_no_color_is_honoured_in_the_report_and_in_errors(resnet):
+    _, report = on_a_terminal("compile", resnet.path, "--ep", "QNN", NO_COLOR="1")
+    _, error = on_a_terminal("inspect", "no.onnx", NO_COLOR="1")
+    _, coloured = on_a_terminal("inspect", "no.onnx")
+
+    assert "resnet_qnn.bin" in report
+    assert "[1/4] read" in report
+    assert "\x1b" not in report + error
+    assert "\x1b" in coloured
+
+
+def test_a_dumb_terminal_gets_neither_colour_nor_progress(resnet):
+    _, shown = on_a_terminal("compile", resnet.path, "--ep", "QNN", TERM="dumb")
+
+    assert "\x1b" not in shown
+    assert "[1/4]" not in shown
+
+
+def test_a_table_too_wide_for_the_terminal_keeps_names_whole(compiled):
+    _, shown = on_a_terminal("inspect", compiled, COLUMNS="60")
+
+    assert "QNNExecutionProvider_16d28ed1c2b90cac_0" in shown
+
+
+def test_without_rich_the_report_has_the_same_words(resnet, tmp_path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not here')\n")
+
+    code, shown = on_a_terminal("compile", resnet.path, "--ep", "QNN", PYTHONPATH=str(tmp_path))
+
+    assert code == 0
+    assert "\x1b" not in shown
+    assert "20 Conv, 17 Relu" in shown
+
+
+def test_a_pipe_gets_neither_colour_nor_progress(process, resnet):
+    said = process("compile", resnet.path, "--ep", "QNN")
+
+    assert "\x1b" not in said.out + said.err
+    assert "\r" not in said.out + said.err
+    assert said.err == ""
+
+
+def test_an_ascii_stream_gets_ascii(process, resnet):
+    said = process("compile", resnet.path, "--ep", "QNN", PYTHONIOENCODING="ascii")
+
+    assert said.code == 0
+    assert "|-- resnet_qnn.bin" in said.out
+    assert said.out.isascii()
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
+)
+def test_sizes_are_readable(number, shown):
+    assert text.size(number) == shown
+
+
+def test_numbers_stand_at_the_right_and_text_at_the_left():
+    lines = text.table(("name", "n"), [("a", 5), ("bcdef", 1234)])
+
+    assert lines == ["name       n", "a          5", "bcdef  1,234"]
+
+
+def test_a_tree_without_leaves_is_its_root():
+    assert text.tree("out/", [], ascii_only=False) == ["out/"]
+
+
+def test_only_what_steers_a_terminal_is_escaped():
+    assert text.printable("größe 猫 a\nb") == "größe 猫 a\nb"
+    assert text.printable("\x1b[31m\x00\ud800") == "\\x1b[31m\\x00\\ud800"
+    assert text.one_line("a\nb") == "a\\nb"

@@ -1,0 +1,258 @@
+"""The command line as such: exit codes, errors, streams, help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from epctx_core import __version__, errors
+from epctx_core.cli import exit_codes
+
+
+def an_empty_file(folder):
+    (folder / "m.onnx").touch()
+
+
+def junk(folder):
+    (folder / "m.onnx").write_bytes(bytes(range(256)) * 9)
+
+
+def a_folder(folder):
+    (folder / "m.onnx").mkdir()
+
+
+def nothing(folder):
+    assert not (folder / "m.onnx").exists()
+
+
+@pytest.mark.parametrize("make", [nothing, an_empty_file, junk, a_folder])
+@pytest.mark.parametrize("command", [["compile", "--ep", "QNN"], ["run"], ["inspect"], ["compare", "m.onnx"]])
+def test_a_model_that_is_none_is_bad_input(epctx, tmp_path, monkeypatch, make, command):
+    make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    said = epctx(*command, "m.onnx")
+
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert "m.onnx" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["complie"], "Did you mean 'compile'?"),
+        (["compile", "m", "--ep", "QNN", "--embd"], "there is no option '--embd'. Did you mean '--embed'?"),
+        (["compile", "m", "--ep", "QNN", "--no-clob"], "Did you mean '--no-clobber'?"),
+        (["compile", "m", "--ep", "QNN", "--outptu=x"], "Did you mean '--output'?"),
+        (["compile"], "MODEL"),
+        (["compile", "m", "--ep"], "--ep"),
+        (["compile", "m", "--ep", "QNN", "-o", ""], "-o is empty"),
+        (["compile", "m", "--ep", "QNN", "-c", "a=1", "b=2"], "write -c or -p before each"),
+        (["compile", "m", "--ep", "QNN", "-c", "ep.context_enable"], "not of the form KEY=VALUE"),
+        (
+            ["compile", "m", "--ep", "QNN", "-c", "ep.context_embed_mod=1"],
+            "Did you mean 'ep.context_embed_mode'?",
+        ),
+        (["compile", "m", "--ep", "QNN", "-c", "ep.context_embed_mode=2"], "'0' or '1'"),
+        (["compile", "m", "--ep", "QNN", "-p", "htp_arch=73"], "not of the form EP.KEY=VALUE"),
+        (["compile", "m", "--ep", "QNN", "-p", "QMN.htp_arch=73"], "Did you mean 'QNN'?"),
+        (["compile", "m", "--ep", "QNN", "-p", "Other.x=1"], "Add --ep Other"),
+        (["compile", "m", "--ep", "QNN", "-p", "QNN.htp_arhc=73"], "Did you mean 'htp_arch'?"),
+        (["compile", "m", "--ep", "QNN", "-p", "QNN.htp_arch=74"], "allowed: 68"),
+        (["compile", "m", "--ep", "QNN", "--ep", "qnn"], "asked for twice"),
+        (["run", "m", "--seed", "many"], "--seed"),
+        (["run", "m", "--seed", "-1"], "--seed"),
+        (["run", "m", "n"], "'n' is one argument too many"),
+        (["plugins"], "ACTION"),
+        (["plugins", "lst"], "'list'"),
+        (["plugins", "list", "--laod"], "Did you mean '--load'?"),
+        ([], "a command is missing"),
+        (["-v"], "a command is missing"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_says_what_is_wrong_and_what_was_meant(epctx, arguments, words):
+    said = epctx(*arguments)
+
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert words in said.err
+
+
+@pytest.mark.parametrize("name", ["OpenVINO", "NoSuchThing"])
+def test_an_ep_that_nobody_brings_is_a_missing_plugin(epctx, resnet, name):
+    said = epctx("compile", resnet.path, "--ep", name)
+
+    assert said.code == 3
+    assert f"no installed plugin brings the Execution Provider {name!r}" in said.err
+
+
+@pytest.mark.parametrize("output", ["none/", "none/m_ctx.onnx"])
+def test_an_output_folder_that_is_missing_is_named(epctx, resnet, tmp_path, output):
+    said = epctx("compile", resnet.path, "--ep", "QNN", "-o", f"{tmp_path}/{output}")
+
+    assert said.code == 2
+    assert f"{tmp_path}/none" in said.err
+    assert "does not exist" in said.err
+
+
+def test_a_session_option_that_nothing_acts_on_is_warned_about(epctx, model):
+    said = epctx("run", model("y = Relu(x)"), "-c", "session.unheard=1")
+
+    assert said.code == 0
+    assert "warning: epctx does not act on the session option 'session.unheard'" in said.err
+
+
+@pytest.mark.parametrize("place", [["-v", "inspect", "no.onnx"], ["inspect", "no.onnx", "-v"]])
+def test_verbose_adds_the_traceback_wherever_it_stands(epctx, place):
+    said = epctx(*place)
+
+    assert said.code == 2
+    assert said.err.startswith("error: there is no model file 'no.onnx'.\n")
+    assert "Traceback" in said.err
+    assert "NoSuchFile" in said.err
+
+
+def test_an_error_with_json_is_one_object_on_standard_output_and_the_block_on_standard_error(process):
+    said = process("inspect", "no.onnx", "--json")
+
+    assert said.code == 2
+    assert said.json["error"] == {
+        "code": "NO_SUCHFILE",
+        "message": "there is no model file 'no.onnx'.",
+        "hint": None,
+        "path": "no.onnx",
+    }
+    assert said.err == "error: there is no model file 'no.onnx'.\n"
+
+
+def test_wrong_usage_with_json_is_one_object_too(process):
+    said = process("compile", "--jsn", "--json")
+
+    assert said.code == 2
+    assert said.json["error"]["code"] == "INVALID_ARGUMENT"
+
+
+def test_an_unforeseen_failure_is_a_block_as_well(epctx, monkeypatch, model):
+    def fail(*_arguments, **_options):
+        raise LookupError("a mistake of ours")
+
+    monkeypatch.setattr("epctx_core.runtime.inspection.inspect_model", fail)
+
+    short, long = epctx("inspect", model("y = Relu(x)")), epctx("inspect", "m", "-v")
+
+    assert short.code == 1
+    assert "epctx itself failed: LookupError: a mistake of ours" in short.err
+    assert "Traceback" not in short.err
+    assert "Traceback" in long.err
+
+
+def test_help_and_version_are_answers(epctx):
+    told, version, own = epctx("--help"), epctx("--version"), epctx("compile", "--help")
+
+    assert (told.code, version.code, own.code) == (0, 0, 0)
+    assert "compare" in told.out
+    assert version.out.startswith("epctx 0.")
+    assert "--require-compiled" in own.out
+
+
+def test_the_installed_command_and_the_module_are_the_same(process):
+    from importlib.metadata import entry_points
+
+    (command,) = entry_points(group="console_scripts", name="epctx")
+
+    from epctx_core.cli import main
+
+    assert command.load() is main
+    assert process("--version").out == f"epctx {__version__}\n"
+
+
+def test_every_error_has_an_exit_code():
+    kinds = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.EpctxError) and kind is not errors.EpctxError
+    }
+
+    assert set(exit_codes.CODES) == kinds
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidGraph("m"), 2),
+        (errors.NotImplementedByProvider("m"), 3),
+        (errors.PluginError("m"), 3),
+        (errors.RuntimeException("m"), 1),
+        (errors.Fail("nothing compiled", path="in.onnx"), 1),
+        (errors.Fail("exists", path="out.onnx"), 2),
+        (errors.Fail("no path"), 1),
+    ],
+)
+def test_an_exit_code_says_whose_turn_it_is(error, code):
+    assert exit_codes.exit_code(error, model="in.onnx") == code
+
+
+def test_importing_the_command_line_is_cheap():
+    heavy = {"argparse", "onnx", "numpy", "rich", "pluggy", "importlib_metadata"}
+    code = "import sys, epctx_core.cli; print(*sys.modules)"
+
+    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+
+    assert heavy & set(output.split()) == set()
+
+
+def test_a_reader_that_goes_away_is_no_error(compiled):
+    read, write = os.pipe()
+    os.close(read)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "epctx_core", "inspect", str(compiled)],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_interrupting_leaves_nothing_behind(site, model, tmp_path):
+    body = (
+        "    def __init__(self, context):\n"
+        "        import pathlib, time\n"
+        f"        pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        "        time.sleep(60)\n"
+    )
+    folder = site("epctx-slow", "SlowExecutionProvider", body=body)
+    path = model("y = Relu(x)")
+    command = [sys.executable, "-m", "epctx_core", "compile", str(path), "--ep", "Slow"]
+
+    child = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(folder)}, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(tmp_path / "begun")
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+
+    assert child.returncode == 130
+    assert err == "error: interrupted.\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["begun", "site", "small.onnx"]
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
