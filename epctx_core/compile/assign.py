@@ -115,14 +115,10 @@ def _ask(graph: GraphIndex, instances: ProviderInstances, ep: str, assignment: A
     claims = _Claims(graph, instances, ep, assignment.taken)
     for item in answer:
         claims.add(item)
-    assignment.refusals.extend(claims.refusals)
     for keep in (False, True):
-        units = claims.fused[keep]
-        groups = _groups_with_typed_boundary(graph, assignment, claims, units, keep=keep)
-        _take(assignment, groups)
-        assignment.partitions.extend(
-            GraphPartition(graph, group, ep=ep, keep_initializers=keep) for group in groups
-        )
+        partitions = _partitions(graph, assignment, claims, view, keep=keep)
+        _take(assignment, [partition.node_indices for partition in partitions])
+        assignment.partitions.extend(partitions)
     for index in claims.single:
         kernel = lookup.lookup(view.node(index))
         if kernel is None:
@@ -131,6 +127,7 @@ def _ask(graph: GraphIndex, instances: ProviderInstances, ep: str, assignment: A
             )
         assignment.kernel_nodes.append(KernelNode(ep=ep, node=index, kernel=kernel))
     _take(assignment, [[index] for index in claims.single])
+    assignment.refusals.extend(claims.refusals)
 
 
 class _Claims:
@@ -194,41 +191,50 @@ class _Claims:
         return indices
 
 
-def _groups_with_typed_boundary(
-    graph: GraphIndex, assignment: Assignment, claims: _Claims, units: list[list[int]], *, keep: bool
-) -> list[list[int]]:
-    """Group an EP's units, leaving out those that would put a type on the boundary that EPContext can't carry.
+def _partitions(
+    graph: GraphIndex, assignment: Assignment, claims: _Claims, view: GraphSlice, *, keep: bool
+) -> list[GraphPartition]:
+    """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
 
     Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.
     """
+    units = claims.fused[keep]
+    # What the view grouped needs no second look.
+    groups = units if sorted(units) == list(view.grouped) else None
     while True:
-        try:
-            groups = assignment.partitioner.group(units)
-        except CyclicGroupsError as error:
-            nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
-            raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None
-        bad = _untransportable(graph, groups, keep=keep)
+        if groups is None:
+            groups = _grouped(assignment, claims, units)
+        partitions = [GraphPartition(graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
+        bad = _untransportable(partitions)
         if not bad:
-            return groups
-        kept = [unit for unit in units if not any(node in bad for node in unit)]
+            return partitions
         for unit in units:
             for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
                 claims.refuse(reason, unit)
-        units = kept
+        units = [unit for unit in units if not any(node in bad for node in unit)]
+        groups = None
 
 
-def _untransportable(graph: GraphIndex, groups: Sequence[Sequence[int]], *, keep: bool) -> dict[int, str]:
+def _grouped(assignment: Assignment, claims: _Claims, units: list[list[int]]) -> list[list[int]]:
+    try:
+        return assignment.partitioner.group(units)
+    except CyclicGroupsError as error:
+        nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
+        raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None
+
+
+def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
     """Return the nodes at a boundary whose values an EPContext node cannot have, with the reason."""
     bad: dict[int, str] = {}
-    for group in groups:
-        partition = GraphPartition(graph, group, ep="", keep_initializers=keep)
+    for partition in partitions:
+        graph = partition.graph
         refused = {
             name: f"the boundary value {name!r} is {graph.types.get(name)}, which an EPContext node cannot carry"
             for name in (*partition.input_names, *partition.output_names)
             if graph.types.get(name).elem_type not in BOUNDARY_TYPES
         }
         if refused:
-            for node in group:
+            for node in partition.node_indices:
                 for name in (*graph.inputs[node], *graph.outputs[node]):
                     if name in refused:
                         bad[node] = refused[name]

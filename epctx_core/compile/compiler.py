@@ -95,8 +95,9 @@ class ModelCompiler:
         """Compile, and write the context model with its binaries, all or none.
 
         Args:
-            output_model_path: where; None for the input's name with `_ctx.onnx`. A model that is
-                there is replaced unless the flags forbid it.
+            output_model_path: where; None for `ep.context_file_path`, and without that for the
+                input's name with `_ctx.onnx`. A model that is there is replaced unless the flags
+                forbid it, but never the source itself.
 
         Raises:
             NoSuchFile: no such model, or no such output folder.
@@ -112,7 +113,8 @@ class ModelCompiler:
         replace = not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
         choices = choose_providers(self._session.providers, self._session, self._registry)
         model = self._open(watch)
-        destination = compiler_destination(path, output_model_path, replace=replace)
+        output = self._session.config().context_file_path if output_model_path is None else output_model_path
+        destination = compiler_destination(path, output, replace=replace)
         destination.check(self._binaries(destination, choices))
         with closing(ProviderSession()) as providers:
             assignment = self._compile(model, providers, choices, watch)

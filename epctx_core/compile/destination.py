@@ -18,10 +18,12 @@ class Destination:
 
     Attributes:
         path: the context model.
+        source: the model that is compiled, None for one from bytes.
         replace: whether a model that is there already may be replaced.
     """
 
     path: Path
+    source: Path | None
     replace: bool
 
     @property
@@ -37,7 +39,7 @@ class Destination:
         """Raise if the model or its binaries cannot be written here.
 
         Raises:
-            InvalidArgument: the path names a folder.
+            InvalidArgument: the path names a folder, or the source itself.
             NoSuchFile: its folder does not exist.
             Fail: the model exists and must not be replaced, the folder is not writable, or a binary
                 of that name belongs to another model.
@@ -53,6 +55,12 @@ class Destination:
                 f"the output folder {str(self.folder)!r} does not exist.",
                 path=self.folder,
                 hint="Make it first.",
+            )
+        if self.source is not None and self.path.exists() and self.path.samefile(self.source):
+            raise InvalidArgument(
+                f"the context model's path {str(self.path)!r} is the source model itself.",
+                path=self.path,
+                hint="Choose another path: the source would be lost.",
             )
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise Fail(f"the output folder {str(self.folder)!r} is not writable.", path=self.folder)
@@ -124,7 +132,7 @@ def compiler_destination(
 def _destination(output: str | os.PathLike[str] | None, model: Path | None, *, replace: bool) -> Destination:
     if output is None:
         assert model is not None  # noqa: S101 - both callers checked
-        return Destination(path=context_model_path(model), replace=replace)
+        return Destination(path=context_model_path(model), source=model, replace=replace)
     text = os.fspath(output)
     if not text or is_folder_name(text):
         raise InvalidArgument(
@@ -132,4 +140,4 @@ def _destination(output: str | os.PathLike[str] | None, model: Path | None, *, r
             path=text,
             hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
-    return Destination(path=Path(text), replace=replace)
+    return Destination(path=Path(text), source=model, replace=replace)

@@ -12,7 +12,13 @@ import onnx
 
 from epctx_core.context.compatibility import PREFIX, set_metadata
 from epctx_core.context.manifest import KEY, Manifest, PayloadEntry
-from epctx_core.context.node import DOMAIN, OPSET_VERSION, check_attribute, make_context_node
+from epctx_core.context.node import (
+    DOMAIN,
+    OPSET_VERSION,
+    ContextNodeMaker,
+    check_attribute,
+    make_context_node,
+)
 from epctx_core.context.payload import PayloadSet, PayloadWriter
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.splice import splice
@@ -108,6 +114,9 @@ def _context_nodes(
     finished = {id(writer): (writer.finish(), writer.contents()) for writer in writers}
     carried: set[int] = set()
     nodes: dict[int, NodeProto] = {}
+    embedded = bool(writers) and writers[0].embedded
+    maker = ContextNodeMaker(ep, embed_mode=embedded)
+    standard_doc = f"EPContext node for {ep}"
     for description in described:
         partition: Any = description.partition
         main, cache = bool(description.main_context), None
@@ -120,7 +129,12 @@ def _context_nodes(
             elif entry.embedded:
                 # One copy of the bytes: the first node carries them, the others refer to it.
                 main, cache = False, None
-        embedded = writers[0].embedded if writers else False
+        doc = description.doc_string or standard_doc
+        if not main and cache is None:
+            nodes[partition.node_indices[0]] = maker.reference(
+                partition.name, partition.input_names, partition.output_names, description.attributes, doc
+            )
+            continue
         nodes[partition.node_indices[0]] = make_context_node(
             name=partition.name,
             source=ep,
@@ -130,7 +144,7 @@ def _context_nodes(
             embed_mode=embedded,
             cache=cache,
             attributes=description.attributes,
-            doc_string=description.doc_string or f"EPContext node for {ep}",
+            doc_string=doc,
         )
     return nodes
 
@@ -144,6 +158,8 @@ class _Descriptions:
         self._choice = choice
         self._partitions = partitions
         self._payloads = payloads
+        # EPs give many nodes one mapping: each is looked at once.
+        self._checked: set[int] = set()
 
     def check(self, described: Sequence[Any]) -> list[EPContextNode]:
         """Return one description for each partition, in the partitions' order."""
@@ -172,6 +188,16 @@ class _Descriptions:
         return ordered
 
     def _check_node(self, node: EPContextNode) -> None:
+        if id(node.attributes) not in self._checked:
+            self._checked.add(id(node.attributes))
+            self._check_attributes(node)
+        if node.main_context and node.payload is None:
+            raise self._broken("gave a node main_context=1 without a payload")
+        known = {id(writer) for writer in self._payloads.writers}
+        if node.payload is not None and id(node.payload) not in known:
+            raise self._broken("gave a payload that did not come from this call's writer")
+
+    def _check_attributes(self, node: EPContextNode) -> None:
         owned = CORE_ATTRIBUTES & node.attributes.keys()
         if owned:
             raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes")
@@ -182,11 +208,6 @@ class _Descriptions:
                 raise self._broken(
                     f"set {key!r} to a value that the attribute cannot hold ({error})"
                 ) from error
-        if node.main_context and node.payload is None:
-            raise self._broken("gave a node main_context=1 without a payload")
-        known = {id(writer) for writer in self._payloads.writers}
-        if node.payload is not None and id(node.payload) not in known:
-            raise self._broken("gave a payload that did not come from this call's writer")
 
     def _broken(self, what: str) -> PluginError:
         return contract_broken(self._choice.record, "get_ep_context_nodes", what)

@@ -14,6 +14,7 @@ from epctx_core.compile.assign import Assignment, assign
 from epctx_core.compile.emit import ContextModel, make_context_model
 from epctx_core.compile.report import OutputFile, Stopwatch
 from epctx_core.errors import Fail
+from epctx_core.graph.garbage import collection_paused
 from epctx_core.plugin import CompiledPartition, Purpose
 from epctx_core.publish import Publication
 from epctx_core.registry.guard import contract_broken
@@ -30,6 +31,7 @@ PROTOBUF_LIMIT = (2 << 30) - 1
 Progress = Callable[[str, int, int], None]
 
 
+@collection_paused()
 def assign_nodes(
     model: OpenModel,
     providers: ProviderSession,
@@ -101,6 +103,7 @@ def check_compiled(
         raise contract_broken(record, hook, what)
 
 
+@collection_paused()
 def write_context_model(
     model: OpenModel,
     assignment: Assignment,

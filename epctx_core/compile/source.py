@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
+from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import TypeTable, infer_types
 from epctx_core.graph.model_io import SourceModel, detach_model, parse_model, read_model
@@ -49,6 +50,7 @@ class OpenModel:
         )
 
 
+@collection_paused()
 def open_model(model: str | os.PathLike[str] | bytes, config: SessionConfig) -> OpenModel:
     """Read a model, check it, find the types of its values and index it.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epctx_core.errors import InvalidGraph
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
@@ -11,8 +13,22 @@ PREFIX = "ep_compatibility_info."
 
 
 def compatibility_info(model: ModelProto) -> dict[str, str]:
-    """Return EP type to what that EP once said about the compiled model."""
-    return {p.key[len(PREFIX) :]: p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
+    """Return EP type to what that EP once said about the compiled model.
+
+    Raises:
+        InvalidGraph: it is no text.
+    """
+    infos: dict[str, str] = {}
+    for entry in model.metadata_props:
+        # protobuf hands out what is not UTF-8 as bytes.
+        key: str | bytes = entry.key
+        value: str | bytes = entry.value
+        if not isinstance(key, str) or not key.startswith(PREFIX):
+            continue
+        if not isinstance(value, str):
+            raise InvalidGraph(f"the model's metadata {key!r} is not UTF-8.", hint="Fetch the model again.")
+        infos[key[len(PREFIX) :]] = value
+    return infos
 
 
 def set_metadata(model: ModelProto, key: str, value: str) -> None:

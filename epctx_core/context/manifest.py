@@ -70,8 +70,9 @@ class PayloadEntry:
                 node=node,
                 hint=hint,
             )
-        if self.segments:
-            first = self.segments[0]
+        # A weight without elements is a segment of no bytes, which tells nothing.
+        first = next((s for s in self.segments if s.length), None)
+        if first is not None:
             digest = hashlib.sha256(view[first.offset : first.offset + first.length]).hexdigest()
             if digest != first.digest:
                 raise InvalidGraph(

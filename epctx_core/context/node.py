@@ -6,7 +6,7 @@ are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -91,9 +91,20 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
         if is_context_node(node):
             record = read_context_node(node, i)
             # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
-            name = record.name if record.name not in found else f"{record.name}#{i}"
-            found[name] = replace(record, name=name)
+            if record.name in found:
+                record = replace(record, name=f"{record.name}#{i}")
+            found[record.name] = record
     return list(found.values())
+
+
+def payload_files(graph: GraphProto) -> Iterator[str]:
+    """Yield the file names that EPContext nodes say, without decoding the rest of them."""
+    for node in graph.node:
+        if is_context_node(node):
+            attributes = {a.name: a for a in node.attribute}
+            mode, cache = attributes.get("embed_mode"), attributes.get("ep_cache_context")
+            if mode is not None and mode.i != 1 and cache is not None:
+                yield cache.s.decode(errors="replace")
 
 
 def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
@@ -156,6 +167,54 @@ def _as_text(name: str, attribute: str, value: str | bytes) -> str:
     if isinstance(value, bytes):
         raise InvalidGraph(f"EPContext node {name!r} has a {attribute!r} that is not UTF-8.", node=name)
     return value
+
+
+class ContextNodeMaker:
+    """Makes the EPContext nodes of one EP; equal ones are copied from a template.
+
+    Args:
+        source: the EP type.
+        embed_mode: whether payloads are stored in the nodes.
+    """
+
+    def __init__(self, source: str, *, embed_mode: bool) -> None:
+        self._source = source
+        self._embed_mode = embed_mode
+        self._templates: dict[tuple[object, ...], tuple[NodeProto, int]] = {}
+
+    def reference(
+        self,
+        name: str,
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        attributes: Mapping[str, Any],
+        doc: str,
+    ) -> NodeProto:
+        """Return a node that refers to another's payload."""
+        # Attributes are few and an EP gives many nodes the same mapping: its identity is the key.
+        key = (id(attributes), doc)
+        if key not in self._templates:
+            template = make_context_node(
+                name="",
+                source=self._source,
+                inputs=(),
+                outputs=(),
+                main_context=False,
+                embed_mode=self._embed_mode,
+                cache=None,
+                attributes=attributes,
+                doc_string=doc,
+            )
+            place = next(i for i, a in enumerate(template.attribute) if a.name == "partition_name")
+            self._templates[key] = (template, place)
+        template, place = self._templates[key]
+        node = NodeProto()
+        node.CopyFrom(template)
+        node.name = name
+        node.attribute[place].s = name.encode()
+        node.input.extend(inputs)
+        node.output.extend(outputs)
+        return node
 
 
 def make_context_node(

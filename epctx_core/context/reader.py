@@ -143,22 +143,22 @@ class PayloadReader:
             try:
                 entry.check_head(mapped.view, record.name)
             except InvalidGraph as error:
-                mapped = self._other_copy(name, error)
+                mapped = self._other_copy(name, mapped.path, error)
         return LoadedPayload(
             name, mapped.view, digest=entry.root if entry else None, path=mapped.path, scratch=self._scratch
         )
 
-    def _other_copy(self, name: str, error: InvalidGraph) -> MappedFile:
+    def _other_copy(self, name: str, path: str, error: InvalidGraph) -> MappedFile:
         """Return the binary that the model means from what an unfinished publication kept of it."""
         entry = self._manifest.entry(name, embedded=False) if self._manifest else None
-        for path in self._other_copies(name):
+        for copy in self._other_copies(name):
             with suppress(OSError, InvalidGraph):
-                with path.open("rb") as file:
-                    mapped = MappedFile(file.fileno(), str(path))
+                with copy.open("rb") as file:
+                    mapped = MappedFile(file.fileno(), str(copy))
                 if entry is not None:
                     entry.check_head(mapped.view)
                     return mapped
-        raise ReplacedBinaryError(error.message, node=error.node, hint=error.hint) from error
+        raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
 
 
 def plugin_nodes(records: Sequence[ContextNodeRecord], types: TypeTable, ep: str) -> list[ContextNode]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from epctx_core.context.node import read_context_nodes
+from epctx_core.context.node import payload_files
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ def models_naming(folder: Path, binary: str) -> Iterator[Path]:
 def names_binary(path: Path, binary: str) -> bool:
     """Whether a model has an EPContext node whose payload is in `binary`."""
     model = ModelProto.FromString(path.read_bytes())
-    return any(
-        record.file_name is not None and os.path.normpath(record.file_name) == binary
-        for record in read_context_nodes(model.graph)
-    )
+    return any(os.path.normpath(name) == binary for name in payload_files(model.graph))
 
 
 def _mentions(path: Path, text: bytes) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import ChainMap
-from collections.abc import MutableMapping
+from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -35,88 +34,88 @@ def partition_digest(
     types of the boundary, and the weights' types, shapes and bytes. Neither names nor options.
     """
     form = _CanonicalForm(graph.opset_imports)
+    numbers, weights = form.numbers, graph.weights
     for value in inputs:
-        form.add(f"in {form.number(value.name)} {value.type.elem_type} {value.shape}")
+        form.add(f"in {numbers[value.name]} {value.type.elem_type} {value.shape}")
     special = _special_initializers(graph, nodes)
     for index in nodes:
         for name in graph.inputs[index]:
-            if name in form.numbers:
+            if name in numbers:
                 continue
-            if name in graph.weights:
-                weight = graph.weights[name]
-                form.add(
-                    f"weight {form.number(name)} {weight.elem_type} {weight.shape} {weight_digest(name)}"
-                )
+            if name in weights:
+                weight = weights[name]
+                form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight_digest(name)}")
             elif name in special:
-                form.add(f"constant {form.number(name)}")
+                form.add(f"constant {numbers[name]}")
                 form.add(special[name])
-        form.add_node(graph.nodes[index], graph.inputs[index])
+        form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
     for value in outputs:
-        form.add(f"out {form.number(value.name)} {value.type.elem_type} {value.shape}")
+        form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
     for function in used_functions((graph.nodes[i] for i in nodes), graph.functions):
         form.add(function.SerializeToString(deterministic=True))
     return form.digest()
 
 
 class _CanonicalForm:
-    """The parts that are digested, with numbers in place of names."""
+    """The parts that are digested, with numbers in place of names.
+
+    Attributes:
+        numbers: gives a name its number; a new name gets the next one.
+    """
 
     def __init__(self, opset_imports: Mapping[str, int]) -> None:
         self._opset_imports = opset_imports
-        self._sha = hashlib.sha256()
-        self._next = count()
-        self.numbers: MutableMapping[str, int] = {"": -1}
+        self._parts: list[bytes] = []
+        self._next = count().__next__
+        self.numbers: defaultdict[str, int] = defaultdict(self._next, {"": -1})
 
     def digest(self) -> str:
         """Return the digest (hex) of what was added."""
-        return self._sha.hexdigest()
-
-    def number(self, name: str) -> int:
-        """Return a value's number."""
-        if name not in self.numbers:
-            self.numbers[name] = next(self._next)
-        return self.numbers[name]
+        # The lengths keep two neighbours from being read as one part.
+        lengths = repr([len(part) for part in self._parts]).encode()
+        return hashlib.sha256(b"".join((lengths, *self._parts))).hexdigest()
 
     def add(self, part: str | bytes) -> None:
-        """Add one part; the length in front keeps two neighbours from being read as one."""
-        data = part.encode() if isinstance(part, str) else part
-        self._sha.update(len(data).to_bytes(8, "little"))
-        self._sha.update(data)
+        """Add one part."""
+        self._parts.append(part.encode() if isinstance(part, str) else part)
 
-    def add_node(self, node: NodeProto, inputs: Sequence[str]) -> None:
+    def add_node(self, node: NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Add a node; `inputs` holds also what its bodies read from outside."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self._opset_imports.get(domain, 1)
-        reads = [self.number(name) for name in inputs]
-        makes = [self.number(name) for name in node.output]
+        numbers = self.numbers
+        reads = [numbers[name] for name in inputs]
+        makes = [numbers[name] for name in outputs]
         self.add(f"node {domain} {node.op_type} {node.overload} {version} {reads} {makes}")
-        for attribute in sorted(node.attribute, key=lambda a: a.name):
-            self.add(_attribute_bytes(attribute))
-        for body in bodies(node):
-            self._add_body(body)
+        attributes = node.attribute
+        if attributes:
+            for attribute in sorted(attributes, key=lambda a: a.name):
+                self.add(_attribute_bytes(attribute))
+            for body in bodies(node):
+                self._add_body(body)
 
     def _add_body(self, body: GraphProto) -> None:
         outside = self.numbers
         # Bodies side by side may use one name for different values.
-        self.numbers = ChainMap({}, outside)
+        self.numbers = numbers = defaultdict(self._next, outside)
         for value in body.input:
-            self.add(f"body in {self.number(value.name)}")
+            self.add(f"body in {numbers[value.name]}")
             self.add(value.type.SerializeToString(deterministic=True))
         for tensor in body.initializer:
-            self.add(f"constant {self.number(tensor.name)}")
+            self.add(f"constant {numbers[tensor.name]}")
             self.add(_tensor_bytes(tensor))
         for sparse in body.sparse_initializer:
-            self.add(f"constant {self.number(sparse.values.name)}")
+            self.add(f"constant {numbers[sparse.values.name]}")
             self.add(_sparse_bytes(sparse))
         for node in body.node:
-            self.add_node(node, node.input)
-        self.add(f"body out {[self.number(value.name) for value in body.output]}")
+            self.add_node(node, node.input, node.output)
+        self.add(f"body out {[numbers[value.name] for value in body.output]}")
         self.numbers = outside
 
 
 def _special_initializers(graph: GraphIndex, nodes: Sequence[int]) -> dict[str, bytes]:
     """Return the content of the string and sparse initializers that nodes read: these are no weights."""
-    special = graph.constants - graph.weights.keys()
+    special = graph.special_constants
     read = {name for i in nodes for name in graph.inputs[i] if name in special} if special else set()
     if not read:
         return {}

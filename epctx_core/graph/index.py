@@ -81,6 +81,11 @@ class GraphIndex:
         return inputs
 
     @cached_property
+    def special_constants(self) -> frozenset[str]:
+        """Constants that are no weights: string and sparse initializers."""
+        return frozenset(self.constants - self.weights.keys())
+
+    @cached_property
     def predecessors(self) -> list[list[int]]:
         """For each node the nodes whose results it reads; a node read twice stands twice."""
         producer = self.producer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.model_io import structure
@@ -18,39 +20,56 @@ if TYPE_CHECKING:
 _TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
 
 
-class TypeTable:
-    """Value name to type; equal types are one object."""
+_ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 
-    def __init__(self) -> None:
+
+class TypeTable:
+    """Value name to type; equal types are one object, made when first asked for.
+
+    Args:
+        values: typed values; of two with one name the first counts.
+    """
+
+    def __init__(self, values: Iterable[ValueInfoProto] = ()) -> None:
+        self._values: dict[str, ValueInfoProto] = {}
+        for value in values:
+            self._values.setdefault(value.name, value)
         self._types: dict[str, TensorType] = {}
-        self._protos: dict[str, TypeProto] = {}
         self._interned: dict[bytes, TensorType] = {}
 
     def get(self, name: str) -> TensorType:
         """Return a value's type, `UNKNOWN_TYPE` if there is none."""
-        return self._types.get(name, UNKNOWN_TYPE)
+        known = self._types.get(name)
+        return known if known is not None else self._made(name)
 
     def proto(self, name: str) -> TypeProto | None:
         """Return a value's type as ONNX writes it, with symbolic names and non-tensor kinds."""
-        return self._protos.get(name)
+        value = self._values.get(name)
+        return None if value is None else value.type
 
-    def add(self, name: str, proto: TypeProto) -> None:
-        """Set a value's type; the first one stays."""
-        if name in self._types:
-            return
+    def _made(self, name: str) -> TensorType:
+        proto = self.proto(name)
+        if proto is None:
+            return UNKNOWN_TYPE
         key = proto.SerializeToString()
-        interned = self._interned.get(key)
-        if interned is None:
-            interned = self._interned[key] = tensor_type(proto)
-        self._types[name] = interned
-        self._protos[name] = proto
+        made = self._interned.get(key)
+        if made is None:
+            made = self._interned[key] = tensor_type(proto)
+        self._types[name] = made
+        return made
 
 
 def tensor_type(proto: TypeProto) -> TensorType:
-    """Return a type as EPs see it; UNKNOWN_TYPE for what is not a dense tensor."""
+    """Return a type as EPs see it; UNKNOWN_TYPE for what is not a dense tensor.
+
+    Raises:
+        InvalidGraph: an element type that ONNX does not have.
+    """
     if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
         return UNKNOWN_TYPE
     tensor = proto.tensor_type
+    if tensor.elem_type not in _ELEMENT_TYPES:
+        raise InvalidGraph(f"a value has the element type {tensor.elem_type}, which ONNX does not have.")
     shape = tuple(_dimension(d) for d in tensor.shape.dim) if tensor.HasField("shape") else None
     return TensorType(tensor.elem_type, shape)
 
@@ -79,11 +98,11 @@ def infer_types(proto: ModelProto) -> TypeTable:
         inferred = _infer_leniently(probe)
     except (ValueError, RuntimeError):
         inferred = _infer_leniently(probe)
-    table = TypeTable()
-    _collect(inferred.graph, table)
-    for tensor in proto.graph.initializer:
-        table.add(tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
-    return table
+    graph = inferred.graph
+    constants = (
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in proto.graph.initializer
+    )
+    return TypeTable(chain(graph.input, graph.output, graph.value_info, constants))
 
 
 def _infer_leniently(proto: ModelProto) -> ModelProto:
@@ -91,9 +110,3 @@ def _infer_leniently(proto: ModelProto) -> ModelProto:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
-
-
-def _collect(graph: GraphProto, table: TypeTable) -> None:
-    for values in (graph.input, graph.output, graph.value_info):
-        for value in values:
-            table.add(value.name, value.type)

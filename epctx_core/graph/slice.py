@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 
 class GraphSlice:
-    """The nodes of a graph that no EP has taken yet; implements `GraphView`."""
+    """The nodes of a graph that no EP has taken yet; implements `GraphView`.
+
+    Attributes:
+        grouped: what `convex_groups` answered last: an EP that claims just that needs no second check.
+    """
+
+    grouped: Sequence[Sequence[int]] = ()
 
     def __init__(self, graph: GraphIndex, partitioner: Partitioner, taken: Sequence[bool]) -> None:
         self._graph = graph
         self._partitioner = partitioner
-        self.nodes = tuple(Node(graph, i) for i, owned in enumerate(taken) if not owned)
+        self._own = {i: Node(graph, i) for i, owned in enumerate(taken) if not owned}
+        self.nodes = tuple(self._own.values())
         self.name = graph.graph.name
 
     def node(self, index: int) -> Node:
@@ -76,13 +83,13 @@ class GraphSlice:
             InvalidArgument: a node that another EP has taken, or one of another graph.
         """
         by_index = {node.index: node for node in nodes}
-        own = set(self.nodes)
-        for node in by_index.values():
-            if node not in own:
+        for index, node in by_index.items():
+            own = self._own.get(index)
+            if own is not node and own != node:
                 raise InvalidArgument(
                     f"node {node.name!r} ({node.op_type}) cannot be grouped: it is not among the view's nodes.",
                     node=node.name,
                     hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
                 )
-        groups = self._partitioner.group([[index] for index in by_index])
-        return [[by_index[index] for index in group] for group in groups]
+        self.grouped = self._partitioner.group([[index] for index in by_index])
+        return [[by_index[index] for index in group] for group in self.grouped]

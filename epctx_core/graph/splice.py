@@ -108,10 +108,11 @@ def _splice_value_info(target: GraphProto, graph: GraphIndex, replacements: Mapp
     if not replacements:
         target.value_info.extend(graph.graph.value_info)
         return
-    present = {name for node in target.node for name in (*node.input, *node.output)}
-    target.value_info.extend(
-        v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
-    )
+    if graph.graph.value_info:
+        present = {name for node in target.node for name in (*node.input, *node.output)}
+        target.value_info.extend(
+            v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
+        )
     typed = {v.name for values in (target.value_info, target.output) for v in values}
     for node in replacements.values():
         for name in node.output:

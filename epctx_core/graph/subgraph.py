@@ -140,7 +140,7 @@ def _boundary(
         for name in graph.outputs[i]
         if name and (name in wanted or any(c not in inside for c in graph.consumers.get(name, ())))
     ]
-    if not outputs:
+    if not outputs and nodes:
         # Dead code: the last results stand for it, since a node needs an output.
         outputs = [name for name in graph.outputs[nodes[-1]] if name]
     return tuple(inputs), tuple(weights), tuple(outputs)

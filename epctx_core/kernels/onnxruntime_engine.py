@@ -61,7 +61,11 @@ class OnnxRuntimeEngine:
             options.add_initializer(name, value)
         try:
             session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                # Its fallback tries the same again and prints to stdout.
+                model.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,
             )
         except Exception as error:
             # onnxruntime's exception classes have no base of their own.

@@ -25,6 +25,13 @@ class Partition(Protocol):
         """Names the EPContext node, its partition_name and the graph inside the payload."""
 
     @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what it computes: equal for equal pieces of any model, whatever the names.
+
+        Operators, versions, attributes, wiring, boundary types and weights; asking reads all weights.
+        """
+
+    @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What flows in, in the order in which `run` gets it; weights are not among them."""
 

@@ -19,6 +19,7 @@ from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
 from epctx_core.context.reader import ReplacedBinaryError
 from epctx_core.errors import Fail, ModelRequiresCompilation, NotImplementedByProvider
+from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import CompiledPartition, Purpose
 from epctx_core.registry.guard import blame
@@ -235,6 +236,7 @@ class _Builder:
             p.node_indices[0]: partition_step(p, compiled[p.node_indices[0]]) for p in assignment.partitions
         }
 
+    @collection_paused()
     def _finish(self, made: Sequence[PreparedStep]) -> SessionState:
         graph = self._model.graph
         steps = [m.spec for m in made]

@@ -90,7 +90,10 @@ class _Loop:
         scanned: list[list[Any]] = [[] for _ in body.output_types[1 + self._carried :]]
         iteration = 0
         while going and (trips is None or iteration < trips):
-            own = [_scalar(iteration, np.int64, body.input_types[0]), _scalar(going, np.bool_, body.input_types[1])]
+            own = [
+                _scalar(iteration, np.int64, body.input_types[0]),
+                _scalar(going, np.bool_, body.input_types[1]),
+            ]
             condition, *results = body.run([*own, *carried], inputs, options)
             going = bool(_truth(condition, "the condition that a Loop's body gives"))
             carried = results[: self._carried]
@@ -138,7 +141,9 @@ class _Scan:
     def _joined(self, rows: Sequence[list[Any]]) -> list[np.ndarray]:
         types = self._body.output_types[self._states :]
         joined = []
-        for kept, axis, reverse, kind in zip(rows, self._output_axes, self._output_reversed, types, strict=True):
+        for kept, axis, reverse, kind in zip(
+            rows, self._output_axes, self._output_reversed, types, strict=True
+        ):
             stacked = _stacked(kept[::-1] if reverse else kept, kind)
             moved = np.moveaxis(stacked, 0, axis)
             joined.append(np.ascontiguousarray(moved).reshape(moved.shape))

@@ -12,6 +12,7 @@ from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.reader import PayloadReader, plugin_nodes
 from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.graph.garbage import collection_paused
 from epctx_core.plugin import Purpose
 from epctx_core.publish import interrupted_copies
 from epctx_core.runtime.steps import PreparedStep, context_step
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
 
 
+@collection_paused()
 def load_context_nodes(
     model: OpenModel,
     nodes: Mapping[str, Sequence[ContextNodeRecord]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,7 @@ class InferenceSession:
         # Calls under way. append and pop are atomic, so that a run takes no lock.
         self._running: deque[None] = deque()
         self._closed = False
+        self._closing = threading.Lock()
 
     def run(
         self,
@@ -143,11 +145,12 @@ class InferenceSession:
     def close(self) -> None:
         """Wait for running calls, shut the EPs down and release everything; further calls do nothing."""
         self._closed = True
-        while self._running:
-            time.sleep(_POLL_SECONDS)
-        state, self._state = self._state, None
-        if state is not None:
-            state.close()
+        with self._closing:
+            while self._running:
+                time.sleep(_POLL_SECONDS)
+            state, self._state = self._state, None
+            if state is not None:
+                state.close()
 
     def _open(self) -> SessionState:
         if self._state is None:

@@ -19,8 +19,8 @@ from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import detach_model
 from epctx_core.graph.partition import Partitioner
+from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.graph.view import GraphSlice
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ComputeCapability, ContextNode, ModelIdentity, ProviderContext, Purpose

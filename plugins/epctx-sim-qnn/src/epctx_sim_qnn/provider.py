@@ -22,7 +22,7 @@ from epctx_sim_qnn import settings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epctx_sim_sdk.compiler import SimGraph
+    from epctx_sim_sdk.compiler import SimCompiler, SimGraph
     from epctx_sim_sdk.device import Device
 
     from epctx_core.plugin import (
@@ -52,6 +52,7 @@ class QnnProvider(ExecutionProvider):
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
         self._made_by = settings.compiler_facts(context.options, context.target)
+        self._compiler: SimCompiler | None = None
         self._graphs: list[SimGraph] = []
         self._device: Device | None = None
         self._loader: ContextLoader | None = None
@@ -94,14 +95,16 @@ class QnnProvider(ExecutionProvider):
     @hookimpl
     def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Convert partitions; under EXPORT nothing runs and no device is opened."""
-        from epctx_sim_sdk.compiler import compile_partition
+        from epctx_sim_sdk.compiler import SimCompiler
 
+        if self._compiler is None:
+            fp16 = self.context.options["enable_htp_fp16_precision"]
+            self._compiler = SimCompiler(self.name, fp16=fp16)
         compiled = []
         for done, partition in enumerate(partitions):
             self.context.cancel.raise_if_requested()
             self.context.progress("compile", done, len(partitions))
-            fp16 = self.context.options["enable_htp_fp16_precision"]
-            graph = compile_partition(partition, ep=self.name, fp16=fp16)
+            graph = self._compiler.compile(partition)
             self._graphs.append(graph)
             exporting = self.context.purpose is Purpose.EXPORT
             compiled.append(CompiledPartition(None) if exporting else self._opened_device().compile(graph))
@@ -156,6 +159,7 @@ class QnnProvider(ExecutionProvider):
     @hookimpl
     def shutdown(self) -> None:
         """Close what still runs and let go of weights and payloads."""
+        self._compiler = None
         self._graphs.clear()
         self._loader = None
         if self._device is not None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from epctx_core.plugin import Partition, TensorView, ValueInfo
 
 
+_SMALL = 1024
+"""Bytes up to which the core leaves a weight inside a partition's model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimGraph:
     """A compiled partition.
@@ -54,6 +58,32 @@ class SimGraph:
         """Return the structure as a new ONNX model."""
         model: onnx.ModelProto = onnx.ModelProto.FromString(self.structure)
         return model
+
+
+class SimCompiler:
+    """Compiles the partitions of one EP instance; small equal ones are converted once.
+
+    Args:
+        ep: the EP type, for messages.
+        fp16: store float32 weights as float16.
+    """
+
+    def __init__(self, ep: str, *, fp16: bool = False) -> None:
+        self._ep = ep
+        self._fp16 = fp16
+        self._structures: dict[str, bytes] = {}
+
+    def compile(self, partition: Partition) -> SimGraph:
+        """Convert a partition; see `compile_partition`."""
+        # With larger weights the digest would have to read them.
+        small = all(weight.nbytes <= _SMALL for weight in partition.weights.values())
+        known = self._structures.get(partition.digest) if small else None
+        if known is not None:
+            return SimGraph(structure=known, weights={}, partition=partition)
+        graph = compile_partition(partition, ep=self._ep, fp16=self._fp16)
+        if small and not graph.weights:
+            self._structures[partition.digest] = graph.structure
+        return graph
 
 
 def compile_partition(partition: Partition, *, ep: str, fp16: bool = False) -> SimGraph:

@@ -1,0 +1,269 @@
+"""Names out of models open files of the model's folder, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epctx_core.context.paths import ModelFolder, checked_name
+from epctx_core.errors import EpctxError, InvalidGraph
+
+WHAT = "the context binary"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder with a file, a folder with a file, and a secret outside."""
+    inside = tmp_path / "model"
+    (inside / "sub").mkdir(parents=True)
+    (inside / "a.bin").write_bytes(b"beside")
+    (inside / "sub" / "b.bin").write_bytes(b"below")
+    (tmp_path / "secret.bin").write_bytes(b"secret")
+    return inside
+
+
+def content(folder, name, model=None):
+    with ModelFolder(folder, model).open(name, what=WHAT, node="n") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("a.bin", b"beside"),
+        ("./a.bin", b"beside"),
+        ("sub/b.bin", b"below"),
+        ("sub/../a.bin", b"beside"),
+        ("./sub//b.bin", b"below"),
+        ("sub/../sub/b.bin", b"below"),
+        ("missing/../a.bin", b"beside"),
+    ],
+)
+def test_names_that_stay_in_the_folder_are_opened(folder, name, wanted):
+    assert content(folder, name) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "an empty name"),
+        ("/etc/passwd", "an absolute path"),
+        ("//server/share/a.bin", "an absolute path"),
+        ("\\\\server\\share\\a.bin", "an absolute path"),
+        ("\\a.bin", "an absolute path"),
+        ("C:\\a.bin", "an absolute path"),
+        ("c:a.bin", "an absolute path"),
+        ("..", "leaves the model's folder"),
+        ("../secret.bin", "leaves the model's folder"),
+        ("sub/../../secret.bin", "leaves the model's folder"),
+        ("./../model/../secret.bin", "leaves the model's folder"),
+        ("..\\secret.bin", "leaves the model's folder"),
+        ("sub\\..\\..\\secret.bin", "leaves the model's folder"),
+        (".", "a folder"),
+        ("sub/", "a folder"),
+        ("sub/..", "a folder"),
+        ("sub\\", "a folder"),
+        ("sub", "not a regular file"),
+        ("a\0.bin", "no file system takes"),
+        ("n" * 5000, "no file system takes"),
+        ("n" * 300, "cannot be opened|missing"),
+        ("a.bin/x", "cannot be opened|missing"),
+        ("missing.bin", "missing"),
+        ("A.bin.not", "missing"),
+    ],
+)
+def test_other_names_are_refused(folder, name, said):
+    with pytest.raises(InvalidGraph, match=f"^'n' names the context binary .*(?:{said})") as caught:
+        content(folder, name)
+
+    assert caught.value.node == "n"
+    assert len(str(caught.value)) < 2000
+
+
+def test_an_absolute_name_is_refused_even_where_it_stays_inside(folder):
+    with pytest.raises(InvalidGraph, match="an absolute path"):
+        content(folder, str(folder / "a.bin"))
+
+
+def test_a_missing_file_is_said_to_belong_beside_the_model(folder):
+    with pytest.raises(InvalidGraph, match="which is missing") as caught:
+        content(folder, "gone.bin")
+
+    assert caught.value.path == folder / "gone.bin"
+    assert str(folder) in caught.value.hint
+
+
+@pytest.mark.parametrize("target", ["../secret.bin", "../../model/../secret.bin", "absolute"])
+def test_a_link_that_leaves_is_refused(folder, target):
+    outside = folder.parent / "secret.bin"
+    (folder / "link.bin").symlink_to(outside if target == "absolute" else os.path.relpath(outside, folder))
+
+    with pytest.raises(InvalidGraph, match="a link that leaves the model's folder"):
+        content(folder, "link.bin")
+
+
+def test_a_folder_that_is_a_link_out_is_refused(folder):
+    (folder / "out").symlink_to(folder.parent)
+
+    with pytest.raises(InvalidGraph, match="a link that leaves the model's folder"):
+        content(folder, "out/secret.bin")
+
+
+def test_dots_are_resolved_by_name_not_through_a_link(folder):
+    (folder / "out").symlink_to(folder.parent)
+
+    assert content(folder, "out/../a.bin") == b"beside"
+
+
+def test_a_folder_beside_with_the_same_beginning_is_outside(folder):
+    other = folder.with_name("model2")
+    other.mkdir()
+    (other / "a.bin").write_bytes(b"other")
+    (folder / "link.bin").symlink_to(other / "a.bin")
+
+    with pytest.raises(InvalidGraph, match="a link that leaves"):
+        content(folder, "link.bin")
+
+
+def test_a_link_inside_the_folder_is_followed(folder):
+    (folder / "link.bin").symlink_to("sub/b.bin")
+
+    assert content(folder, "link.bin") == b"below"
+
+
+def test_a_link_to_itself_is_refused(folder):
+    (folder / "loop.bin").symlink_to("loop2.bin")
+    (folder / "loop2.bin").symlink_to("loop.bin")
+
+    with pytest.raises(InvalidGraph, match=r"cannot be opened|missing"):
+        content(folder, "loop.bin")
+
+
+def test_a_dangling_link_is_missing(folder):
+    (folder / "gone.bin").symlink_to("nothing.bin")
+
+    with pytest.raises(InvalidGraph, match="missing"):
+        content(folder, "gone.bin")
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(folder):
+    os.mkfifo(folder / "pipe.bin")
+
+    with pytest.raises(InvalidGraph, match="not a regular file"):
+        content(folder, "pipe.bin")
+
+
+def test_a_socket_is_refused(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("s.bin")
+
+        with pytest.raises(InvalidGraph, match=r"cannot be opened|not a regular file"):
+            content(folder, "s.bin")
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_refusing_leaves_no_file_open(folder):
+    os.mkfifo(folder / "pipe.bin")
+    before = open_files()
+
+    for name in ("pipe.bin", "sub"):
+        with pytest.raises(InvalidGraph):
+            content(folder, name)
+
+    assert open_files() == before
+
+
+def test_a_hard_link_is_a_file_like_any_other(folder):
+    os.link(folder / "a.bin", folder / "hard.bin")
+
+    assert content(folder, "hard.bin") == b"beside"
+
+
+def test_a_model_in_a_cache_of_links_finds_its_files(tmp_path):
+    # As in a Hugging Face cache: snapshots hold links into a folder of blobs.
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for name, blob in (("m_ctx.onnx", "111"), ("m_qnn.bin", "222")):
+        (blobs / blob).write_bytes(name.encode())
+        (snapshot / name).symlink_to(f"../../blobs/{blob}")
+
+    assert content(snapshot, "m_qnn.bin", snapshot / "m_ctx.onnx") == b"m_qnn.bin"
+
+
+def test_a_model_behind_a_link_finds_files_beside_the_real_one(folder, tmp_path):
+    (folder / "m.onnx").write_bytes(b"")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "m.onnx").symlink_to(folder / "m.onnx")
+
+    assert content(elsewhere, "a.bin", elsewhere / "m.onnx") == b"beside"
+
+
+def test_a_folder_behind_a_link_is_the_models_folder(folder, tmp_path):
+    (tmp_path / "alias").symlink_to(folder)
+
+    assert content(tmp_path / "alias", "sub/b.bin") == b"below"
+
+
+def test_the_folder_may_be_relative(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+
+    assert content(Path("model"), "a.bin") == b"beside"
+    monkeypatch.chdir(folder)
+    assert content(Path(), "a.bin") == b"beside"
+
+
+def test_a_folder_that_is_gone_has_no_files(tmp_path):
+    with pytest.raises(InvalidGraph, match="missing"):
+        content(tmp_path / "gone", "a.bin")
+
+
+def test_the_root_may_be_a_models_folder():
+    with pytest.raises(InvalidGraph, match="missing"):
+        content(Path("/"), "no-such-file-of-any-model.bin")
+
+
+def test_what_is_handed_out_knows_its_path(folder):
+    with ModelFolder(folder).open("sub/../a.bin", what=WHAT) as file:
+        assert file.path == str(folder / "a.bin")
+        assert os.fstat(file.fileno()).st_size == 6
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30))
+def test_any_name_is_normal_and_inside_or_refused(name):
+    try:
+        found = checked_name(name, "a test names")
+    except InvalidGraph:
+        return
+
+    assert found == os.path.normpath(found)
+    assert not Path(found).is_absolute()
+    assert ".." not in Path(found).parts
+
+
+@given(st.lists(st.sampled_from(["..", ".", "sub", "a.bin", "link", "\\", "b.bin", "/", "C:"]), max_size=5))
+def test_no_combination_of_parts_reaches_the_secret(tmp_path_factory, parts):
+    top = tmp_path_factory.mktemp("top")
+    inside = top / "model"
+    (inside / "sub").mkdir(parents=True)
+    (top / "a.bin").write_bytes(b"secret")
+    (top / "b.bin").write_bytes(b"secret")
+    (inside / "a.bin").write_bytes(b"open")
+    (inside / "sub" / "b.bin").write_bytes(b"open")
+    (inside / "link").symlink_to("..")
+    try:
+        found = content(inside, "/".join(parts))
+    except EpctxError:
+        return
+
+    assert found == b"open"

@@ -1,0 +1,86 @@
+"""Small models and indices over them, made as sessions make them."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.inference import infer_types
+from epctx_core.graph.model_io import detach_model
+
+FLOAT = TensorProto.FLOAT
+INT64 = TensorProto.INT64
+BOOL = TensorProto.BOOL
+
+
+def value(name, elem_type=FLOAT, shape=(2,)):
+    return helper.make_tensor_value_info(name, elem_type, shape)
+
+
+def node(op_type, inputs, outputs, name="", **attributes):
+    return helper.make_node(op_type, inputs, outputs, name=name, **attributes)
+
+
+def tensor(name, values, dtype=np.float32):
+    return numpy_helper.from_array(np.asarray(values, dtype), name)
+
+
+def model(
+    nodes, inputs, outputs, initializers=(), *, opsets=(("", 21),), ir_version=10, functions=(), **graph
+):
+    """A model; plain names stand for float values of shape [2]."""
+    made = helper.make_graph(
+        nodes,
+        "made",
+        [value(v) if isinstance(v, str) else v for v in inputs],
+        [value(v) if isinstance(v, str) else v for v in outputs],
+        list(initializers),
+        **graph,
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
+    return helper.make_model(
+        made, opset_imports=imports, ir_version=ir_version, functions=functions, producer_name="tests"
+    )
+
+
+def no_files(location, name):
+    raise AssertionError(f"{name} asks for the file {location}")
+
+
+def opened(proto: ModelProto, open_external=no_files):
+    """A model as read; the argument stays as it is."""
+    data = proto.SerializeToString()
+    return detach_model(ModelProto.FromString(data), data, None, open_external)
+
+
+def indexed(source, *, ir_version=None):
+    """An index over a `SourceModel`, or over a model that is opened first."""
+    if isinstance(source, ModelProto):
+        source = opened(source)
+    return GraphIndex(
+        source.proto.graph,
+        types=infer_types(source.proto),
+        weights=source.weights,
+        opset_imports=source.opset_imports,
+        ir_version=ir_version or source.proto.ir_version,
+        functions=source.proto.functions,
+    )
+
+
+def conditional(condition, then_reads, else_reads, output, *, local="t", name=""):
+    """If: both bodies negate or keep a value of the enclosing scope under a local name."""
+
+    def body(op_type, reads):
+        return helper.make_graph(
+            [node(op_type, [reads], [local], name=f"{local}_{op_type}")], op_type, [], [value(local)]
+        )
+
+    return helper.make_node(
+        "If",
+        [condition],
+        [output],
+        name=name,
+        then_branch=body("Neg", then_reads),
+        else_branch=body("Identity", else_reads),
+    )

@@ -1,0 +1,289 @@
+"""A spliced model says what its source says, without what the new nodes took with them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from graph.making import BOOL, conditional, indexed, model, node, opened, tensor, value
+from onnx import TensorProto, helper, numpy_helper
+
+from epctx_core.context.node import make_context_node
+from epctx_core.graph.partition import Partitioner
+from epctx_core.graph.splice import inline_tensor, splice
+from epctx_core.graph.subgraph import GraphPartition
+
+BIG = 400
+
+
+def compiled(made, *groups, keep=False):
+    """The model with each group of nodes replaced by an EPContext node."""
+    source = opened(made)
+    graph = indexed(source)
+    partitioner = Partitioner(graph.predecessors)
+    partitioner.take(groups)
+    nodes = {}
+    for number, group in enumerate(groups):
+        partition = GraphPartition(graph, group, ep="TestExecutionProvider", keep_initializers=keep)
+        partition.number = number
+        nodes[group[0]] = make_context_node(
+            name=partition.name,
+            source="TestExecutionProvider",
+            inputs=partition.input_names,
+            outputs=partition.output_names,
+            main_context=True,
+            embed_mode=True,
+            cache=b"\xff\x00payload",
+            attributes={},
+        )
+    result = splice(source.proto, graph, partitioner.execution_order(), nodes)
+    if groups:
+        result.opset_import.add(domain="com.microsoft", version=1)
+    return result
+
+
+def layered(ir_version=10, extra_inputs=()):
+    """y = |x + w1| + w2 with one small and one large weight, and one that both layers read."""
+    shape = [BIG]
+    return model(
+        [
+            node("Add", ["x", "w1"], ["a"], name="first"),
+            node("Mul", ["a", "shared"], ["b"], name="second"),
+            node("Abs", ["b"], ["c"], name="third"),
+            node("Add", ["c", "w2"], ["d"], name="fourth"),
+            node("Mul", ["d", "shared"], ["y"], name="fifth"),
+        ],
+        [value("x", shape=shape), *(value(n, shape=s) for n, s in extra_inputs)],
+        [value("y", shape=shape)],
+        [
+            tensor("w1", np.arange(BIG)),
+            tensor("w2", np.arange(BIG) * 2),
+            tensor("shared", 2.0),
+        ],
+        ir_version=ir_version,
+    )
+
+
+def described():
+    """`layered`, with everything that a model can say about itself."""
+    made = layered()
+    made.producer_name, made.producer_version = "exporter", "3.1"
+    made.domain, made.model_version, made.doc_string = "org.example", 7, "a net"
+    made.metadata_props.add(key="license", value="MIT")
+    made.graph.doc_string = "the graph"
+    made.graph.metadata_props.add(key="g", value="1")
+    made.graph.initializer[1].doc_string = "second weight"
+    made.graph.value_info.append(value("a", shape=[BIG]))
+    made.graph.value_info.append(value("d", shape=[BIG]))
+    annotation = made.graph.quantization_annotation.add(tensor_name="c")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="shared")
+    made.functions.append(
+        helper.make_function("own", "f", ["v"], ["r"], [node("Neg", ["v"], ["r"])], made.opset_import)
+    )
+    made.opset_import.add(domain="own", version=1)
+    return made
+
+
+def test_what_the_model_says_about_itself_is_kept():
+    made = described()
+
+    result = compiled(made, [0, 1])
+
+    for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        assert getattr(result, field) == getattr(made, field)
+    assert list(result.metadata_props) == list(made.metadata_props)
+    assert list(result.functions) == list(made.functions)
+    assert [(o.domain, o.version) for o in result.opset_import] == [
+        ("", 21),
+        ("own", 1),
+        ("com.microsoft", 1),
+    ]
+    for field in ("name", "doc_string"):
+        assert getattr(result.graph, field) == getattr(made.graph, field)
+    assert list(result.graph.metadata_props) == list(made.graph.metadata_props)
+    assert list(result.graph.quantization_annotation) == list(made.graph.quantization_annotation)
+    assert list(result.graph.input) == list(made.graph.input)
+    assert list(result.graph.output) == list(made.graph.output)
+
+
+def test_without_a_replacement_the_model_stays_the_same():
+    made = described()
+
+    result = compiled(made)
+
+    assert result.SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
+
+
+def test_replaced_nodes_are_gone_and_the_others_stay_in_order():
+    result = compiled(layered(), [0, 1], [3])
+
+    assert [n.op_type for n in result.graph.node] == ["EPContext", "Abs", "EPContext", "Mul"]
+    assert [n.name for n in result.graph.node][1::2] == ["third", "fifth"]
+    onnx.checker.check_model(result)
+
+
+def test_weights_that_only_replaced_nodes_read_are_gone_and_the_others_are_inline_and_equal():
+    made = described()
+
+    result = compiled(made, [0, 1])
+
+    kept = {t.name: t for t in result.graph.initializer}
+    assert set(kept) == {"w2", "shared"}
+    assert kept["w2"].raw_data == made.graph.initializer[1].raw_data
+    assert kept["w2"].doc_string == "second weight"
+    assert kept["shared"] == made.graph.initializer[2]
+
+
+def test_a_weight_that_is_an_output_stays():
+    made = layered()
+    made.graph.output.append(value("w1", shape=[BIG]))
+
+    result = compiled(made, [0, 1])
+
+    assert [t.name for t in result.graph.initializer] == ["w1", "w2", "shared"]
+
+
+def test_a_weight_that_a_body_reads_stays():
+    made = model(
+        [node("Add", ["x", "w"], ["a"]), conditional("c", "w", "a", "y")],
+        [value("c", BOOL, []), "x"],
+        ["y"],
+        [tensor("w", [1, 2])],
+    )
+
+    result = compiled(made, [0])
+
+    assert [t.name for t in result.graph.initializer] == ["w"]
+    onnx.checker.check_model(result)
+
+
+def test_kept_initializers_stay_as_inputs_of_the_new_node():
+    result = compiled(layered(), [0, 1], keep=True)
+
+    assert list(result.graph.node[0].input) == ["x", "w1", "shared"]
+    assert [t.name for t in result.graph.initializer] == ["w1", "w2", "shared"]
+
+
+def test_a_weight_that_nobody_reads_stays():
+    made = layered()
+    made.graph.initializer.append(tensor("unused", [1]))
+
+    assert "unused" in {t.name for t in compiled(made, [0, 1]).graph.initializer}
+
+
+def test_before_ir_version_4_inputs_of_taken_weights_are_gone_and_the_others_stay():
+    names = [("w1", [BIG]), ("w2", [BIG]), ("shared", [])]
+    made = layered(ir_version=3, extra_inputs=names)
+
+    result = compiled(made, [0, 1])
+
+    assert [v.name for v in result.graph.input] == ["x", "w2", "shared"]
+    assert [t.name for t in result.graph.initializer] == ["w2", "shared"]
+    onnx.checker.check_model(result)
+
+
+def test_a_default_that_the_caller_may_override_stays_a_default():
+    made = layered(extra_inputs=[("w1", [BIG])])
+
+    result = compiled(made, [0, 1])
+
+    assert [v.name for v in result.graph.input] == ["x", "w1"]
+    assert "w1" in {t.name for t in result.graph.initializer}
+    assert list(result.graph.node[0].input) == ["x", "w1"]
+
+
+def test_sparse_and_string_weights_go_with_the_nodes_that_read_them():
+    def sparse(name):
+        values = numpy_helper.from_array(np.array([3.0], np.float32), name)
+        return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1], np.int64)), [2])
+
+    made = model(
+        [node("Add", ["x", "s1"], ["a"]), node("Add", ["a", "s2"], ["y"])],
+        ["x"],
+        ["y"],
+        sparse_initializer=[sparse("s1"), sparse("s2")],
+    )
+
+    result = compiled(made, [0])
+
+    assert [s.values.name for s in result.graph.sparse_initializer] == ["s2"]
+
+
+def typed(result):
+    return {v.name: v.type.tensor_type for v in result.graph.value_info}
+
+
+def test_outputs_of_new_nodes_have_their_types():
+    result = compiled(layered(), [0, 1], [3])
+
+    types = typed(result)
+    assert set(types) == {"b", "d"}
+    assert types["b"].elem_type == TensorProto.FLOAT
+    assert [d.dim_value for d in types["b"].shape.dim] == [BIG]
+
+
+def test_types_of_values_that_are_gone_are_gone():
+    result = compiled(described(), [0, 1])
+
+    assert set(typed(result)) == {"b", "d"}
+
+
+def test_a_graph_output_needs_no_second_type():
+    result = compiled(layered(), [2, 3, 4])
+
+    assert set(typed(result)) == set()
+
+
+def test_an_entry_without_a_type_gives_way_to_the_inferred_one():
+    made = layered()
+    made.graph.value_info.add(name="b")
+
+    result = compiled(made, [0, 1])
+
+    assert typed(result)["b"].elem_type == TensorProto.FLOAT
+
+
+def test_symbolic_names_of_dimensions_are_kept():
+    made = model(
+        [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])],
+        [value("x", shape=["batch", 2])],
+        [value("y", shape=["batch", 2])],
+    )
+
+    dims = typed(compiled(made, [0]))["a"].shape.dim
+
+    assert [d.dim_param or d.dim_value for d in dims] == ["batch", 2]
+
+
+@pytest.mark.parametrize("groups", [([0, 1],), ([0], [3]), ([0, 1, 2, 3, 4],)], ids=str)
+def test_onnxruntime_takes_the_model_up_to_asking_for_an_ep(groups, tmp_path):
+    made = layered()
+    path = tmp_path / "m_ctx.onnx"
+    path.write_bytes(compiled(made, *groups).SerializeToString())
+
+    with pytest.raises(Exception, match="EPContext") as caught:
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    assert re.search(r"not compatible with any execution provider|NOT_IMPLEMENTED", str(caught.value))
+
+
+def test_splicing_leaves_the_source_as_it_is():
+    made = described()
+    source = opened(made)
+    graph = indexed(source)
+    before = source.proto.SerializeToString(deterministic=True)
+
+    result = splice(source.proto, graph, [[i] for i in range(5)], {})
+    result.graph.node[0].op_type = "Changed"
+    result.graph.initializer[0].raw_data = b""
+
+    assert source.proto.SerializeToString(deterministic=True) == before
+
+
+def test_an_inline_tensor_is_given_back_as_it_is():
+    small = tensor("w", [1])
+
+    assert inline_tensor(small, {}) is small

@@ -1,0 +1,406 @@
+"""The boundary of a partition, its model, and its digest: equal for equal content, whatever the names."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graph.making import BOOL, INT64, conditional, indexed, model, node, opened, tensor, value
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from epctx_core.graph.subgraph import GraphPartition, Subgraph
+from epctx_core.plugin import TensorType
+
+
+def three_steps(**changes):
+    """y = relu(x @ w + b), with a second output of the Add."""
+    names = {"x": "x", "w": "w", "b": "b", "m": "m", "s": "s", "y": "y", "node": "n", **changes}
+    x, w, b, m, s, y = (names[k] for k in "xwbmsy")
+    return model(
+        [
+            node("MatMul", [x, w], [m], name=f"{names['node']}0"),
+            node("Add", [m, b], [s], name=f"{names['node']}1"),
+            node(names.get("last", "Relu"), [s], [y], name=f"{names['node']}2"),
+        ],
+        [value(x, shape=[1, 30])],
+        [value(y, shape=[1, 30])],
+        [
+            tensor(w, names.get("weight", np.arange(900).reshape(30, 30) / 7)),
+            tensor(b, np.full(30, names.get("bias", 1))),
+        ],
+        opsets=[("", names.get("opset", 21))],
+    )
+
+
+def test_inputs_stand_in_order_of_first_use_and_outputs_in_order_of_production():
+    graph = indexed(
+        model(
+            [node("Add", ["b", "a"], ["p"]), node("Sub", ["a", "c"], ["q"]), node("Add", ["p", "q"], ["y"])],
+            ["a", "b", "c"],
+            ["y", "q"],
+        )
+    )
+
+    piece = Subgraph(graph, [0, 1])
+
+    assert piece.input_names == ("b", "a", "c")
+    assert piece.output_names == ("p", "q")
+    assert [v.name for v in piece.inputs] == ["b", "a", "c"]
+    assert piece.outputs[0].type == TensorType(TensorProto.FLOAT, (2,))
+
+
+def test_a_graph_output_that_is_also_read_inside_flows_out():
+    graph = indexed(model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["a", "y"]))
+
+    assert Subgraph(graph, [0, 1]).output_names == ("a", "y")
+
+
+def test_a_value_that_is_read_inside_only_does_not_flow_out():
+    graph = indexed(model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["y"]))
+
+    assert Subgraph(graph, [0, 1]).output_names == ("y",)
+
+
+def test_a_value_that_only_a_body_outside_reads_flows_out():
+    graph = indexed(
+        model(
+            [node("Neg", ["x"], ["a"]), conditional("c", "a", "x", "y")], [value("c", BOOL, []), "x"], ["y"]
+        )
+    )
+
+    assert Subgraph(graph, [0]).output_names == ("a",)
+    assert Subgraph(graph, [1]).input_names == ("c", "x", "a")
+
+
+def test_dead_code_gives_its_last_results():
+    graph = indexed(
+        model(
+            [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["dead"]), node("Neg", ["x"], ["y"])], ["x"], ["y"]
+        )
+    )
+
+    assert Subgraph(graph, [0, 1]).output_names == ("dead",)
+
+
+def test_omitted_values_are_not_on_the_boundary():
+    graph = indexed(
+        model(
+            [node("Clip", ["x", "", "high"], ["a"]), node("Dropout", ["a"], ["y", ""])],
+            ["x"],
+            ["y"],
+            [tensor("high", 1.0)],
+        )
+    )
+
+    piece = Subgraph(graph, [0, 1])
+
+    assert (piece.input_names, piece.output_names) == (("x",), ("y",))
+    assert set(piece.weights) == {"high"}
+
+
+def test_kept_initializers_are_inputs():
+    graph = indexed(three_steps())
+
+    piece = Subgraph(graph, [0, 1, 2], keep_initializers=True)
+
+    assert piece.input_names == ("x", "w", "b")
+    assert set(piece.weights) == {"w", "b"}
+    assert [i.name for i in piece.model().graph.input] == ["x", "w", "b"]
+    assert list(piece.model().graph.initializer) == []
+
+
+def test_a_weight_that_the_caller_may_override_is_an_input():
+    graph = indexed(model([node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])]))
+
+    assert Subgraph(graph, [0]).input_names == ("x", "w")
+
+
+def test_the_model_of_a_piece_holds_small_weights_and_names_large_ones():
+    made = three_steps()
+    piece = Subgraph(indexed(made), [0, 1])
+
+    proto = piece.model()
+
+    by_name = {t.name: t for t in proto.graph.initializer}
+    assert by_name["w"].data_location == TensorProto.EXTERNAL
+    assert not by_name["w"].HasField("raw_data")
+    assert numpy_helper.to_array(by_name["b"]).tolist() == [1.0] * 30
+    assert [o.name for o in proto.graph.output] == ["s"]
+    assert piece.weights["w"].array().tobytes() == made.graph.initializer[0].raw_data
+
+
+def test_a_model_with_inline_weights_is_complete_in_itself():
+    made = three_steps()
+
+    proto = Subgraph(indexed(made), [0, 1, 2]).model(inline_weights=True)
+
+    onnx.checker.check_model(proto, full_check=True)
+    x = np.ones((1, 30), np.float32)
+    assert np.array_equal(*(ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (proto, made)))
+
+
+def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
+    made = three_steps()
+
+    Subgraph(indexed(made), [0, 1, 2]).save(tmp_path / "piece.onnx")
+
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["piece.onnx", "piece.weights"]
+    onnx.checker.check_model(tmp_path / "piece.onnx")
+    x = np.ones((1, 30), np.float32)
+    saved = ReferenceEvaluator(onnx.load(tmp_path / "piece.onnx"))
+    assert np.array_equal(saved.run(None, {"x": x})[0], ReferenceEvaluator(made).run(None, {"x": x})[0])
+
+
+def test_a_piece_knows_the_types_of_its_inner_values():
+    piece = Subgraph(indexed(three_steps()), [0, 1, 2])
+
+    assert str(piece.value("m").type) == "float[1,30]"
+
+
+def test_no_nodes_have_no_boundary():
+    piece = Subgraph(indexed(three_steps()), [])
+
+    assert piece.input_names == piece.output_names == piece.weight_names == ()
+
+
+def test_the_model_of_a_piece_is_a_copy():
+    piece = Subgraph(indexed(three_steps()), [0, 1, 2])
+
+    piece.model().graph.node[0].op_type = "Changed"
+
+    assert piece.model().graph.node[0].op_type == "MatMul"
+    assert piece.graph.nodes[0].op_type == "MatMul"
+
+
+def text(name, *words):
+    return helper.make_tensor(name, TensorProto.STRING, [len(words)], [w.encode() for w in words])
+
+
+def sparse(name, at=1):
+    values = numpy_helper.from_array(np.array([3.0], np.float32), name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([at], np.int64)), [2])
+
+
+def with_text(name="w", word="b"):
+    return model(
+        [node("Equal", ["x", name], ["e"]), node("Cast", ["e"], ["y"], to=TensorProto.FLOAT)],
+        [value("x", TensorProto.STRING, [2])],
+        ["y"],
+        [text(name, "a", word)],
+    )
+
+
+def with_sparse(name="s", at=1):
+    return model([node("Add", ["x", name], ["y"])], ["x"], ["y"], sparse_initializer=[sparse(name, at)])
+
+
+@pytest.mark.parametrize("made", [with_text(), with_sparse()], ids=["string", "sparse"])
+def test_string_and_sparse_initializers_come_along_whole(made):
+    piece = Subgraph(indexed(made), range(len(made.graph.node)))
+
+    proto = piece.model()
+
+    assert dict(piece.weights) == {}
+    assert list(proto.graph.initializer) == list(made.graph.initializer)
+    assert list(proto.graph.sparse_initializer) == list(made.graph.sparse_initializer)
+
+
+def calling(body_op="Neg", *, name="double", unused=False):
+    """y = f(x) where f calls g."""
+    opset = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    inner = helper.make_function("own", "inner", ["v"], ["r"], [node(body_op, ["v"], ["r"])], opset)
+    outer = helper.make_function(
+        "own", name, ["v"], ["r"], [helper.make_node("inner", ["v"], ["r"], domain="own")], opset
+    )
+    other = helper.make_function("own", "other", ["v"], ["r"], [node("Abs", ["v"], ["r"])], opset)
+    return model(
+        [helper.make_node(name, ["x"], ["y"], domain="own")],
+        ["x"],
+        ["y"],
+        opsets=[("", 21), ("own", 1)],
+        functions=[inner, outer, *([other] if unused else [])],
+    )
+
+
+def test_the_functions_that_a_piece_calls_come_along_and_no_others():
+    proto = Subgraph(indexed(calling(unused=True)), [0]).model()
+
+    assert [f.name for f in proto.functions] == ["inner", "double"]
+    onnx.checker.check_model(proto)
+    (result,) = ReferenceEvaluator(proto).run(None, {"x": np.array([1, -2], np.float32)})
+    assert result.tolist() == [-1, 2]
+
+
+def digest(made, nodes=None, **options):
+    graph = indexed(made)
+    nodes = range(len(graph.nodes)) if nodes is None else nodes
+    return GraphPartition(graph, nodes, ep="TestExecutionProvider", **options).digest
+
+
+RENAMED = {"x": "in", "w": "kernel", "b": "bias1", "m": "t1", "s": "t2", "y": "out", "node": "layer/"}
+
+
+def test_names_of_values_and_nodes_do_not_change_the_digest():
+    assert digest(three_steps(**RENAMED)) == digest(three_steps())
+
+
+def test_docs_and_metadata_do_not_change_the_digest():
+    made = three_steps()
+    made.graph.doc_string = made.graph.node[0].doc_string = made.graph.initializer[0].doc_string = "new"
+    made.graph.node[0].metadata_props.add(key="from", value="line 3")
+    made.producer_name = "another"
+
+    assert digest(made) == digest(three_steps())
+
+
+def nudged_weight():
+    weight = np.arange(900, dtype=np.float32).reshape(30, 30) / 7
+    weight[29, 29] = np.nextafter(weight[29, 29], np.float32(0))
+    return weight
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"last": "Abs"}, {"weight": nudged_weight()}, {"bias": 2}, {"opset": 20}],
+    ids=["operator", "large weight", "small weight", "opset"],
+)
+def test_content_changes_the_digest(change):
+    assert digest(three_steps(**change)) != digest(three_steps())
+
+
+def clipped(*, axis=0, elem_type=TensorProto.FLOAT, shape=(2,), swap=False):
+    reads = ["b", "a"] if swap else ["a", "b"]
+    return model(
+        [node("Sub", reads, ["d"]), node("Softmax", ["d"], ["y"], axis=axis)],
+        [value("a", elem_type, shape), value("b", elem_type, shape)],
+        [value("y", elem_type, shape)],
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"axis": -1}, {"elem_type": TensorProto.FLOAT16}, {"shape": (3,)}, {"shape": ("N",)}],
+    ids=["attribute", "type", "shape", "open shape"],
+)
+def test_attributes_and_boundary_types_change_the_digest(change):
+    assert digest(clipped(**change)) != digest(clipped())
+
+
+def test_order_of_inputs_by_first_use_is_canonical_but_wiring_is_not_lost():
+    twice = model([node("Sub", ["a", "a"], ["y"])], ["a", "b"], ["y"])
+    apart = model([node("Sub", ["a", "b"], ["y"])], ["a", "b"], ["y"])
+
+    assert digest(clipped(swap=True)) == digest(clipped())
+    assert digest(twice) != digest(apart)
+
+
+def test_which_results_flow_out_changes_the_digest():
+    graph = [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])]
+
+    assert digest(model(graph, ["x"], ["a", "y"])) != digest(model(graph, ["x"], ["y"]))
+
+
+def test_text_and_sparse_initializers_are_part_of_the_digest():
+    assert digest(with_text("other")) == digest(with_text())
+    assert digest(with_text(word="c")) != digest(with_text())
+    assert digest(with_sparse("other")) == digest(with_sparse())
+    assert digest(with_sparse(at=0)) != digest(with_sparse())
+
+
+def with_constant(number, name, doc=""):
+    constant = helper.make_node("Constant", [], ["k"], value=tensor(name, [number, 1]))
+    constant.attribute[0].doc_string = doc
+    return model([constant, node("Add", ["x", "k"], ["y"])], ["x"], ["y"])
+
+
+def test_tensors_in_attributes_count_by_content():
+    assert digest(with_constant(1, "k")) == digest(with_constant(1, "renamed", "doc"))
+    assert digest(with_constant(2, "k")) != digest(with_constant(1, "k"))
+
+
+def branching(a="a", b="b", *, then=None, local="t", name=""):
+    return model(
+        [
+            node("Neg", ["x"], [a]),
+            node("Abs", ["x"], [b]),
+            conditional("c", then or a, b, "y", local=local, name=name),
+        ],
+        [value("c", BOOL, []), "x"],
+        ["y"],
+    )
+
+
+def test_names_inside_bodies_do_not_change_the_digest():
+    assert digest(branching("p", "q", local="u", name="if")) == digest(branching())
+
+
+def test_what_bodies_read_changes_the_digest():
+    assert digest(branching(then="b")) != digest(branching())
+
+
+def test_bodies_of_functions_are_part_of_the_digest():
+    assert digest(calling("Abs")) != digest(calling("Neg"))
+    assert digest(calling(unused=True)) == digest(calling())
+
+
+def test_the_default_domain_has_two_spellings_and_one_digest():
+    spelled = three_steps()
+    spelled.opset_import[0].domain = "ai.onnx"
+
+    assert digest(spelled) == digest(three_steps())
+
+
+def test_the_digest_does_not_depend_on_where_weights_are_stored(tmp_path):
+    made = three_steps()
+    (tmp_path / "deep").mkdir()
+    digests = {digest(made)}
+    for folder, offset in ((tmp_path, 0), (tmp_path / "deep", 4096)):
+        data = made.graph.initializer[0].raw_data
+        (folder / "w.bin").write_bytes(bytes(offset) + data)
+        moved = onnx.ModelProto()
+        moved.CopyFrom(made)
+        weight = moved.graph.initializer[0]
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+        for key, text in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
+            weight.external_data.add(key=key, value=text)
+        source = opened(moved, lambda location, _name, folder=folder: OpenFile(folder / location))
+        digests.add(GraphPartition(indexed(source), [0, 1, 2], ep="X").digest)
+
+    assert len(digests) == 1
+
+
+class OpenFile:
+    def __init__(self, path):
+        self.path = str(path)
+        self._file = path.open("rb")
+        self.fileno, self.close = self._file.fileno, self._file.close
+
+
+def test_the_same_piece_in_another_model_has_the_same_digest():
+    alone = three_steps()
+    inside = three_steps(**RENAMED)
+    inside.graph.node.insert(0, node("Neg", ["raw"], ["in"]))
+    inside.graph.input[0].name = "raw"
+
+    assert digest(inside, [1, 2, 3]) == digest(alone)
+
+
+def test_a_name_is_made_of_prefix_ep_digits_and_number():
+    partition = GraphPartition(indexed(three_steps()), [0, 1, 2], ep="TestExecutionProvider")
+    partition.prefix, partition.number = "my-", 7
+
+    assert partition.name == f"my-TestExecutionProvider_{partition.digest[:16]}_7"
+    assert partition.name == partition.name
+
+
+def test_integer_boundaries_are_typed():
+    graph = indexed(
+        model([node("Shape", ["x"], ["y"])], [value("x", shape=("N", None))], [value("y", INT64, [2])])
+    )
+
+    piece = Subgraph(graph, [0])
+
+    assert str(piece.inputs[0].type) == "float[N,?]"
+    assert str(piece.outputs[0].type) == "int64[2]"

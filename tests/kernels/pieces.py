@@ -1,0 +1,40 @@
+"""Pieces of models for engines, and onnxruntime out of sight."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from graph.making import model, node, value
+from onnx import TensorProto
+
+from epctx_core.kernels import engines as engines_module
+
+SIZE = 400
+"""Elements of the weight: more than stay inline."""
+
+
+def piece(*, x="x", w="w", y="y", size=SIZE, elem_type=TensorProto.FLOAT, op="Add"):
+    """y = x + w where w is given beside the model."""
+    made = model(
+        [node(op, [x, w], [y], name=f"node {y}")],
+        [value(x, elem_type, [size])],
+        [value(y, elem_type, [size])],
+    )
+    weight = made.graph.initializer.add(
+        name=w, data_type=elem_type, dims=[size], data_location=TensorProto.EXTERNAL
+    )
+    weight.external_data.add(key="location", value="epctx-weight")
+    return made
+
+
+def prepared_by(handle):
+    return type(handle.run.__self__)
+
+
+def hide_onnxruntime(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        engines_module.importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "onnxruntime" else real(name, *rest),
+    )

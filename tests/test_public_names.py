@@ -1,0 +1,81 @@
+"""What hosts and EP authors import: pinned, importable, and cheap until it is used."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+import epctx_core
+from epctx_core import plugin
+
+HOST = {
+    "CompileReport", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode", "ExecutionMode", "Fail",
+    "GraphOptimizationLevel", "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
+    "ModelCompiler", "ModelInfo", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound",
+    "NotImplementedByProvider", "OrtCompileApiFlags", "PluginError", "PluginRecord", "PluginState", "Registry",
+    "RunOptions", "RuntimeException", "SessionOptions", "__version__", "get_available_providers",
+    "inspect_model", "plugins", "refresh_plugins", "register_execution_provider",
+    "unregister_execution_provider",
+}  # fmt: skip
+CONTRACT = {
+    "CORE_ATTRIBUTES", "PLUGIN_API", "UNKNOWN_TYPE", "Availability", "Cancellation", "Compatibility", "CompiledPartition",
+    "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter", "EPContextNode", "Engine",
+    "ExecutionProvider", "Extent", "GraphView", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry",
+    "ModelIdentity", "NodeView", "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext",
+    "ProviderOption", "Purpose", "Refusal", "TensorType", "TensorView", "ValueInfo", "Workspace", "hookimpl",
+    "supported_partitions",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "names"), [(epctx_core, HOST), (plugin, CONTRACT)], ids=["host", "contract"]
+)
+def test_the_public_names_are_these(module, names):
+    # A name that goes breaks somebody; a new one is added here and in the docs.
+    assert set(module.__all__) == names
+    assert len(module.__all__) == len(names)
+
+
+@pytest.mark.parametrize("name", sorted(HOST))
+def test_each_name_of_the_host_can_be_imported(name):
+    value = getattr(epctx_core, name)
+
+    assert value is getattr(epctx_core, name)
+    assert name in dir(epctx_core)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__doc__
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACT))
+def test_each_name_of_the_contract_can_be_imported(name):
+    assert getattr(plugin, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'epctx_core' has no attribute 'Session'"):
+        _ = epctx_core.Session
+
+
+def loaded_after(statement):
+    code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+    return set(json.loads(subprocess.check_output([sys.executable, "-I", "-c", code], text=True, timeout=60)))
+
+
+def test_importing_the_package_loads_nothing_but_itself():
+    new = loaded_after("import epctx_core") - loaded_after("pass")
+
+    assert {name for name in new if name.startswith("epctx_core")} == {"epctx_core", "epctx_core._version"}
+    assert not {"dataclasses", "enum", "re", "inspect"} & new
+
+
+@pytest.mark.parametrize("name", ["SessionOptions", "InvalidGraph", "plugins"])
+def test_light_names_load_neither_onnx_nor_numpy(name):
+    assert not {"onnx", "numpy", "onnxruntime"} & loaded_after(f"from epctx_core import {name}")
+
+
+def test_the_contract_loads_neither_onnx_nor_numpy():
+    assert not {"onnx", "numpy", "onnxruntime"} & loaded_after("import epctx_core.plugin")
