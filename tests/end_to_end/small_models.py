@@ -32,7 +32,9 @@ def chain(operators: Sequence[str], *, seed: int = 0) -> onnx.ModelProto:
     return finished(nodes, [tensor("x")], [tensor("y")], weights)
 
 
-def tensor(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[int | str] = SHAPE) -> onnx.ValueInfoProto:
+def tensor(
+    name: str, kind: int = TensorProto.FLOAT, shape: Sequence[int | str] = SHAPE
+) -> onnx.ValueInfoProto:
     """Return a value's declaration."""
     return helper.make_tensor_value_info(name, kind, shape)
 

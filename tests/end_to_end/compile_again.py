@@ -1,0 +1,105 @@
+"""Compiles over an older pair, again and again, and dies when told: a program that `test_kill.py` drives.
+
+`compile_again.py MODEL_CTX SOURCE SOURCE` reads one order a line and answers each with one line:
+
+    time SECONDS WHICH   compile source WHICH in a child, and kill it so long after it begins
+    call N WHICH         the same, but it dies before its N-th changing call of the system
+    whole - WHICH        let it finish
+    alternate N -        compile the sources in turn, N times, in this process
+
+The answer is what became of it (`killed` or `finished`), the seconds, and the changing calls it made.
+Children are forked, so that each begins compiling at once; nothing here makes a thread before.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "publish"))
+from scenes import CHANGING, intercepted
+
+import epctx_core as epctx
+
+
+def compile_once(source: str, output: str) -> None:
+    """Compile with the simulated QNN EP."""
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    epctx.ModelCompiler(options, source).compile_to_file(output)
+
+
+def child(source: str, output: str, last_call: int, pipe: int) -> None:
+    """Compile; say on the pipe when that begins and how many changing calls it took; die at one of them."""
+    calls = 0
+
+    def count(_name: str, _arguments: tuple[object, ...]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == last_call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.write(pipe, b"begin\n")
+    with intercepted(count, CHANGING):
+        compile_once(source, output)
+    os.write(pipe, f"{calls}\n".encode())
+
+
+def in_child(
+    source: str, output: str, *, after: float | None = None, last_call: int = 0
+) -> tuple[str, float, int]:
+    """Compile in a child that may be killed; return its fate, the seconds it had, and its calls."""
+    readable, writable = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(readable)
+        try:
+            child(source, output, last_call, writable)
+        finally:
+            os._exit(0)
+    os.close(writable)
+    assert os.read(readable, 6) == b"begin\n"
+    begun = time.perf_counter()
+    if after is not None:
+        select.select([readable], [], [], after)  # a child that finishes sooner is not waited for
+        os.kill(process, signal.SIGKILL)
+    status = os.waitpid(process, 0)[1]
+    seconds = time.perf_counter() - begun
+    calls = int(os.read(readable, 20) or 0)
+    os.close(readable)
+    return ("killed" if os.WIFSIGNALED(status) and not calls else "finished"), seconds, calls
+
+
+def obey(order: str, output: str, sources: list[str]) -> tuple[str, float, int]:
+    """Carry out one order."""
+    kind, amount, which = order.split()
+    if kind == "alternate":
+        for number in range(int(amount)):
+            compile_once(sources[number % 2], output)
+        return "finished", 0.0, 0
+    source = sources[int(which)]
+    if kind == "time":
+        return in_child(source, output, after=float(amount))
+    return in_child(source, output, last_call=int(amount) if kind == "call" else 0)
+
+
+def tell(*words: object) -> None:
+    """Answer with one line."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def main(output: str, *sources: str) -> None:
+    """Import everything that a compile needs by compiling once, then obey."""
+    compile_once(sources[0], output)
+    tell("ready")
+    for order in sys.stdin:
+        tell(*obey(order, output, list(sources)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,257 @@
+"""Bad binaries, names that leave the folder, sources that nobody takes: one typed error each."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from end_to_end.routes import (
+    QNN,
+    only_node,
+    refused,
+    set_attribute,
+    with_qnn,
+)
+from end_to_end.small_models import SHAPE, chain, example, saved
+
+import epctx_core as epctx
+from epctx_core import (
+    EpctxError,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplementedByProvider,
+    PluginError,
+)
+
+pytestmark = pytest.mark.usefixtures("no_temporary_files")
+
+REAL = Path(__file__).parent.parent / "real"
+
+
+# --- binaries --------------------------------------------------------------------------------------
+
+
+def test_a_missing_binary(pair):
+    pair.binary.unlink()
+    name = only_node(pair.model)[1].name
+
+    with refused(InvalidGraph, "m_qnn.bin.*missing", folder=pair.folder, node=name, ep=QNN, path=pair.binary):
+        epctx.InferenceSession(pair.model)
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        pytest.param(lambda _data: b"", "m_qnn.bin.*empty", id="empty"),
+        pytest.param(lambda data: data[:-1], "the model was written with one of", id="truncated by a byte"),
+        pytest.param(lambda data: data[: len(data) // 2], "was written with one of", id="truncated by half"),
+        pytest.param(lambda data: data + b"\0", "was written with one of", id="with a byte too many"),
+        pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], "is not the one", id="with a wrong byte"),
+        pytest.param(lambda data: bytes(len(data)), "is not the one", id="zeroes"),
+    ],
+)
+def test_a_damaged_binary(pair, damage, match):
+    pair.binary.write_bytes(damage(pair.binary.read_bytes()))
+    name = only_node(pair.model)[1].name
+
+    with refused(InvalidGraph, match, folder=pair.folder, node=name, ep=QNN, path=str(pair.binary)):
+        epctx.InferenceSession(pair.model)
+
+
+def test_a_binary_swapped_with_another_models_of_the_same_name_and_size(pair, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    model = saved(chain(["Relu", "Add", "Sigmoid", "Add"], seed=1), other / "m.onnx")
+    epctx.ModelCompiler(with_qnn(), model).compile_to_file()
+    assert (other / "m_qnn.bin").stat().st_size == pair.binary.stat().st_size
+
+    shutil.copyfile(other / "m_qnn.bin", pair.binary)
+
+    with refused(InvalidGraph, "is not the one that the model was written with", folder=pair.folder, ep=QNN):
+        epctx.InferenceSession(pair.model)
+
+
+def outside(pair):
+    path = pair.folder.parent / "outside.bin"
+    shutil.copyfile(pair.binary, path)
+    return path
+
+
+def linked_out(pair):
+    (pair.folder / "link.bin").symlink_to(outside(pair))
+    return "link.bin"
+
+
+def linked_folder(pair):
+    (pair.folder / "sub").symlink_to(outside(pair).parent)
+    return "sub/outside.bin"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(lambda pair: str(outside(pair)), id="absolute"),
+        pytest.param(lambda pair: f"../{outside(pair).name}", id="parent"),
+        pytest.param(lambda pair: f"sub/../../{outside(pair).name}", id="parent of a folder"),
+        pytest.param(linked_out, id="link to a file outside"),
+        pytest.param(linked_folder, id="link to a folder outside"),
+        pytest.param(lambda _pair: "C:\\outside.bin", id="drive"),
+        pytest.param(lambda _pair: "\\\\server\\outside.bin", id="share"),
+        pytest.param(lambda _pair: "", id="no name"),
+        pytest.param(lambda _pair: ".", id="folder"),
+        pytest.param(lambda _pair: "a\0b", id="zero byte"),
+    ],
+)
+def test_a_name_that_leaves_the_folder(pair, name):
+    node = set_attribute(pair.model, "ep_cache_context", name(pair))
+
+    with refused(InvalidGraph, node, folder=pair.folder, node=node, ep=QNN):
+        epctx.InferenceSession(pair.model)
+
+
+def test_a_name_with_dots_that_stays_in_the_folder_is_fine(pair):
+    set_attribute(pair.model, "ep_cache_context", "sub/../m_qnn.bin")
+
+    with epctx.InferenceSession(pair.model) as session:
+        assert session.run(None, {"x": example()})[0].shape == SHAPE
+
+
+def test_a_context_model_given_as_bytes_without_its_folder(pair):
+    with refused(InvalidArgument, "m_qnn.bin", folder=pair.folder):
+        epctx.InferenceSession(pair.model.read_bytes())
+
+
+@pytest.mark.parametrize("file", ["qnn_ctx0.onnx", "qnn_ctx1.onnx"])
+def test_a_payload_made_by_a_vendors_own_compiler_is_named_and_refused(file, tmp_path):
+    folder = shutil.copytree(REAL, tmp_path / "real")
+
+    with refused(InvalidGraph, "real QNN SDK", folder=folder, ep=QNN) as caught:
+        epctx.InferenceSession(folder / file)
+
+    assert "simulated" in str(caught.value)
+    assert caught.value.node
+
+
+# --- bytes that changed on their way -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_context_model_with_changed_bytes_loads_or_is_refused(pair, seed):
+    generator, good = np.random.default_rng(seed), pair.model.read_bytes()
+    refusals = set()
+
+    for _ in range(100):
+        bad = bytearray(good)
+        for place in generator.integers(0, len(good), generator.integers(1, 4)):
+            bad[place] = generator.integers(0, 256)
+        pair.model.write_bytes(bad)
+        for use in (epctx.InferenceSession, epctx.inspect_model):
+            try:
+                use(pair.model)
+            except EpctxError as error:
+                refusals.add(type(error))
+
+    assert {InvalidGraph, InvalidProtobuf} <= refusals
+    assert refusals <= {InvalidGraph, InvalidProtobuf, InvalidArgument, NotImplementedByProvider}
+
+
+@pytest.mark.parametrize("key", ["epctx.manifest", f"ep_compatibility_info.{QNN}"])
+def test_metadata_that_is_no_text(pair, key):
+    content = pair.model.read_bytes()
+    place = content.index(key.encode()) + len(key) + 8
+    pair.model.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+
+    with refused(InvalidGraph, key, folder=pair.folder):
+        epctx.InferenceSession(pair.model)
+
+
+@pytest.mark.parametrize("use", [epctx.InferenceSession, epctx.inspect_model])
+def test_an_element_type_that_onnx_does_not_have(pair, use):
+    model, _ = only_node(pair.model)
+    model.graph.input[0].type.tensor_type.elem_type = 93
+    saved(model, pair.model)
+
+    with pytest.raises(InvalidGraph, match="93"):
+        use(pair.model)
+
+
+# --- sources and plugins ---------------------------------------------------------------------------
+
+
+def test_an_unknown_source_says_which_sources_are_installed(pair):
+    node = set_attribute(pair.model, "source", "NoSuchNPU")
+
+    with refused(NotImplementedByProvider, "Sources installed: .*QNN", folder=pair.folder, node=node):
+        epctx.InferenceSession(pair.model)
+
+
+def test_a_source_that_is_not_installed_says_which_package_would_bring_it(pair):
+    bare = epctx.Registry(entry_points=False)
+
+    with refused(NotImplementedByProvider, "No installed plugin takes.*Sources installed: none") as caught:
+        epctx.InferenceSession(pair.model, registry=bare)
+
+    assert "pip install epctx-sim-qnn" in caught.value.hint
+
+
+def test_a_node_without_a_source_is_nobodys(pair):
+    node = set_attribute(pair.model, "source", "")
+
+    with refused(NotImplementedByProvider, "no source", node=node):
+        epctx.InferenceSession(pair.model)
+
+
+def test_an_explicit_list_of_providers_is_exhaustive(pair):
+    with refused(NotImplementedByProvider, QNN, folder=pair.folder) as caught:
+        epctx.InferenceSession(pair.model, providers=["CPUExecutionProvider"])
+
+    assert "providers" in str(caught.value)
+
+
+@pytest.fixture
+def broken_plugin(tmp_path, monkeypatch):
+    """A plugin as pip installs it, whose import fails."""
+    site = tmp_path / "site"
+    info = site / "epctx_broken_npu-2.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: epctx-broken-npu\nVersion: 2.1\n")
+    (info / "entry_points.txt").write_text(
+        "[epctx.execution_providers]\nBrokenExecutionProvider = epctx_broken_npu:Provider\n"
+        "[epctx.ep_sources]\nBrokenNPU = epctx_broken_npu:Provider\n"
+    )
+    (site / "epctx_broken_npu.py").write_text("raise ImportError('libnpu.so.4: cannot open shared object')\n")
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    yield epctx.Registry()
+    sys.modules.pop("epctx_broken_npu", None)
+
+
+@pytest.mark.parametrize("spelling", ["BrokenExecutionProvider", "BrokenNPU", "brokennpu"])
+def test_a_source_whose_plugin_is_broken_says_so_and_why(pair, broken_plugin, spelling):
+    set_attribute(pair.model, "source", spelling)
+
+    with pytest.raises((PluginError, NotImplementedByProvider), match=r"epctx-broken-npu 2\.1") as caught:
+        epctx.InferenceSession(pair.model, registry=broken_plugin)
+
+    assert "libnpu.so.4" in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_broken_plugin_harms_nobody_else(pair, broken_plugin):
+    with refused(PluginError, "libnpu.so.4", ep="BrokenExecutionProvider") as caught:
+        epctx.InferenceSession(pair.model, providers=["Broken"], registry=broken_plugin)
+    assert (caught.value.distribution, caught.value.version) == ("epctx-broken-npu", "2.1")
+
+    with epctx.InferenceSession(pair.model, registry=broken_plugin) as session:
+        assert session.run(None, {"x": example()})[0].shape == SHAPE
+
+
+def test_an_ep_that_nobody_installed(source):
+    options = epctx.SessionOptions()
+    options.add_provider("QNM")
+
+    with refused(InvalidArgument, "'QNM'.* Did you mean 'QNN'", folder=source.parent):
+        epctx.ModelCompiler(options, source).compile_to_file()

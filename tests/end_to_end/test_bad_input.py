@@ -1,0 +1,286 @@
+"""Bad models, outputs, options and inputs of `run`: one typed error each, and nothing left behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from end_to_end.engine_eps import scripted
+from end_to_end.routes import (
+    QNN,
+    by_compiler,
+    by_session,
+    compile_with,
+    refused,
+    session_with,
+    with_qnn,
+)
+from end_to_end.small_models import example, finished, saved, snapshot, tensor
+from onnx import TensorProto, helper
+
+import epctx_core as epctx
+from epctx_core import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+    NotImplementedByProvider,
+)
+
+pytestmark = pytest.mark.usefixtures("no_temporary_files")
+
+
+# --- models ----------------------------------------------------------------------------------------
+
+
+def sessions_and_compilers():
+    return [
+        pytest.param(epctx.InferenceSession, id="session"),
+        pytest.param(lambda path: epctx.InferenceSession(path, with_qnn()), id="session with an EP"),
+        pytest.param(lambda path: epctx.ModelCompiler(with_qnn(), path).compile_to_file(), id="compiler"),
+        pytest.param(epctx.inspect_model, id="inspect"),
+    ]
+
+
+@pytest.mark.parametrize("use", sessions_and_compilers())
+def test_a_missing_file(use, tmp_path):
+    missing = tmp_path / "m.onnx"
+
+    with pytest.raises(NoSuchFile, match=r"m\.onnx") as caught:
+        use(missing)
+
+    assert caught.value.path == missing
+    assert isinstance(caught.value, FileNotFoundError)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", sessions_and_compilers())
+@pytest.mark.parametrize("junk", [b"", b"\xff" * 64, b"PK\x03\x04 zip", b"<html>404</html>\n"])
+def test_junk_bytes(use, junk, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(junk)
+
+    with pytest.raises(InvalidProtobuf, match=r"m\.onnx") as caught:
+        use(path)
+
+    assert caught.value.path == path
+    assert snapshot(tmp_path) == {"m.onnx": junk}
+
+
+@pytest.mark.parametrize("use", sessions_and_compilers())
+def test_a_folder_in_place_of_a_model(use, tmp_path):
+    with pytest.raises(InvalidArgument, match="is a folder"):
+        use(tmp_path)
+
+
+@pytest.mark.parametrize("use", sessions_and_compilers()[:3])
+def test_a_model_that_the_checker_refuses(use, tmp_path):
+    relu = helper.make_node("Relu", ["x", "x"], ["y"], "too many inputs")
+    path = saved(finished([relu], [tensor("x")], [tensor("y")]), tmp_path / "m.onnx")
+
+    with pytest.raises(InvalidGraph, match=r"checker refuses m\.onnx") as caught:
+        use(path)
+
+    assert caught.value.path == path
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("part", range(1, 20))
+def test_a_truncated_model(pair, part):
+    content = pair.model.read_bytes()
+    pair.model.write_bytes(content[: len(content) * part // 20])
+
+    with pytest.raises((InvalidProtobuf, InvalidGraph)):
+        epctx.InferenceSession(pair.model)
+
+
+def test_an_operator_that_no_engine_has_leaves_no_context_model(tmp_path):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["v"]),
+        helper.make_node("Odd", ["v"], ["y"], "odd", domain="my"),
+    ]
+    model = finished(nodes, [tensor("x")], [tensor("y")])
+    model.opset_import.add(domain="my", version=1)
+    path = saved(model, tmp_path / "m.onnx")
+
+    with refused(NotImplementedByProvider, "my::Odd", folder=tmp_path, node="odd"):
+        session_with(scripted(), path, ep__context_enable=1)
+
+
+def test_a_model_that_is_compiled_already_is_not_compiled_again(pair):
+    with refused(InvalidGraph, "compiled already", folder=pair.folder, path=pair.model):
+        epctx.ModelCompiler(with_qnn(), pair.model).compile_to_file(pair.folder / "again_ctx.onnx")
+
+
+# --- outputs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [by_compiler, by_session])
+def test_a_missing_output_folder_is_noticed_before_compiling(route, source, tmp_path):
+    ep = scripted()
+    nowhere = tmp_path / "nowhere"
+
+    with refused(NoSuchFile, "output folder", folder=tmp_path, path=nowhere):
+        route(ep, source, nowhere / "m_ctx.onnx")
+
+    assert "compile" not in ep.calls
+
+
+@pytest.mark.parametrize("route", [by_compiler, by_session])
+def test_an_output_path_that_is_a_folder(route, source, tmp_path):
+    ep = scripted()
+
+    with refused(InvalidArgument, "should not point to a folder", folder=tmp_path):
+        route(ep, source, tmp_path)
+
+    assert "compile" not in ep.calls
+
+
+def test_the_session_route_touches_nothing_when_its_output_exists(source):
+    ep = scripted()
+    output = source.with_name("m_ctx.onnx")
+    output.write_bytes(b"something else")
+
+    with refused(Fail, "exists already", folder=source.parent, path=output):
+        session_with(ep, source, ep__context_enable=1)
+
+    assert "compile" not in ep.calls
+
+
+def test_the_compiler_replaces_an_output_that_exists(source):
+    output = source.with_name("m_ctx.onnx")
+    output.write_bytes(b"something else")
+
+    report = compile_with(scripted(), source)
+
+    assert report.output == output
+    assert len(onnx.load(output).graph.node) > 0
+
+
+def test_the_compiler_does_not_replace_an_output_if_its_flag_forbids_it(source):
+    ep = scripted()
+    output = source.with_name("m_ctx.onnx")
+    output.write_bytes(b"something else")
+
+    with refused(Fail, "exists already", folder=source.parent, path=output):
+        compile_with(ep, source, flags=epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS)
+
+    assert "compile" not in ep.calls
+
+
+@pytest.mark.parametrize("route", [by_compiler, by_session])
+def test_a_binary_that_belongs_to_another_model_is_not_replaced(route, source, tmp_path):
+    compile_with(scripted(), source, tmp_path / "m_ctx.onnx")
+    ep = scripted()
+
+    # Without the trailing `_ctx` both have the stem `m`, and so one name for their binaries.
+    with refused(Fail, "belongs to 'm_ctx.onnx'", folder=tmp_path, path=tmp_path / "m_scripted.bin"):
+        route(ep, source, tmp_path / "m.onnx")
+
+    assert "compile" not in ep.calls
+
+
+def test_nothing_compiled_is_an_error_if_the_flag_says_so(source, tmp_path):
+    ep = scripted(get_capability=lambda _honest, _graph: [])
+
+    with refused(Fail, "could be compiled by Scripted", folder=tmp_path, path=source):
+        compile_with(ep, source, flags=epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED)
+
+
+# --- options ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("ep.context_enabel", "1", "ep.context_enabel.*Did you mean 'ep.context_enable'"),
+        ("ep.context_enable", "yes", "'yes'; allowed is '0' or '1'"),
+        ("ep.context_embed_mode", "2", "'2'; allowed"),
+        ("ep.context_node_name_prefix", "a/b", "does not match"),
+    ],
+)
+def test_a_wrong_session_option(key, value, match):
+    with refused(InvalidArgument, match):
+        epctx.SessionOptions().add_session_config_entry(key, value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "match"),
+    [
+        ("htp_ach", "73", "'htp_ach'.*Did you mean 'htp_arch'"),
+        ("htp_arch", "12", "allowed: "),
+        ("htp_arch", "x", "whole"),
+    ],
+)
+@pytest.mark.parametrize("as_entry", [False, True], ids=["given", "as a session option"])
+def test_a_wrong_provider_option(source, option, value, match, as_entry):
+    options = with_qnn() if as_entry else with_qnn({option: value})
+    if as_entry:
+        options.add_session_config_entry(f"ep.qnnexecutionprovider.{option}", value)
+
+    with refused(InvalidArgument, match, folder=source.parent, ep=QNN):
+        epctx.ModelCompiler(options, source).compile_to_file()
+    with refused(InvalidArgument, match, folder=source.parent, ep=QNN):
+        epctx.InferenceSession(source, options)
+
+
+# --- run -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path):
+    nodes = [helper.make_node("Add", ["input", "bias"], ["y"]), helper.make_node("Neg", ["any"], ["z"])]
+    inputs = [tensor("input"), tensor("bias"), tensor("any", TensorProto.FLOAT, ["rows", 2])]
+    outputs = [tensor("y"), tensor("z", TensorProto.FLOAT, ["rows", 2])]
+    path = saved(finished(nodes, inputs, outputs), tmp_path / "m.onnx")
+    with epctx.InferenceSession(path, with_qnn()) as session:
+        yield session
+
+
+GOOD = {"input": example(), "bias": example(), "any": example(shape=(7, 2))}
+
+
+@pytest.mark.parametrize(
+    ("feeds", "match"),
+    [
+        ({**GOOD, "inptu": example()}, "no input 'inptu'.*Did you mean 'input'"),
+        ({name: GOOD[name] for name in ("input", "any")}, "'bias'.*is missing"),
+        ({**GOOD, "input": example().astype(np.float64)}, "'input' is float64; the model takes float32"),
+        ({**GOOD, "input": example().astype(np.int32)}, "'input' is int32"),
+        ({**GOOD, "input": None}, "'input' is object"),
+        ({**GOOD, "input": "text"}, "'input' is <U4"),
+        ({**GOOD, "input": [[1.0, 2.0], [3.0]]}, "'input' is no array"),
+        ({**GOOD, "input": example(shape=(3, 2))}, r"'input' has the shape \[3, 2\]"),
+        ({**GOOD, "input": example(shape=(2, 3, 1))}, r"'input' has the shape \[2, 3, 1\]"),
+        ({**GOOD, "any": example(shape=(7, 3))}, r"'any' has the shape \[7, 3\].*rows,2"),
+        ([GOOD["input"]], "as a mapping of name to array, not a list"),
+    ],
+)
+def test_a_wrong_input_of_run(session, feeds, match):
+    with pytest.raises(InvalidArgument, match=match) as caught:
+        session.run(None, feeds)
+
+    assert isinstance(caught.value, ValueError)
+    assert len(session.run(None, GOOD)) == 2
+
+
+def test_a_wrong_output_of_run_is_noticed_before_anything_runs(session):
+    with refused(InvalidArgument, "no output 'yy'.*Did you mean 'y'"):
+        session.run(["yy"], {"not": "even looked at"})
+
+
+def test_outputs_come_in_the_order_asked_for_and_all_if_none_is_named(session):
+    y, z = session.run(None, GOOD)
+
+    np.testing.assert_array_equal(session.run(["z", "y"], GOOD)[0], z)
+    np.testing.assert_array_equal(session.run(["z"], GOOD)[0], z)
+    np.testing.assert_array_equal(session.run([], GOOD)[0], y)
+
+
+def test_a_closed_session(session):
+    session.close()
+    session.close()
+
+    with pytest.raises(epctx.RuntimeException, match="closed"):
+        session.run(None, GOOD)
