@@ -67,6 +67,7 @@ def open_model(model: str | os.PathLike[str] | bytes, config: SessionConfig) -> 
         weights=source.weights,
         opset_imports=source.opset_imports,
         ir_version=source.proto.ir_version,
+        functions=source.proto.functions,
     )
     return OpenModel(source=source, types=types, graph=graph)
 

@@ -31,6 +31,11 @@ class Segment(NamedTuple):
     offset: int
     length: int
     digest: str
+    is_weight: bool = False
+
+
+_BLOCKS_CHECKED = 8
+"""How many blocks a load digests: at most 8 MiB, whatever the payload's size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +63,10 @@ class PayloadEntry:
         return sha.hexdigest()
 
     def check_head(self, view: memoryview, node: str | None = None) -> None:
-        """Check size and first segment: what tells a truncated, swapped or altered payload apart.
+        """Check size, first segment and some blocks: what tells truncated and swapped payloads apart.
+
+        The first segment does where a payload has a header of its own. For formats without one, a
+        few blocks spread over the payload are checked too. Weights are not read.
 
         Raises:
             InvalidGraph: they differ.
@@ -70,17 +78,23 @@ class PayloadEntry:
                 node=node,
                 hint=hint,
             )
-        # A weight without elements is a segment of no bytes, which tells nothing.
-        first = next((s for s in self.segments if s.length), None)
-        if first is not None:
-            digest = hashlib.sha256(view[first.offset : first.offset + first.length]).hexdigest()
-            if digest != first.digest:
+        for segment in self._checked_segments():
+            end = segment.offset + segment.length
+            if hashlib.sha256(view[segment.offset : end]).hexdigest() != segment.digest:
                 raise InvalidGraph(
                     f"the context binary {self.name!r} is not the one that the model was written with: "
-                    f"its first {first.length:,} bytes have another digest.",
+                    f"its bytes {segment.offset:,} to {end:,} have another digest.",
                     node=node,
                     hint=hint,
                 )
+
+    def _checked_segments(self) -> list[Segment]:
+        # A weight without elements is a segment of no bytes, which tells nothing.
+        filled = [s for s in self.segments if s.length]
+        blocks = [s for s in filled[1:] if not s.is_weight]
+        step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
+        # From the end, so that the last block is always among them.
+        return [*filled[:1], *blocks[::-step]]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form; offsets follow from the lengths."""
@@ -89,7 +103,8 @@ class PayloadEntry:
             "embedded": self.embedded,
             "bytes": self.size,
             "root": self.root,
-            "segments": [[s.length, s.digest] for s in self.segments],
+            # A third entry marks a weight.
+            "segments": [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in self.segments],
         }
 
 
@@ -154,10 +169,10 @@ def read_manifest(model: ModelProto) -> Manifest | None:
 def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:
     segments = []
     offset = 0
-    for length, digest in data["segments"]:
+    for length, digest, *weight in data["segments"]:
         if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
             raise ValueError("a segment is not a length and a digest")
-        segments.append(Segment(offset, length, digest))
+        segments.append(Segment(offset, length, digest, bool(weight)))
         offset += length
     if offset != data["bytes"]:
         raise ValueError("the segments do not add up to the size")

@@ -180,7 +180,7 @@ class ContextNodeMaker:
     def __init__(self, source: str, *, embed_mode: bool) -> None:
         self._source = source
         self._embed_mode = embed_mode
-        self._templates: dict[tuple[object, ...], tuple[NodeProto, int]] = {}
+        self._templates: dict[tuple[int, str], tuple[NodeProto, int, Mapping[str, Any]]] = {}
 
     def reference(
         self,
@@ -206,8 +206,9 @@ class ContextNodeMaker:
                 doc_string=doc,
             )
             place = next(i for i, a in enumerate(template.attribute) if a.name == "partition_name")
-            self._templates[key] = (template, place)
-        template, place = self._templates[key]
+            # Kept, so that no other mapping gets this one's identity.
+            self._templates[key] = (template, place, attributes)
+        template, place, _ = self._templates[key]
         node = NodeProto()
         node.CopyFrom(template)
         node.name = name

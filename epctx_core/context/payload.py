@@ -63,7 +63,7 @@ class PayloadWriter:
             return self._stored[key]
         self._end_block()
         offset = self._stored[key] = self.size
-        self._segments.append(Segment(offset, view.nbytes, view.digest))
+        self._segments.append(Segment(offset, view.nbytes, view.digest, is_weight=True))
         if view.extent is not None and not self.embedded:
             self._copy(view.extent.file, view.extent.offset, view.nbytes)
         else:

@@ -12,6 +12,8 @@ from epctx_core.graph.view import Node
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
+    import os
+
     from onnx import ModelProto
 
     from epctx_core.graph.index import GraphIndex
@@ -72,9 +74,16 @@ class GraphSlice:
         """Return the nodes that read a value."""
         return [Node(self._graph, i) for i in dict.fromkeys(self._graph.consumers.get(name, ()))]
 
-    def model(self) -> ModelProto:
-        """Return a copy of the whole model; see `epctx_core.plugin.GraphView.model`."""
-        return Subgraph(self._graph, range(len(self._graph.nodes))).model()
+    def model(self, *, inline_weights: bool = False) -> ModelProto:
+        """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
+        return self._whole().model(inline_weights=inline_weights)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write that model and its weights to files; see `epctx_core.plugin.GraphView.save`."""
+        self._whole().save(path)
+
+    def _whole(self) -> Subgraph:
+        return Subgraph(self._graph, range(len(self._graph.nodes)))
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions; see `Partitioner.group`.

@@ -126,8 +126,11 @@ def _installed_engines(policy: EnginePolicy) -> list[SingleEngine]:
     reference: list[SingleEngine] = [ReferenceEngine()]
     if importlib.util.find_spec("onnxruntime") is None:
         return reference
-    from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
-
+    try:
+        from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+    except ImportError as error:
+        _log.warning("onnxruntime is installed but does not import, so onnx.reference is used: %s", error)
+        return reference
     return [OnnxRuntimeEngine(policy), *reference]
 
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     import onnx
 
@@ -196,11 +198,15 @@ class GraphView(Protocol):
     def consumers(self, name: str) -> Sequence[NodeView]:
         """Return the nodes that read a value, assigned or not."""
 
-    def model(self) -> onnx.ModelProto:
-        """Return a copy of the whole model, for vendors' own queries of what they support.
+    def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
+        """Return a model of all nodes, assigned or not, for vendors' own queries of what they support.
 
-        Weights above 1 KiB stand in it as external tensors without data.
+        Args:
+            inline_weights: as for `Partition.model`.
         """
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write that model to a file and its weights beside it; see `Partition.save`."""
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions, what earlier EPs took included in the count.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from agreement import TOLERANCE, worst_relative_error
+from contract_eps import npuc
 from contract_eps.command_line_compiler import CommandLineProvider
 from contract_eps.openvino_package import OpenVinoPackageProvider
 from contract_eps.ort_plugin_ep import OrtPluginProvider
@@ -22,32 +22,13 @@ from onnx import TensorProto, helper
 
 import epctx_core as epctx
 
-COMPILER = """
-import sys, time, zlib
-import onnx
-source, program = sys.argv[1:]
-print("npuc 1.0")
-model = onnx.load(source)
-for node in model.graph.node:
-    if node.op_type == "Softmax":
-        sys.exit(f"npuc: error: no pattern matches {node.name} (Softmax)")
-    if node.op_type == "Tan":
-        open(STARTED, "x").close()
-        time.sleep(600)
-with open(program, "wb") as file:
-    file.write(b"NPUC0001" + zlib.compress(model.SerializeToString()))
-"""
 EPS = ("openvino", "ort_cpu", "command_line")
 
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
     """Give the path of a compiler; it writes the file `started` beside it when it hangs on a Tan."""
-    path = tmp_path_factory.mktemp("npuc") / "npuc"
-    started = str(path.with_name("started"))
-    path.write_text(f"#!{sys.executable}\n" + COMPILER.replace("STARTED", repr(started)))
-    path.chmod(0o755)
-    return path
+    return npuc.install(tmp_path_factory.mktemp("npuc"))
 
 
 @pytest.fixture(scope="module")

@@ -267,7 +267,7 @@ def test_onnxruntime_takes_the_model_up_to_asking_for_an_ep(groups, tmp_path):
     with pytest.raises(Exception, match="EPContext") as caught:
         onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
-    assert re.search(r"not compatible with any execution provider|NOT_IMPLEMENTED", str(caught.value))
+    assert re.search(r"not compatible with any execution provider", str(caught.value))
 
 
 def test_splicing_leaves_the_source_as_it_is():
