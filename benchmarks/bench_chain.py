@@ -36,9 +36,9 @@ def make_chain(nodes: int) -> Path:
 
 def options():  # noqa: ANN201 - epctx is imported by children only
     """Return session options with the simulated QNN EP that leaves every fifth operator to the CPU."""
-    import epctx_core as epctx
     from epctx_sim_qnn import QnnProvider
 
+    import epctx_core as epctx
     from epctx_core.plugin import hookimpl, supported_partitions
 
     class FourOfFive(QnnProvider):
@@ -58,8 +58,8 @@ def core(path: Path) -> None:
     """Load, index, partition and splice; no checker, inference, EP or writing."""
     from onnx import NodeProto
 
-    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.model_io import parse_model, read_model
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.splice import splice
@@ -100,9 +100,7 @@ def load(path: Path) -> None:
     so = options()
     warm_up()
     sessions = []
-    report(
-        s=seconds(lambda: sessions.append(epctx.InferenceSession(path, so))), peak_bytes=peak_memory()
-    )
+    report(s=seconds(lambda: sessions.append(epctx.InferenceSession(path, so))), peak_bytes=peak_memory())
 
 
 def onnxruntime_session(path: Path) -> None:
@@ -121,11 +119,14 @@ def onnxruntime_session(path: Path) -> None:
 
 def warm_up() -> None:
     """Import both libraries and make one small session with each, as the comparison demands."""
-    import epctx_core as epctx
     import onnxruntime
     from onnx import parser
 
-    small = parser.parse_model('<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }')
+    import epctx_core as epctx
+
+    small = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+    )
     onnxruntime.InferenceSession(small.SerializeToString())
     epctx.InferenceSession(small.SerializeToString()).close()
     gc.collect()

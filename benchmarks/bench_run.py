@@ -11,7 +11,9 @@ from pathlib import Path
 from harness import DATA, Bar, measure, report, show
 
 ROOT = Path(__file__).parent.parent
-TINY = '<ir_version: 9, opset_import: ["": 17]> g (float[1,16] x) => (float[1,16] y) { a = Relu(x) y = Neg(a) }'
+TINY = (
+    '<ir_version: 9, opset_import: ["": 17]> g (float[1,16] x) => (float[1,16] y) { a = Relu(x) y = Neg(a) }'
+)
 THREADS = 16
 
 
@@ -25,7 +27,9 @@ def make_models() -> dict[str, Path]:
         save(parser.parse_model(TINY), models["tiny"])
     if not models["resnet50"].exists():
         script = ROOT / "tests" / "networks" / "fill.py"
-        subprocess.check_call([sys.executable, script, "resnet50", models["resnet50"]], stdout=subprocess.DEVNULL)
+        subprocess.check_call(
+            [sys.executable, script, "resnet50", models["resnet50"]], stdout=subprocess.DEVNULL
+        )
     return models
 
 
@@ -47,7 +51,9 @@ def sessions(who: str, path: Path):  # noqa: ANN201 - either library's session
     import epctx_core as epctx
 
     plain = onnxruntime.InferenceSession(str(path))
-    feeds = {v.name: np.random.default_rng(0).standard_normal(v.shape, np.float32) for v in plain.get_inputs()}
+    feeds = {
+        v.name: np.random.default_rng(0).standard_normal(v.shape, np.float32) for v in plain.get_inputs()
+    }
     if who == "onnxruntime":
         return plain, feeds
     del plain
@@ -93,7 +99,11 @@ def main() -> None:
     compile_models(make_models())
     for kind, title, bars in (
         ("run", "one `run`", {"tiny": 1.0, "resnet50": 1.05}),
-        ("threads", f"one `run` among {THREADS} threads on one session", {"tiny": 1 / 0.95, "resnet50": 1 / 0.95}),
+        (
+            "threads",
+            f"one `run` among {THREADS} threads on one session",
+            {"tiny": 1 / 0.95, "resnet50": 1 / 0.95},
+        ),
     ):
         for model, bar in bars.items():
             medians = measure(

@@ -40,7 +40,9 @@ def create(who: str, name: str) -> None:
 
     import epctx_core as epctx
 
-    small = parser.parse_model('<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }')
+    small = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+    )
     onnxruntime.InferenceSession(small.SerializeToString())
     epctx.InferenceSession(small.SerializeToString(), providers=["QNN"]).close()
     path = DATA / f"{name}.onnx"
@@ -54,7 +56,9 @@ def create(who: str, name: str) -> None:
     session = sessions[0]
     random = np.random.default_rng(0)
     feeds = {
-        v.name: random.standard_normal(v.shape, np.float32) if "float" in v.type else random.integers(0, 2, v.shape)
+        v.name: random.standard_normal(v.shape, np.float32)
+        if "float" in v.type
+        else random.integers(0, 2, v.shape)
         for v in session.get_inputs()
     }
     first = seconds(lambda: session.run(None, feeds))

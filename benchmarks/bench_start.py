@@ -23,7 +23,11 @@ def spawn(*command: str) -> None:
             (info / "entry_points.txt").write_text(f"[console_scripts]\npad{i} = padding:main\n")
         environment = {**os.environ, "PYTHONPATH": folder}
         output = subprocess.DEVNULL
-        report(s=seconds(lambda: subprocess.check_call([sys.executable, *command], env=environment, stdout=output)))
+        report(
+            s=seconds(
+                lambda: subprocess.check_call([sys.executable, *command], env=environment, stdout=output)
+            )
+        )
 
 
 def main() -> None:

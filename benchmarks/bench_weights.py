@@ -37,7 +37,11 @@ def make_matmuls(mib: int) -> Path:
         for i in range(layers):
             tensor = graph.initializer.add(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[size, size])
             tensor.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", weights.name), ("offset", file.tell()), ("length", size * size * 4)):
+            for key, value in (
+                ("location", weights.name),
+                ("offset", file.tell()),
+                ("length", size * size * 4),
+            ):
                 tensor.external_data.add(key=key, value=str(value))
             random.standard_normal((size, size), np.float32).__itruediv__(size**0.5).tofile(file)
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
@@ -55,7 +59,7 @@ def compile_weights(mib: str) -> None:
 
 
 def resave(mib: str) -> None:
-    """onnxruntime's ModelCompiler, which writes the weights again into a file of its own."""
+    """Onnxruntime's ModelCompiler, which writes the weights again into a file of its own."""
     import onnxruntime
 
     compiler = onnxruntime.ModelCompiler(
@@ -72,7 +76,10 @@ def plain_loop(mib: str) -> None:
     def work() -> None:
         buffer = memoryview(bytearray(BLOCK))
         sha = hashlib.sha256()
-        with (DATA / f"matmul_{mib}.weights").open("rb", buffering=0) as source, (DATA / "copy.bin").open("wb") as target:
+        with (
+            (DATA / f"matmul_{mib}.weights").open("rb", buffering=0) as source,
+            (DATA / "copy.bin").open("wb") as target,
+        ):
             while count := source.readinto(buffer):
                 sha.update(buffer[:count])
                 target.write(buffer[:count])
@@ -152,7 +159,10 @@ def main() -> None:
             Bar(ours="epctx", peer="plain loop", at_most=1.2),
         ],
     )
-    show("4 GiB the same", measure(__file__, {"epctx": ("compile", "4096"), "plain loop": ("loop", "4096")}, runs=3))
+    show(
+        "4 GiB the same",
+        measure(__file__, {"epctx": ("compile", "4096"), "plain loop": ("loop", "4096")}, runs=3),
+    )
     show(
         "session from a context model (at most 10 ms beyond 1 MiB)",
         measure(__file__, {f"{mib} MiB": ("load", mib) for mib in ("1", "1024", "4096")}),

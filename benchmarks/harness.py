@@ -53,7 +53,9 @@ def resident_memory() -> int:
     return pages * resource.getpagesize()
 
 
-def measure(script: str, children: Mapping[str, Sequence[str]], runs: int = RUNS) -> dict[str, dict[str, float]]:
+def measure(
+    script: str, children: Mapping[str, Sequence[str]], runs: int = RUNS
+) -> dict[str, dict[str, float]]:
     """Run each child `runs` times in fresh processes, in turn; return the median of each figure.
 
     Args:
@@ -64,7 +66,7 @@ def measure(script: str, children: Mapping[str, Sequence[str]], runs: int = RUNS
     collected: dict[str, list[dict[str, float]]] = {name: [] for name in children}
     for _ in range(runs):
         for name, arguments in children.items():
-            output = subprocess.check_output([sys.executable, script, *arguments], text=True)  # noqa: S603
+            output = subprocess.check_output([sys.executable, script, *arguments], text=True)
             collected[name].append(json.loads(output.splitlines()[-1]))
     return {
         name: {key: statistics.median(figures[key] for figures in results) for key in results[0]}
@@ -72,7 +74,9 @@ def measure(script: str, children: Mapping[str, Sequence[str]], runs: int = RUNS
     }
 
 
-def show(title: str, medians: Mapping[str, Mapping[str, float]], bars: Sequence[Bar] = (), figure: str = "s") -> None:
+def show(
+    title: str, medians: Mapping[str, Mapping[str, float]], bars: Sequence[Bar] = (), figure: str = "s"
+) -> None:
     """Print medians and what became of the bars, as rows of a Markdown table."""
     print(f"\n### {title}\n")
     names = list(dict.fromkeys(key for figures in medians.values() for key in figures))

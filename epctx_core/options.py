@@ -180,11 +180,26 @@ class SessionConfig:
 class SessionOptions:
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
 
+    An attribute that is not listed here is refused, not swallowed. `graph_optimization_level` is kept
+    for hosts that set it; the CPU EP runs its pieces unoptimised, because onnxruntime's optimisers
+    read weights from files only.
+
     Example:
         >>> so = SessionOptions()
         >>> so.add_session_config_entry("ep.context_enable", "1")
         >>> so.add_provider("QNNExecutionProvider", {"htp_arch": "73"})
     """
+
+    __slots__ = (
+        "_entries",
+        "cancellation",
+        "execution_mode",
+        "graph_optimization_level",
+        "inter_op_num_threads",
+        "intra_op_num_threads",
+        "log_severity_level",
+        "providers",
+    )
 
     def __init__(self) -> None:
         self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -113,7 +113,7 @@ def run_elsewhere(model: Path, inputs: Path, outputs: Path) -> list[np.ndarray]:
         "    np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))\n"
         "    print('loaded by', ', '.join(session.get_providers()))\n"
     )
-    subprocess.run([sys.executable, "-c", program, model, inputs, outputs], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", program, model, inputs, outputs], check=True)
     with np.load(outputs) as arrays:
         return [arrays[name] for name in arrays.files]
 
@@ -121,7 +121,7 @@ def run_elsewhere(model: Path, inputs: Path, outputs: Path) -> list[np.ndarray]:
 def make_resnet50(path: Path) -> Path:
     """Write resnet50 with seeded random weights; see `tests/networks/fill.py`."""
     script = ROOT / "tests" / "networks" / "fill.py"
-    subprocess.run([sys.executable, script, "resnet50", path], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    subprocess.run([sys.executable, script, "resnet50", path], check=True, stdout=subprocess.DEVNULL)
     return path
 
 

@@ -104,7 +104,9 @@ class PayloadEntry:
             "bytes": self.size,
             "root": self.root,
             # A third entry marks a weight.
-            "segments": [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in self.segments],
+            "segments": [
+                [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in self.segments
+            ],
         }
 
 

@@ -103,8 +103,12 @@ class Plan:
                 raise RuntimeException("the run was stopped: RunOptions.terminate was set.")
             try:
                 results = step.spec.run([values[slot] for slot in step.inputs], None)
-                for slot, result in zip(step.outputs, results, strict=True):
-                    values[slot] = result
+                if len(results) != len(step.outputs):
+                    raise ValueError(f"it gave {len(results)} results for {len(step.outputs)} outputs")
+                for place, slot in enumerate(step.outputs):
+                    values[slot] = results[place]
+                # Else an output that nobody reads would live through the next step.
+                del results
             except EpctxError:
                 raise
             except (Exception, SystemExit) as error:

@@ -150,8 +150,8 @@ def test_a_kill_at_any_moment_of_a_compile_leaves_the_old_or_the_new_model(scene
 
     assert kept + finished == BY_TIME + BY_CALL
     assert kept >= 5
-    assert finished >= 2
-    assert len(set(staged)) >= 8  # that many were killed while they published
+    assert finished >= 1
+    assert len(set(staged)) >= 5  # that many were killed while they published
     scene.told("whole", "-", NEW)
     assert scene.loaded() == NEW
     assert scene.staging() == []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-class StopHere(Exception):  # noqa: N818
+class StopHere(Exception):
     """What a caller's own code may raise."""
 
 

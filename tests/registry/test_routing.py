@@ -18,8 +18,8 @@ def installed(packages):
     def accepts_source(cls, source):
         return source.lower() in ("qnn", "qnnexecutionprovider")
 """
-    packages.install("epctx-sim-qnn", "QNNExecutionProvider", sources=["QNN"], body=accepts)
-    packages.install("epctx-sim-openvino", "OpenVINOExecutionProvider")
+    packages.install("epctx-first", "QNNExecutionProvider", sources=["QNN"], body=accepts)
+    packages.install("epctx-other", "OpenVINOExecutionProvider")
     return packages
 
 
@@ -29,7 +29,7 @@ def routed(source, among=None, registry=None):
 
 
 def imported():
-    return {name for name in ("epctx_sim_qnn", "epctx_sim_openvino") if name in sys.modules}
+    return {name for name in ("epctx_first", "epctx_other") if name in sys.modules}
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_an_exact_name_or_source_key_is_routed_without_importing(installed, sour
 @pytest.mark.parametrize("source", ["qnn", "Qnn", "qnnexecutionprovider", "QNNEXECUTIONPROVIDER"])
 def test_a_source_in_another_case_is_taken_by_the_ep_that_accepts_it(installed, source):
     assert routed(source) == "QNNExecutionProvider"
-    assert imported() == {"epctx_sim_qnn"}
+    assert imported() == {"epctx_first"}
 
 
 @pytest.mark.parametrize("source", ["openvinoexecutionprovider", "OPENVINOEXECUTIONPROVIDER"])
 def test_a_source_in_another_case_is_not_taken_by_an_ep_that_wants_its_exact_name(installed, source):
     assert routed(source) is None
-    assert imported() == {"epctx_sim_openvino"}
+    assert imported() == {"epctx_other"}
 
 
 def test_what_an_ep_would_accept_is_not_asked_where_no_name_is_alike(installed):
@@ -101,7 +101,7 @@ def test_a_source_key_of_two_eps_is_an_error_where_the_host_gave_no_order(instal
     with pytest.raises(PluginError, match="ambiguous") as caught:
         Registry().route("QNN")
 
-    assert "QNNExecutionProvider (epctx-sim-qnn 1.0)" in caught.value.message
+    assert "QNNExecutionProvider (epctx-first 1.0)" in caught.value.message
     assert "OtherExecutionProvider (epctx-other 1.0)" in caught.value.message
 
 
@@ -140,7 +140,7 @@ def test_an_ep_that_raises_when_asked_takes_nothing_and_the_error_says_why(packa
 def test_a_source_in_another_case_of_an_undecided_ep_is_an_error_and_imports_neither(installed):
     installed.install("epctx-second", "QNNExecutionProvider")
 
-    with pytest.raises(PluginError, match=r"epctx-second 1\.0 and epctx-sim-qnn 1\.0"):
+    with pytest.raises(PluginError, match=r"epctx-first 1\.0 and epctx-second 1\.0"):
         Registry().route("qnnexecutionprovider")
 
     assert imported() == set()
