@@ -98,21 +98,21 @@ class Plan:
         values = self._template.copy()
         for slot, value in zip(self._inputs, feeds, strict=True):
             values[slot] = value
+        result: Any
+        results: Sequence[Any]
         for step in self.steps:
             if options is not None and options.terminate:
                 raise RuntimeException("the run was stopped: RunOptions.terminate was set.")
             try:
                 results = step.spec.run([values[slot] for slot in step.inputs], None)
-                if len(results) != len(step.outputs):
-                    raise ValueError(f"it gave {len(results)} results for {len(step.outputs)} outputs")
-                for place, slot in enumerate(step.outputs):
-                    values[slot] = results[place]
-                # Else an output that nobody reads would live through the next step.
-                del results
+                for slot, result in zip(step.outputs, results, strict=True):
+                    values[slot] = result
             except EpctxError:
                 raise
             except (Exception, SystemExit) as error:
                 raise _step_failed(step.spec, error) from error
+            # Else an output that nobody reads would live through the next step.
+            result = results = ()
             for slot in step.frees:
                 values[slot] = None
         given = self._given
