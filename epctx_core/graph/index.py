@@ -35,6 +35,7 @@ class GraphIndex:
         producer: value name to node index.
         constants: names of initializers that nobody can override.
         functions: those that the model defines for itself.
+        digests: of small pieces, by their plain form (see `epctx_core.graph.canonical`).
 
     Raises:
         InvalidGraph: a name that is not UTF-8.
@@ -56,6 +57,7 @@ class GraphIndex:
         self.opset_imports = opset_imports
         self.ir_version = ir_version
         self.functions = functions
+        self.digests: dict[tuple[object, ...], str] = {}
         self.nodes: list[NodeProto] = list(graph.node)
         self.explicit_inputs: list[Sequence[str]] = [tuple(n.input) for n in self.nodes]
         self.outputs: list[Sequence[str]] = [tuple(n.output) for n in self.nodes]

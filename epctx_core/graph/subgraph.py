@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto
 
-from epctx_core.graph.canonical import partition_digest
+from epctx_core.graph.canonical import partition_digest, plain_form
 from epctx_core.graph.functions import used_functions
 from epctx_core.graph.view import Node
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
@@ -166,6 +166,15 @@ class GraphPartition(Subgraph):
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
+        form = plain_form(self.graph, self.node_indices, self.inputs, self.outputs)
+        known = self.graph.digests.get(form) if form is not None else None
+        if known is None:
+            known = self._digest()
+            if form is not None:
+                self.graph.digests[form] = known
+        return known
+
+    def _digest(self) -> str:
         weights = self.graph.weights
         return partition_digest(
             self.graph, self.node_indices, self.inputs, self.outputs, lambda name: weights[name].digest

@@ -74,42 +74,70 @@ def model_metadata(model: OpenModel) -> ModelMetadata:
     )
 
 
-def ordered_feeds(
-    arguments: Sequence[NodeArg], optional: Mapping[str, np.ndarray], feeds: Mapping[str, Any]
-) -> list[Any]:
-    """Return what `run` was given in the model's order.
+class FeedOrder:
+    """Puts what `run` is given into the model's order and checks it.
 
     Args:
         arguments: the model's inputs.
-        optional: inputs that have a default (overridable initializers), with it.
-        feeds: name to array.
-
-    Raises:
-        InvalidArgument: an unknown or missing name, a wrong type or a wrong shape.
+        defaults: inputs that the caller may leave out (overridable initializers), with their values.
     """
-    known = [argument.name for argument in arguments]
-    if not isinstance(feeds, Mapping):
-        raise InvalidArgument(
-            f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}."
-        )
-    for name in feeds:
-        if name not in known:
+
+    def __init__(self, arguments: Sequence[NodeArg], defaults: Mapping[str, np.ndarray]) -> None:
+        self._arguments = arguments
+        self._defaults = defaults
+        # (name, dtype, shape) of an input that needs nothing but a comparison.
+        self._plain = [
+            (a.name, a.tensor_type.dtype, a.tensor_type.shape if a.tensor_type.is_static else None)
+            for a in arguments
+        ]
+
+    def order(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return the values in the model's order.
+
+        Raises:
+            InvalidArgument: an unknown or missing name, a wrong type or a wrong shape.
+        """
+        ordered: list[Any] = []
+        if isinstance(feeds, dict) and len(feeds) == len(self._plain):
+            # The common case, a comparison each: all inputs there, as the model declares them.
+            for name, dtype, shape in self._plain:
+                value = feeds.get(name)
+                if (
+                    type(value) is not np.ndarray
+                    or value.dtype != dtype
+                    or value.shape != shape
+                    or not value.flags.c_contiguous
+                ):
+                    break
+                ordered.append(value)
+            else:
+                return ordered
+        return self._order_carefully(feeds)
+
+    def _order_carefully(self, feeds: Mapping[str, Any]) -> list[Any]:
+        known = [argument.name for argument in self._arguments]
+        if not isinstance(feeds, Mapping):
             raise InvalidArgument(
-                f"the model has no input {name!r}.{suggestion(str(name), known)}",
-                hint=f"Its inputs: {', '.join(known) or 'none'}.",
+                f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}."
             )
-    ordered = []
-    for argument in arguments:
-        if argument.name in feeds:
-            ordered.append(_checked(argument, feeds[argument.name]))
-        elif argument.name in optional:
-            ordered.append(optional[argument.name])
-        else:
-            raise InvalidArgument(
-                f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
-                hint=f"The model's inputs: {', '.join(known)}.",
-            )
-    return ordered
+        for name in feeds:
+            if name not in known:
+                raise InvalidArgument(
+                    f"the model has no input {name!r}.{suggestion(str(name), known)}",
+                    hint=f"Its inputs: {', '.join(known) or 'none'}.",
+                )
+        ordered = []
+        for argument in self._arguments:
+            if argument.name in feeds:
+                ordered.append(_checked(argument, feeds[argument.name]))
+            elif argument.name in self._defaults:
+                ordered.append(self._defaults[argument.name])
+            else:
+                raise InvalidArgument(
+                    f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
+                    hint=f"The model's inputs: {', '.join(known)}.",
+                )
+        return ordered
 
 
 def _checked(argument: NodeArg, value: Any) -> Any:

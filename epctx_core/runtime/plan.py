@@ -5,9 +5,10 @@ A plan is made once and never changes, so any number of threads run it at the sa
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from epctx_core.options import RunOptions
 
-RunStep = Callable[[Sequence[Any], None], Sequence[Any]]
+RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,9 @@ class StepSpec:
     Attributes:
         name: of the partition, node or group, for messages.
         ep: who runs it.
-        run: takes the inputs in order, gives the outputs in order.
+        run: takes the inputs in order and None (a nested step: the run options), gives the outputs in order.
         inputs, outputs: value names; an omitted optional one is the empty string.
+        nested: whether the step runs plans of its own.
     """
 
     name: str
@@ -35,16 +37,17 @@ class StepSpec:
     run: RunStep
     inputs: Sequence[str]
     outputs: Sequence[str]
+    nested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step with its slots; `frees` are those that nobody reads afterwards."""
 
-    spec: StepSpec
+    run: RunStep
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    frees: tuple[int, ...] = field(default=())
+    frees: tuple[int, ...]
+    spec: StepSpec
 
 
 class Plan:
@@ -64,7 +67,7 @@ class Plan:
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray],
     ) -> None:
-        # Slot 0 is the omitted optional input: always None.
+        # Slot 0 is the omitted optional input: always None. The model's inputs follow it.
         slots: dict[str, int] = {"": 0}
         for name in (*inputs, *constants):
             slots.setdefault(name, len(slots))
@@ -75,10 +78,20 @@ class Plan:
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
-        self._inputs = tuple(slots[name] for name in inputs)
+        self._input_count = len(inputs)
         self._outputs = tuple(slots[name] for name in outputs)
-        self._given = frozenset((*self._inputs, *(slots[name] for name in constants)))
-        self.steps = _with_frees(steps, slots, keep={*self._given, *self._outputs, 0})
+        given = {slots[name] for name in (*inputs, *constants)}
+        self._given = given & set(self._outputs)
+        self.steps = _with_frees(steps, slots, keep={*given, *self._outputs, 0})
+        self._only = self._only_step()
+
+    def _only_step(self) -> Step | None:
+        """Return the step of a plan that does nothing but hand everything through one step."""
+        if len(self.steps) != 1 or self._given:
+            return None
+        step = self.steps[0]
+        whole = step.inputs == tuple(range(1, 1 + self._input_count)) and step.outputs == self._outputs
+        return step if whole and not step.spec.nested else None
 
     @staticmethod
     def _check_reads(steps: Sequence[StepSpec], outputs: Sequence[str], slots: Mapping[str, int]) -> None:
@@ -95,29 +108,46 @@ class Plan:
         Raises:
             RuntimeException: a step raised, gave a wrong number of results, or the run was terminated.
         """
+        if self._only is not None and options is None:
+            return _run_only(self._only, feeds)
         values = self._template.copy()
-        for slot, value in zip(self._inputs, feeds, strict=True):
-            values[slot] = value
+        values[1 : 1 + self._input_count] = feeds
         result: Any
         results: Sequence[Any]
-        for step in self.steps:
+        for run, inputs, outputs, frees, spec in self.steps:
             if options is not None and options.terminate:
                 raise RuntimeException("the run was stopped: RunOptions.terminate was set.")
             try:
-                results = step.spec.run([values[slot] for slot in step.inputs], None)
-                for slot, result in zip(step.outputs, results, strict=True):
+                results = run([values[slot] for slot in inputs], options if spec.nested else None)
+                for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
             except EpctxError:
                 raise
             except (Exception, SystemExit) as error:
-                raise _step_failed(step.spec, error) from error
+                raise _step_failed(spec, error) from error
             # Else an output that nobody reads would live through the next step.
             result = results = ()
-            for slot in step.frees:
+            for slot in frees:
                 values[slot] = None
-        given = self._given
-        # What the caller gave, or the model holds, is handed out as a copy: results are the caller's own.
-        return [values[slot].copy() if slot in given else values[slot] for slot in self._outputs]
+        if self._given:
+            # What the caller gave, or the model holds, is handed out as a copy: results are the caller's own.
+            for slot in self._given:
+                values[slot] = copy.copy(values[slot])
+        return [values[slot] for slot in self._outputs]
+
+
+def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
+    """Run a single step without slots: what a tiny model costs is mostly this."""
+    try:
+        results = step.run(feeds, None)
+    except EpctxError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _step_failed(step.spec, error) from error
+    if len(results) != len(step.outputs):
+        wrong = ValueError(f"it gave {len(results)} results for {len(step.outputs)} outputs")
+        raise _step_failed(step.spec, wrong)
+    return results if type(results) is list else list(results)
 
 
 def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]) -> list[Step]:
@@ -129,7 +159,7 @@ def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[i
         outputs = tuple(slots[name] for name in spec.outputs)
         frees = tuple(dict.fromkeys(slot for slot in (*inputs, *outputs) if slot not in seen))
         seen.update(frees)
-        planned.append(Step(spec, inputs, outputs, frees))
+        planned.append(Step(spec.run, inputs, outputs, frees, spec))
     planned.reverse()
     return planned
 

@@ -15,7 +15,7 @@ from epctx_core.compile.providers import CPU_EP
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.options import RunOptions, SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.runtime.boundary import ModelMetadata, NodeArg, model_metadata, node_arg, ordered_feeds
+from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.runtime.build import SessionState, build_session
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class InferenceSession:
         self._inputs = [node_arg(name, model.types) for name in graph.input_names]
         self._outputs = [node_arg(name, model.types) for name in graph.output_names]
         self._defaults = self._state.defaults
+        self._feeds = FeedOrder(self._inputs, self._defaults)
         # Calls under way. append and pop are atomic, so that a run takes no lock.
         self._running: deque[None] = deque()
         self._closed = False
@@ -96,8 +97,7 @@ class InferenceSession:
             if state is None or self._closed:
                 raise RuntimeException("the session is closed.")
             wanted = self._places(output_names) if output_names else None
-            feeds = ordered_feeds(self._inputs, self._defaults, input_feed)
-            results = state.run(feeds, run_options)
+            results = state.run(self._feeds.order(input_feed), run_options)
             return results if wanted is None else [results[place] for place in wanted]
         finally:
             self._running.pop()
