@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core._version import __version__
@@ -126,7 +127,12 @@ class Manifest:
 
     def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return what is known about a payload, or None."""
-        return next((p for p in self.payloads if p.name == name and p.embedded == embedded), None)
+        return self._entries.get((name, embedded))
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, bool], PayloadEntry]:
+        # Of two with one name, the first counts.
+        return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 
     def dump(self) -> str:
         """Return the JSON text."""

@@ -1,9 +1,14 @@
-"""Names of what is written: the context model, its binaries. In one place, by design."""
+"""Names of what is written: the context model, its binaries; and which names cannot be. In one place, by design."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+_DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
+"""Elsewhere than on Windows, a colon is a character like any other, unless a path follows it."""
+_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def context_model_path(model: Path) -> Path:
@@ -23,7 +28,17 @@ def binary_name(output: Path, suffix: str, name: str | None = None) -> str:
     return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"
 
 
+def is_payload_name(name: object) -> bool:
+    """Whether an EP may give a payload this name: it becomes part of a file's name."""
+    return isinstance(name, str) and _PAYLOAD_NAME.fullmatch(name) is not None
+
+
+def has_drive(name: str) -> bool:
+    """Whether a name begins with a drive, such as `C:/` (on Windows also `C:`)."""
+    return _DRIVE.match(name) is not None
+
+
 def is_folder_name(path: str | os.PathLike[str]) -> bool:
     """Whether an output path can only mean a folder: it ends in a separator or names one that exists."""
     text = os.fspath(path)
-    return text.endswith((os.sep, "/")) or Path(text).is_dir()
+    return text.endswith((os.sep, "/")) or os.path.isdir(text)  # noqa: PTH112 - Path.is_dir raises for over-long names

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import placed_nodes
 from epctx_core.graph.view import attribute_value
+
+if TYPE_CHECKING:
+    from epctx_core.graph.bodies import BodyPath
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
@@ -43,7 +47,8 @@ class ContextNodeRecord:
     """An EPContext node, decoded.
 
     Attributes:
-        index: its place in the graph.
+        index: its place in its graph.
+        path: the way from the main graph to the body that holds it; empty in the main graph.
         cache: `ep_cache_context`: the payload, or the UTF-8 name of its file; None where absent.
         partition_name: as written, or the node's name.
         attributes: all but `ep_cache_context`.
@@ -59,6 +64,7 @@ class ContextNodeRecord:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    path: BodyPath = ()
 
     @property
     def file_name(self) -> str | None:
@@ -81,25 +87,28 @@ def is_context_node(node: NodeProto) -> bool:
 
 
 def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
-    """Decode the EPContext nodes of a graph, in its order.
+    """Decode the EPContext nodes of a graph and of all bodies in it, each graph's own before its bodies'.
+
+    Their names differ: of several with one name, the later ones get their place added.
 
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
     """
     found: dict[str, ContextNodeRecord] = {}
-    for i, node in enumerate(graph.node):
+    for path, i, node in placed_nodes(graph):
         if is_context_node(node):
-            record = read_context_node(node, i)
+            record = read_context_node(node, i, path)
             # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
             if record.name in found:
-                record = replace(record, name=f"{record.name}#{i}")
+                place = "/".join(str(step) for level in (*path, (i,)) for step in level)
+                record = replace(record, name=f"{record.name}#{place}")
             found[record.name] = record
     return list(found.values())
 
 
 def payload_files(graph: GraphProto) -> Iterator[str]:
-    """Yield the file names that EPContext nodes say, without decoding the rest of them."""
-    for node in graph.node:
+    """Yield the file names that EPContext nodes say, those in bodies too, without decoding the rest of them."""
+    for _, _, node in placed_nodes(graph):
         if is_context_node(node):
             attributes = {a.name: a for a in node.attribute}
             mode, cache = attributes.get("embed_mode"), attributes.get("ep_cache_context")
@@ -107,7 +116,7 @@ def payload_files(graph: GraphProto) -> Iterator[str]:
                 yield cache.s.decode(errors="replace")
 
 
-def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
+def read_context_node(node: NodeProto, index: int, path: BodyPath = ()) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
     # A name is what routing and messages go by; onnxruntime gives unnamed nodes one, too.
     name = node.name or f"EPContext_{index}"
@@ -123,6 +132,7 @@ def read_context_node(node: NodeProto, index: int) -> ContextNodeRecord:
         raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
     return ContextNodeRecord(
         index=index,
+        path=path,
         name=name,
         source=_as_text(name, "source", values["source"]),
         main_context=values["main_context"] == 1,

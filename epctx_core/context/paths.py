@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import stat
 from pathlib import Path
 
+from epctx_core.context.naming import has_drive
 from epctx_core.errors import InvalidGraph
 
-_DRIVE = re.compile(r"[A-Za-z]:")
 MAX_NAME = 4096
 
 
@@ -114,7 +113,7 @@ def _why_unsafe(name: str) -> str:
         return "an empty name"
     if "\0" in name or len(name) > MAX_NAME:
         return "which no file system takes"
-    if Path(name).is_absolute() or name.startswith("\\") or _DRIVE.match(name):
+    if Path(name).is_absolute() or name.startswith("\\") or has_drive(name):
         return "an absolute path"
     normal = os.path.normpath(name.replace("\\", "/"))
     if normal == ".." or normal.startswith("../"):

@@ -1,36 +1,53 @@
 """Payload bytes on their way out: written once, front to back, with digests on the way.
 
 Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
-file or into the model is decided by whoever opens the sink.
+file or into the model is decided by whoever opens the sink; EPs get objects that do not say which.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import PayloadEntry, Segment
-from epctx_core.errors import PluginError
+from epctx_core.context.naming import is_payload_name
+from epctx_core.errors import Fail, PluginError
 from epctx_core.graph.mapping import CHUNK, copy_range, start_writing_back
+from epctx_core.graph.weights import Weight
 
 if TYPE_CHECKING:
+    from epctx_core.graph.mapping import MappedFile
     from epctx_core.plugin import TensorView
 
 BLOCK = 1 << 20
 """Bytes between weights are digested in blocks of this size."""
 
+EMBEDDED_LIMIT = (2 << 30) - 1
+"""Bytes above which no protobuf can hold a payload."""
+
+_HOOK = "get_ep_context_nodes"
+
 
 class PayloadWriter:
-    """One payload being written into a binary file or a memory buffer."""
+    """One payload being written into a binary file or a memory buffer.
+
+    Attributes:
+        name: the name of its file.
+        embedded: whether it ends up inside the model.
+        size: bytes so far.
+    """
 
     def __init__(self, name: str, sink: BinaryIO, *, embedded: bool) -> None:
         self.name = name
         self.embedded = embedded
         self.size = 0
         self._sink = sink
+        self._marker = new_marker() if embedded else b""
         self._segments: list[Segment] = []
         self._block = hashlib.sha256()
         self._block_length = 0
@@ -61,14 +78,15 @@ class PayloadWriter:
         key = (view.digest, view.nbytes)
         if key in self._stored:
             return self._stored[key]
+        self._check_room(view.nbytes)
         self._end_block()
-        offset = self._stored[key] = self.size
-        self._segments.append(Segment(offset, view.nbytes, view.digest, is_weight=True))
-        if view.extent is not None and not self.embedded:
-            self._copy(view.extent.file, view.extent.offset, view.nbytes)
+        offset = self.size
+        if isinstance(view, Weight):
+            self._put_weight(view)
         else:
-            for chunk in view.chunks():
-                self._put(chunk)
+            self._put_foreign(view)
+        self._segments.append(Segment(offset, view.nbytes, view.digest, is_weight=True))
+        self._stored[key] = offset
         return offset
 
     def add_file(self, path: str | os.PathLike[str]) -> int:
@@ -87,13 +105,57 @@ class PayloadWriter:
         )
 
     def contents(self) -> bytes:
-        """Return what an EPContext node's `ep_cache_context` holds: the bytes, or the file's name."""
-        if not self.embedded:
-            return self.name.encode()
-        self._sink.seek(0)
-        return self._sink.read()
+        """Return what an EPContext node's `ep_cache_context` holds: the file's name, or what stands for the bytes.
+
+        See `epctx_core.context.embedding`.
+        """
+        return self._marker if self.embedded else self.name.encode()
+
+    def embedded_bytes(self) -> dict[bytes, memoryview]:
+        """Return what stands for the bytes of an embedded payload and the bytes, not copied."""
+        return {self._marker: self._sink.getbuffer()} if isinstance(self._sink, io.BytesIO) else {}
+
+    def _put_weight(self, weight: Weight) -> None:
+        mapping = weight.mapping
+        if mapping is None:
+            self._put_all(weight)
+            return
+        mapped, offset = mapping
+        mapped.check_unchanged()
+        if self.embedded:
+            self._put_all(weight)
+        else:
+            self._copy(mapped, offset, weight.nbytes)
+        mapped.check_unchanged()
+
+    def _put_all(self, view: TensorView) -> None:
+        for chunk in view.chunks():
+            self._put(chunk)
+
+    def _put_foreign(self, view: TensorView) -> None:
+        """Append a weight that an EP made: its digest is a claim, and the manifest must not pass on a wrong one."""
+        start, sha = self.size, hashlib.sha256()
+        for chunk in view.chunks():
+            sha.update(chunk)
+            self._put(memoryview(chunk))
+        written = self.size - start
+        if (written, sha.hexdigest()) != (view.nbytes, view.digest):
+            raise PluginError(
+                f"the weight {view.name!r} says that it has {view.nbytes:,} bytes of digest {view.digest}; "
+                f"written were {written:,} of digest {sha.hexdigest()}.",
+                hook=_HOOK,
+                hint="The EP changed a weight and left its digest or its size as they were.",
+            )
+
+    def _check_room(self, length: int) -> None:
+        if self.embedded and self.size + length > EMBEDDED_LIMIT:
+            raise Fail(
+                f"the payload {self.name!r} has more than {EMBEDDED_LIMIT:,} bytes, which a model cannot hold.",
+                hint="Set ep.context_embed_mode=0, so that payloads go into a file of their own.",
+            )
 
     def _put(self, piece: memoryview) -> None:
+        self._check_room(len(piece))
         left = piece
         while left:
             left = left[self._sink.write(left) :]
@@ -103,13 +165,12 @@ class PayloadWriter:
             start_writing_back(self._sink.fileno(), self.size - self._unflushed, self._unflushed)
             self._unflushed = 0
 
-    def _copy(self, path: str, offset: int, length: int) -> None:
-        """Copy a weight from its file to ours without bringing it into memory."""
-        source = os.open(path, os.O_RDONLY)
-        try:
-            copy_range(source, offset, self._sink.fileno(), self.size, length)
-        finally:
-            os.close(source)
+    def _copy(self, mapped: MappedFile, offset: int, length: int) -> None:
+        """Copy a weight to our file without bringing it into memory.
+
+        From the file that is mapped and was digested: another one may lie at its path by now.
+        """
+        copy_range(mapped.descriptor, offset, self._sink.fileno(), self.size, length)
         self.size += length
         self._sink.seek(self.size)
 
@@ -131,8 +192,60 @@ class PayloadWriter:
             self._block_length = 0
 
 
+class _Payload:
+    """What an EP writes a payload with; implements `Payload`."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: PayloadWriter) -> None:
+        self._writer = writer
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._writer.size
+
+    def write(self, buffer: bytes | bytearray | memoryview) -> int:
+        """Append bytes; return the offset of the first."""
+        return self._writer.write(buffer)
+
+    def align(self, alignment: int) -> int:
+        """Append zero bytes up to a multiple of `alignment`; return the new offset."""
+        return self._writer.align(alignment)
+
+    def write_tensor(self, view: TensorView) -> int:
+        """Append a weight; return its offset."""
+        return self._writer.write_tensor(view)
+
+    def add_file(self, path: str | os.PathLike[str]) -> int:
+        """Append the content of a file; return its offset."""
+        return self._writer.add_file(path)
+
+
+class _ContextWriter:
+    """What an EP starts payloads with; implements `ContextWriter`."""
+
+    __slots__ = ("_payloads",)
+
+    def __init__(self, payloads: PayloadSet) -> None:
+        self._payloads = payloads
+
+    @property
+    def final(self) -> bool:
+        """False in a share group before its last member."""
+        return self._payloads.final
+
+    def payload(self, name: str | None = None) -> _Payload:
+        """Start a payload."""
+        return self._payloads.payload(name)
+
+
 class PayloadSet:
-    """The payloads of one EP in one context model; implements `ContextWriter`.
+    """The payloads of one EP in one context model.
+
+    Attributes:
+        final: as given.
+        writers: identity of what the EP has for a payload to what is behind it.
 
     Args:
         ep: the EP type, for messages.
@@ -152,29 +265,47 @@ class PayloadSet:
         final: bool = True,
     ) -> None:
         self.final = final
-        self.writers: list[PayloadWriter] = []
+        self.writers: dict[int, PayloadWriter] = {}
         self._ep = ep
         self._file_name = file_name
         self._open_sink = open_sink
         self._embedded = embedded
         self._names: set[str | None] = set()
+        # Kept, so that no other object gets the identity of one.
+        self._handles: list[_Payload] = []
 
-    def payload(self, name: str | None = None) -> PayloadWriter:
+    @property
+    def handle(self) -> _ContextWriter:
+        """What the EP starts payloads with."""
+        return _ContextWriter(self)
+
+    def payload(self, name: str | None = None) -> _Payload:
         """Start a payload.
 
         Raises:
-            PluginError: the EP started one of this name before.
+            PluginError: the EP started one of this name before, or the name cannot be part of a file's.
         """
-        if name in self._names:
+        if name is not None and not is_payload_name(name):
+            raise PluginError(
+                f"{self._ep} gave a payload the name {name!r:.100} in {_HOOK}.",
+                ep=self._ep,
+                hook=_HOOK,
+                hint="A name is 1 to 64 letters, digits, '_', '.' and '-': it becomes part of a file's name.",
+            )
+        # Folders that do not tell cases apart are common enough.
+        key = name.casefold() if name is not None else None
+        if key in self._names:
             raise PluginError(
                 f"{self._ep} started two payloads {'without a name' if name is None else f'named {name!r}'} "
-                "in one call of get_ep_context_nodes.",
+                f"in one call of {_HOOK}.",
                 ep=self._ep,
-                hook="get_ep_context_nodes",
+                hook=_HOOK,
                 hint="Put all graphs into one payload; a second one needs a name of its own.",
             )
-        self._names.add(name)
+        self._names.add(key)
         file_name = self._file_name(name)
         writer = PayloadWriter(file_name, self._open_sink(file_name), embedded=self._embedded)
-        self.writers.append(writer)
-        return writer
+        handle = _Payload(writer)
+        self._handles.append(handle)
+        self.writers[id(handle)] = writer
+        return handle

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import InvalidGraph
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.errors import Fail, InvalidGraph
+from epctx_core.graph.mapping import MappedFile, copy_range
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
@@ -40,22 +40,50 @@ class LoadedPayload:
         view: memoryview,
         *,
         digest: str | None,
-        path: str | None,
+        mapped: MappedFile | None,
         scratch: Callable[[], Path],
     ) -> None:
         self.name = name
         self.view = view
         self.digest = digest
-        self._path = path
+        self._mapped = mapped
+        self._path: str | None = None
         self._scratch = scratch
 
     def as_file(self) -> str:
-        """Return a path with the same content."""
+        """Return a path with the same content, in a folder that lives as long as the session.
+
+        A second link to the file where that folder lies on the same file system, or else a copy: at the
+        file's own path another one lies after the next compile.
+
+        Raises:
+            Fail: there is no space for a copy.
+        """
         if self._path is None:
-            path = self._scratch() / "payload.bin"
-            path.write_bytes(self.view)
+            try:
+                path = self._scratch() / (Path(self.name).name if self._mapped is not None else "payload.bin")
+                self._put(path)
+            except OSError as error:
+                raise Fail(
+                    f"no file could be made of the payload {self.name!r}: {error}.",
+                    hint="Free some space in the folder for temporary files, or have TMPDIR name another one; "
+                    "on the model's file system nothing has to be copied.",
+                ) from error
             self._path = str(path)
         return self._path
+
+    def _put(self, path: Path) -> None:
+        if self._mapped is None:
+            path.write_bytes(self.view)
+            return
+        with suppress(OSError):
+            path.hardlink_to(self._mapped.path)
+            if self._mapped.is_at(path):
+                return
+            path.unlink()
+        self._mapped.check_unchanged()
+        with path.open("xb", buffering=0) as file:
+            copy_range(self._mapped.descriptor, 0, file.fileno(), 0, self._mapped.size)
 
 
 class PayloadReader:
@@ -123,7 +151,7 @@ class PayloadReader:
         if entry is not None:
             entry.check_head(view, record.name)
         return LoadedPayload(
-            record.name, view, digest=entry.root if entry else None, path=None, scratch=self._scratch
+            record.name, view, digest=entry.root if entry else None, mapped=None, scratch=self._scratch
         )
 
     def _mapped(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
@@ -145,7 +173,7 @@ class PayloadReader:
             except InvalidGraph as error:
                 mapped = self._other_copy(name, mapped.path, error)
         return LoadedPayload(
-            name, mapped.view, digest=entry.root if entry else None, path=mapped.path, scratch=self._scratch
+            name, mapped.view, digest=entry.root if entry else None, mapped=mapped, scratch=self._scratch
         )
 
     def _other_copy(self, name: str, path: str, error: InvalidGraph) -> MappedFile:
@@ -188,6 +216,7 @@ def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:
 
 
 def _plugin_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
+    types = types.at(record.path)
     return ContextNode(
         name=record.name,
         partition_name=record.partition_name,

@@ -1,4 +1,4 @@
-"""Which context models of a folder name a context binary: what guards a binary against being replaced."""
+"""Which files a model names: context binaries, external weights. What guards them against being replaced."""
 
 from __future__ import annotations
 
@@ -13,26 +13,48 @@ from onnx import ModelProto
 
 from epctx_core.context.node import payload_files
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.weights import all_tensors, is_detached
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def models_naming(folder: Path, binary: str) -> Iterator[Path]:
-    """Yield the models directly in a folder that have an EPContext node whose payload is in `binary`.
+def models_naming(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the models directly in a folder that name a file of it: as a binary, or as one of weights.
 
-    A file is parsed only if the binary's name occurs in it. Unreadable files name nothing.
+    A file is parsed only if the name occurs in it. Unreadable files name nothing.
     """
     for path in sorted(folder.glob("*.onnx")):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
-            if _mentions(path, binary.encode()) and names_binary(path, binary):
+            # A pipe of that name would make us wait for a writer.
+            if path.is_file() and _mentions(path, os.fsencode(name)) and _names(path, name):
                 yield path
 
 
 def names_binary(path: Path, binary: str) -> bool:
     """Whether a model has an EPContext node whose payload is in `binary`."""
-    model = ModelProto.FromString(path.read_bytes())
-    return any(os.path.normpath(name) == binary for name in payload_files(model.graph))
+    return _is_among(binary, payload_files(_read(path).graph))
+
+
+def external_locations(model: ModelProto) -> Iterator[str]:
+    """Yield the files that a model's tensors say, wherever in the model they stand; some of them twice."""
+    for tensor in all_tensors(model.graph, model.functions):
+        if is_detached(tensor):
+            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
+
+
+def _names(path: Path, name: str) -> bool:
+    model = _read(path)
+    return _is_among(name, payload_files(model.graph)) or _is_among(name, external_locations(model))
+
+
+def _is_among(name: str, names: Iterator[str]) -> bool:
+    return any(os.path.normpath(other) == name for other in names)
+
+
+def _read(path: Path) -> ModelProto:
+    model: ModelProto = ModelProto.FromString(path.read_bytes())
+    return model
 
 
 def _mentions(path: Path, text: bytes) -> bool:

@@ -7,20 +7,60 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import InvalidGraph
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CHUNK = 16 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
 
 
 class MappedFile:
-    """One read-only mapping of a whole file; views into it keep it alive."""
+    """One read-only mapping of a whole file; views into it keep it alive.
+
+    Attributes:
+        path: where the file lay when it was opened; another one may lie there now.
+        descriptor: of the mapped file, open as long as this object lives.
+        size: length in bytes.
+        view: the whole file.
+    """
 
     def __init__(self, descriptor: int, path: str) -> None:
         self.path = path
-        self.size = os.fstat(descriptor).st_size
+        self.descriptor = os.dup(descriptor)
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+        self._status = os.fstat(self.descriptor)
+        self.size = self._status.st_size
         # An empty file cannot be mapped, and holds nothing to map.
         self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if self.size else None
         self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    def check_unchanged(self) -> None:
+        """Raise if the file was written to or cut since it was mapped.
+
+        What was digested would not be what is copied, and reading what was cut away ends the process.
+
+        Raises:
+            InvalidGraph: size or time of change differ.
+        """
+        now = os.fstat(self.descriptor)
+        if (now.st_size, now.st_mtime_ns) != (self.size, self._status.st_mtime_ns):
+            raise InvalidGraph(
+                f"the file {self.path!r} was written to while it was in use.",
+                path=self.path,
+                hint="Let whatever writes it finish, then start again.",
+            )
+
+    def is_at(self, path: Path) -> bool:
+        """Whether this file, not another one put in its place, lies at a path."""
+        try:
+            return os.path.samestat(path.stat(), self._status)
+        except OSError:
+            return False
 
     def forget(self, offset: int, length: int) -> None:
         """Give back the resident pages of a range that was read once.
@@ -62,10 +102,17 @@ def _copy_piece(source: int, source_offset: int, target: int, target_offset: int
         except OSError:
             # Not between these two file systems; the portable way below serves all.
             pass
-    os.lseek(source, source_offset, os.SEEK_SET)
-    data = os.read(source, length)
+    data = _read_at(source, source_offset, length)
     os.lseek(target, target_offset, os.SEEK_SET)
     return os.write(target, data)
+
+
+def _read_at(source: int, offset: int, length: int) -> bytes:
+    if hasattr(os, "pread"):
+        # The position of a descriptor is shared by all threads.
+        return os.pread(source, length, offset)
+    os.lseek(source, offset, os.SEEK_SET)
+    return os.read(source, length)
 
 
 def start_writing_back(target: int, offset: int, length: int) -> None:

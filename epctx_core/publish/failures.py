@@ -70,5 +70,7 @@ def _hint(code: int | None, folder: Path) -> str:
     if code in _FORBIDDEN:
         return f"Make {folder} writable for this user, or choose another output folder."
     if code == errno.ENOENT:
-        return "Something removed files there meanwhile. Check that the folder exists, then compile again."
+        if folder.is_dir():
+            return f"{folder} takes no new files, or something removes them. Choose another output folder."
+        return "Something removed the folder meanwhile. Check that the folder exists, then compile again."
     return "Check the disk and the folder, then compile again."

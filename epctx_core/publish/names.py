@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from pathlib import Path
 
+from epctx_core.context.naming import has_drive
 from epctx_core.errors import InvalidArgument
 
 STAGING_PREFIX = ".epctx-"
@@ -22,7 +22,6 @@ UNDO = "undo.json"
 _MAX_PART_BYTES = 255
 _MAX_NAME_BYTES = 1024
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def canonical(name: str) -> str:
@@ -54,7 +53,7 @@ def _spelling_fault(name: str) -> str | None:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
         return "the file system can't spell it"
-    if name.startswith("/") or _DRIVE.match(name):
+    if name.startswith("/") or has_drive(name):
         return "it is absolute"
     if "\0" in name or "\\" in name:
         return "it holds a backslash or a zero byte"

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.paths import ModelFolder
+from epctx_core.context.references import external_locations
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type
 from epctx_core.graph.model_io import parse_model, read_model
 from epctx_core.registry import Registry, default_registry
@@ -27,14 +29,16 @@ class ContextNodeInfo:
     """One EPContext node.
 
     Attributes:
+        body: the body that holds it, such as `loop_3.body/If_0.then_branch`; empty in the main graph.
         payload_file: the name of its payload's file, None if it is embedded or refers to another node.
         payload_bytes: length of the payload, None for a reference or a missing file.
         problem: why the payload cannot be read, or empty.
         attributes: all attributes but `ep_cache_context`.
-        plugin: distribution, version and state of the plugin that would load it, None if there is none.
+        plugin: EP type, distribution, version and state of the plugin that would load it, None if there is none.
     """
 
     name: str
+    body: str
     source: str
     main_context: int
     embed_mode: int
@@ -52,7 +56,7 @@ class ModelInfo:
 
     Attributes:
         ep_contexts: its EPContext nodes in the model's order.
-        other_nodes: how many other nodes there are.
+        other_nodes: how many other nodes the main graph has.
         required_files: what has to lie beside the model: binaries and external weights.
         inputs, outputs: name, type and shape as text.
         producer: name and version of what wrote the model.
@@ -74,6 +78,7 @@ class ModelInfo:
             "ep_contexts": [
                 {
                     "name": n.name,
+                    "body": n.body,
                     "source": n.source,
                     "main_context": n.main_context,
                     "embed_mode": n.embed_mode,
@@ -110,8 +115,8 @@ def inspect_model(
     folder = ModelFolder(path.parent, path) if path is not None else None
     return ModelInfo(
         path=path,
-        ep_contexts=[_node_info(record, folder, registry) for record in records],
-        other_nodes=len(model.graph.node) - len(records),
+        ep_contexts=[_node_info(model, record, folder, registry) for record in records],
+        other_nodes=len(model.graph.node) - sum(not record.path for record in records),
         required_files=_required_files(model, records),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
@@ -120,7 +125,9 @@ def inspect_model(
     )
 
 
-def _node_info(record: ContextNodeRecord, folder: ModelFolder | None, registry: Registry) -> ContextNodeInfo:
+def _node_info(
+    model: ModelProto, record: ContextNodeRecord, folder: ModelFolder | None, registry: Registry
+) -> ContextNodeInfo:
     size: int | None = None
     problem = ""
     name = record.file_name
@@ -134,6 +141,7 @@ def _node_info(record: ContextNodeRecord, folder: ModelFolder | None, registry: 
             problem = error.message
     return ContextNodeInfo(
         name=record.name,
+        body=_body_name(model, record),
         source=record.source,
         main_context=int(record.main_context),
         embed_mode=int(record.embed_mode),
@@ -148,23 +156,37 @@ def _node_info(record: ContextNodeRecord, folder: ModelFolder | None, registry: 
 
 def _plugin(source: str, registry: Registry) -> dict[str, str | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported to answer."""
-    for record in registry.records():
-        if source.casefold() in {s.casefold() for s in (record.name, *record.sources)}:
-            return {
-                "distribution": record.distribution,
-                "version": record.version,
-                "state": record.state.value,
-            }
-    return None
+    records = registry.records()
+    # In the order in which a load decides: the EP type, a source as declared, a source in another case.
+    near = source.casefold()
+    takers = [
+        *(r for r in records if r.name == source),
+        *(r for r in records if source in r.sources),
+        *(r for r in records if near in {s.casefold() for s in (r.name, *r.sources)}),
+    ]
+    record = next((r for r in takers if r.usable), takers[0] if takers else None)
+    if record is None:
+        return None
+    return {
+        "ep": record.name,
+        "distribution": record.distribution,
+        "version": record.version,
+        "state": record.state.value,
+    }
+
+
+def _body_name(model: ModelProto, record: ContextNodeRecord) -> str:
+    graph, parts = model.graph, []
+    for place, attribute in record.path:
+        node = graph.node[place]
+        parts.append(f"{node.name or f'{node.op_type}_{place}'}.{attribute}")
+        graph = dict(named_bodies(node))[attribute]
+    return "/".join(parts)
 
 
 def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord]) -> list[str]:
-    names = {record.file_name: None for record in records if record.file_name}
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                names[entry.value] = None
-    return [name for name in names if name]
+    binaries = (record.file_name for record in records)
+    return list(dict.fromkeys(name for name in (*binaries, *external_locations(model)) if name))
 
 
 def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,36 @@ def test_compatibility_information_is_found_by_ep():
     set_metadata(model, "other", "x")
 
     assert compatibility_info(model) == {"QNNExecutionProvider": "v2:6"}
+
+
+def test_looking_up_payloads_does_not_go_through_all_of_them():
+    entry = written(b"x")[0]
+    many = [replace(entry, name=f"n{i}", embedded=True) for i in range(20_000)]
+    compared = []
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __eq__(self, other):
+            compared.append(other)
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    manifest = Manifest(
+        source_digest="", providers={}, payloads=[*many, replace(entry, name="n7", embedded=False)]
+    )
+
+    found = [manifest.entry(Counted(f"n{i}"), embedded=True) for i in range(20_000)]
+
+    assert found == many
+    assert len(compared) < 2 * len(many)
+    assert manifest.entry("n7", embedded=False) is manifest.payloads[-1]
+    assert manifest.entry("n8", embedded=False) is None
+
+
+def test_of_two_entries_of_one_name_the_first_counts():
+    first, second = written(b"x")[0], written(b"y")[0]
+    manifest = Manifest(source_digest="", providers={}, payloads=[first, second])
+
+    assert manifest.entry(first.name, embedded=True) is first

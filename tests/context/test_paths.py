@@ -57,7 +57,7 @@ def test_names_that_stay_in_the_folder_are_opened(folder, name, wanted):
         ("\\\\server\\share\\a.bin", "an absolute path"),
         ("\\a.bin", "an absolute path"),
         ("C:\\a.bin", "an absolute path"),
-        ("c:a.bin", "an absolute path"),
+        ("c:/a.bin", "an absolute path"),
         ("..", "leaves the model's folder"),
         ("../secret.bin", "leaves the model's folder"),
         ("sub/../../secret.bin", "leaves the model's folder"),

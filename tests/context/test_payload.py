@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epctx_core.context.payload import BLOCK, PayloadSet, PayloadWriter
-from epctx_core.errors import PluginError
+from epctx_core.errors import Fail, InvalidGraph, PluginError
+from epctx_core.plugin import ContextWriter, Extent, Payload
 
 
 class Target:
@@ -167,11 +169,14 @@ def test_nothing_written_is_a_payload_of_no_bytes(target):
     check(entry, b"")
 
 
-def test_what_the_node_holds_is_the_name_or_the_bytes(target):
+def test_what_the_node_holds_is_the_name_or_what_stands_for_the_bytes(target):
     target.writer.write(b"\xff\x00")
 
-    wanted = b"\xff\x00" if target.writer.embedded else b"a_x.bin"
-    assert target.writer.contents() == wanted
+    held, embedded = target.writer.contents(), target.writer.embedded_bytes()
+    if target.writer.embedded:
+        assert {name: bytes(content) for name, content in embedded.items()} == {held: b"\xff\x00"}
+    else:
+        assert (held, embedded) == (b"a_x.bin", {})
 
 
 OPERATIONS = st.lists(
@@ -218,11 +223,119 @@ def test_payloads_are_named_by_the_core_and_opened_when_they_are_started():
     payloads = payload_set(opened)
     assert opened == []
 
-    writers = [payloads.payload(), payloads.payload("extra")]
+    handles = [payloads.handle.payload(), payloads.handle.payload("extra")]
 
     assert opened == ["m_test.bin", "m_test_extra.bin"]
-    assert payloads.writers == writers
-    assert payloads.final
+    assert list(payloads.writers) == [id(handle) for handle in handles]
+    assert payloads.handle.final
+
+
+def test_an_ep_sees_nothing_of_a_payload_but_what_the_contract_says():
+    payloads = payload_set([])
+    handle = payloads.handle.payload()
+
+    handle.write(b"abc")
+
+    assert (handle.size, handle.align(8), payloads.writers[id(handle)].size) == (3, 8, 8)
+    assert public(handle) == public(Payload)
+    assert public(payloads.handle) == public(ContextWriter)
+
+
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["w", "W.x-1_y", "x" * 64, ".."])
+def test_plain_names_of_payloads_become_part_of_a_files(name):
+    opened = []
+
+    payload_set(opened).payload(name)
+
+    assert opened == [f"m_test_{name}.bin"]
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/b", "a b", "a\n", "x" * 65, "é", 1, b"w", "\0"])
+def test_other_names_of_payloads_are_refused(name):
+    with pytest.raises(PluginError, match="gave a payload the name") as caught:
+        payload_set([]).payload(name)
+
+    assert (caught.value.ep, caught.value.hook) == ("TestExecutionProvider", "get_ep_context_nodes")
+
+
+def test_names_of_payloads_that_differ_by_case_alone_are_one():
+    payloads = payload_set([])
+    payloads.payload("w")
+
+    with pytest.raises(PluginError, match="two payloads named 'W'"):
+        payloads.payload("W")
+
+
+def test_a_weight_is_copied_from_the_file_that_was_digested(target, tmp_path):
+    path = tmp_path / "w.bin"
+    path.write_bytes(b"weight")
+    weight = weight_in_file(path, 0, 6)
+    assert weight.digest == hashlib.sha256(b"weight").hexdigest()
+    (tmp_path / "new.bin").write_bytes(b"waited")
+    (tmp_path / "new.bin").replace(path)
+
+    target.writer.write_tensor(weight)
+
+    assert target.content() == b"weight"
+    check(target.writer.finish(), b"weight")
+
+
+@pytest.mark.parametrize("content", [b"waited", b"w", b"weighty"], ids=["written to", "cut", "longer"])
+def test_a_weights_file_that_changes_in_place_is_noticed(target, tmp_path, content):
+    path = tmp_path / "w.bin"
+    path.write_bytes(b"weight")
+    weight = weight_in_file(path, 0, 6)
+    assert weight.digest
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+
+    with pytest.raises(InvalidGraph, match="was written to while it was in use") as caught:
+        target.writer.write_tensor(weight)
+
+    assert caught.value.path == str(path)
+
+
+class Claimed:
+    """A weight as an EP may make one: it says what it likes."""
+
+    name, elem_type, shape, extent = "claimed", 2, (4,), Extent("/nowhere/at/all", 0, 4)
+
+    def __init__(self, digest, nbytes=4):
+        self.digest, self.nbytes = digest, nbytes
+
+    def chunks(self):
+        yield memoryview(b"da")
+        yield memoryview(b"ta")
+
+
+def test_a_weight_of_an_eps_own_is_taken_from_its_chunks(target):
+    offset = target.writer.write_tensor(Claimed(hashlib.sha256(b"data").hexdigest()))
+
+    assert (offset, target.content()) == (0, b"data")
+    check(target.writer.finish(), b"data")
+
+
+@pytest.mark.parametrize("claim", [("0" * 64, 4), (hashlib.sha256(b"data").hexdigest(), 5)])
+def test_a_weight_that_lies_about_itself_is_refused(target, claim):
+    with pytest.raises(PluginError, match="'claimed' says that it has"):
+        target.writer.write_tensor(Claimed(*claim))
+
+
+def test_a_payload_too_large_for_a_model_is_refused_while_it_is_written(monkeypatch):
+    monkeypatch.setattr("epctx_core.context.payload.EMBEDDED_LIMIT", 10)
+    sink = io.BytesIO()
+    writer = PayloadWriter("n", sink, embedded=True)
+    writer.write(bytes(10))
+
+    with pytest.raises(Fail, match="'n' has more than 10 bytes") as caught:
+        writer.write(b"x")
+
+    assert "ep.context_embed_mode=0" in caught.value.hint
+    assert len(sink.getvalue()) == 10
 
 
 @pytest.mark.parametrize(("name", "said"), [(None, "without a name"), ("w", "named 'w'")])

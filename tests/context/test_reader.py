@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from epctx_core.context.manifest import Manifest
 from epctx_core.context.node import make_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.reader import PayloadReader, ReplacedBinaryError, plugin_nodes
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.inference import TypeTable
 
 EP = "TestExecutionProvider"
@@ -78,14 +79,55 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_binary_is_mapped_read_only_and_given_as_the_file_it_is(folder):
+def test_a_binary_is_mapped_read_only(folder):
     payload = Scene(folder, node("n", cache=b"a_x.bin"), payloads=[entry_of(CONTENT)]).payload()
 
     assert bytes(payload.view) == CONTENT
     assert payload.view.readonly
     assert payload.name == "a_x.bin"
     assert payload.digest == entry_of(CONTENT).root
-    assert payload.as_file() == str(folder / "a_x.bin")
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["linked", "copied"])
+@pytest.mark.parametrize("replaced", ["before", "after", "gone"])
+def test_a_file_that_was_given_out_keeps_its_bytes_whatever_becomes_of_the_binary(
+    folder, monkeypatch, links, replaced
+):
+    if not links:
+        # As between two file systems.
+        monkeypatch.setattr(os, "link", lambda *_given, **_more: Path("/nowhere/at/all").stat())
+    scene = Scene(folder, node("n", cache=b"a_x.bin"), payloads=[entry_of(CONTENT)])
+    payload = scene.payload()
+    path = payload.as_file() if replaced == "after" else None
+    (folder / "new").write_bytes(noise(5000, seed=2))
+    if replaced == "gone":
+        (folder / "a_x.bin").unlink()
+    else:
+        (folder / "new").replace(folder / "a_x.bin")
+
+    path = path or payload.as_file()
+
+    assert Path(path).read_bytes() == CONTENT
+    assert Path(path) == folder / "scratch1" / "a_x.bin"
+    assert payload.as_file() == path
+    assert scene.scratches == 1
+
+
+def test_a_file_costs_no_space_on_the_models_file_system(folder):
+    path = Scene(folder, node("n", cache=b"a_x.bin")).payload().as_file()
+
+    assert Path(path).samefile(folder / "a_x.bin")
+
+
+def test_no_space_for_a_file_is_not_the_eps_fault(folder):
+    scene = Scene(folder, node("n", cache=CONTENT, embed=True))
+    payload = scene.payload()
+    (folder / "scratch1").mkdir()
+
+    with pytest.raises(Fail, match="no file could be made of the payload 'n'") as caught:
+        payload.as_file()
+
+    assert "TMPDIR" in caught.value.hint
 
 
 def test_an_embedded_payload_is_the_nodes_bytes_and_becomes_a_file_once(folder):
@@ -209,7 +251,8 @@ def test_the_copy_that_a_publication_under_way_kept_is_read_instead(folder):
     payload = scene.payload()
 
     assert bytes(payload.view) == CONTENT
-    assert payload.as_file() == str(folder / "kept")
+    (folder / "kept").unlink()
+    assert Path(payload.as_file()).read_bytes() == CONTENT
 
 
 def test_without_a_manifest_nothing_can_be_checked(folder):

@@ -196,7 +196,21 @@ def test_a_name_taken_by_something_that_is_no_file_is_refused(tmp_path: Path, ki
 
 # --- names and arguments --------------------------------------------------------------------------
 
-LEAVING = ["../x", "a/../../x", "/etc/x", "C:x", "a\\..\\x", "", ".", "..", "a/", "a\0b", "\ud800", "n" * 256]
+LEAVING = [
+    "../x",
+    "a/../../x",
+    "/etc/x",
+    "C:/x",
+    "C:\\x",
+    "a\\..\\x",
+    "",
+    ".",
+    "..",
+    "a/",
+    "a\0b",
+    "\ud800",
+    "n" * 256,
+]
 
 
 @pytest.mark.parametrize("name", [*LEAVING, ".epctx-1/new/x", "a/.EPCTX-1"])
