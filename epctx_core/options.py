@@ -105,6 +105,18 @@ SESSION_OPTIONS: Mapping[str, SessionOption] = MappingProxyType(
                 doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights.",
             ),
             SessionOption(
+                key="ep.partition_min_nodes",
+                default="1",
+                pattern="[0-9]{1,9}",
+                doc="Partitions of fewer nodes are left to the next EP; the report says so.",
+            ),
+            SessionOption(
+                key="ep.partition_max_count",
+                default="",
+                pattern="[0-9]{0,9}",
+                doc="The most partitions that each EP may have; of more, the largest are kept. Empty: no limit.",
+            ),
+            SessionOption(
                 key="session.model_external_initializers_file_folder_path",
                 default="",
                 doc="The folder of a model's external weights; needed for a model from bytes that has such weights.",
@@ -131,7 +143,8 @@ SESSION_OPTIONS: Mapping[str, SessionOption] = MappingProxyType(
     }
 )
 
-_PROVIDER_OPTION = re.compile(r"ep\.([a-z0-9_]+)\.(.+)")
+# Whether such an EP exists is checked where EPs are looked up.
+_PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
 
 
 class CancellationFlag:
@@ -171,6 +184,8 @@ class SessionConfig:
     embed: bool
     node_name_prefix: str
     prefer_latency: bool | None
+    partition_min_nodes: int
+    partition_max_count: int | None
     external_initializers_folder: str | None
     disable_cpu_ep_fallback: bool
     disable_model_compile: bool
@@ -180,9 +195,9 @@ class SessionConfig:
 class SessionOptions:
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
 
-    An attribute that is not listed here is refused, not swallowed. `graph_optimization_level` is kept
-    for hosts that set it; the CPU EP runs its pieces unoptimised, because onnxruntime's optimisers
-    read weights from files only.
+    An attribute that is not listed here is refused, not swallowed. With
+    `graph_optimization_level` ORT_ENABLE_ALL, the default, the CPU EP optimises its pieces one by one; with
+    BASIC or EXTENDED the whole model is optimised before EPs see it; both need onnxruntime.
 
     Example:
         >>> so = SessionOptions()
@@ -248,7 +263,15 @@ class SessionOptions:
         raise InvalidArgument(f"session option {key!r} was never set.{suggestion(key, SESSION_OPTIONS)}")
 
     def add_provider(self, name: str, options: Mapping[str, Any] | None = None) -> None:
-        """Append an EP; order is priority. Short names (`QNN`) are accepted."""
+        """Append an EP; order is priority. Short names (`QNN`) are accepted.
+
+        Raises:
+            InvalidArgument: the name is no text, or the options are no mapping.
+        """
+        if not isinstance(name, str) or not isinstance(options, Mapping | None):
+            raise InvalidArgument(
+                f"add_provider takes a name and a mapping of options, not {name!r:.80}, {options!r:.80}."
+            )
         self.providers.append((name, {str(k): str(v) for k, v in (options or {}).items()}))
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
@@ -275,13 +298,15 @@ class SessionOptions:
     def config(self) -> SessionConfig:
         """Return the typed reading of all entries."""
         get = self.get_session_config_entry
-        latency = get("ep.prefer_latency")
+        latency, count = get("ep.prefer_latency"), get("ep.partition_max_count")
         return SessionConfig(
             context_enable=get("ep.context_enable") == "1",
             context_file_path=get("ep.context_file_path") or None,
             embed=get("ep.context_embed_mode") == "1",
             node_name_prefix=get("ep.context_node_name_prefix"),
             prefer_latency=None if latency == "" else latency == "1",
+            partition_min_nodes=int(get("ep.partition_min_nodes")),
+            partition_max_count=int(count) if count else None,
             external_initializers_folder=get("session.model_external_initializers_file_folder_path") or None,
             disable_cpu_ep_fallback=get("session.disable_cpu_ep_fallback") == "1",
             disable_model_compile=get("session.disable_model_compile") == "1",

@@ -41,6 +41,8 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         embed=False,
         node_name_prefix="",
         prefer_latency=None,
+        partition_min_nodes=1,
+        partition_max_count=None,
         external_initializers_folder=None,
         disable_cpu_ep_fallback=False,
         disable_model_compile=False,
@@ -62,6 +64,8 @@ def test_every_entry_is_read_as_what_it_means(options):
     options.add_session_config_entry("ep.context_file_path", "out/m_ctx.onnx")
     options.add_session_config_entry("ep.context_node_name_prefix", "pre-")
     options.add_session_config_entry("ep.prefer_latency", "0")
+    options.add_session_config_entry("ep.partition_min_nodes", "3")
+    options.add_session_config_entry("ep.partition_max_count", "7")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "weights")
 
     assert options.config() == SessionConfig(
@@ -70,6 +74,8 @@ def test_every_entry_is_read_as_what_it_means(options):
         embed=True,
         node_name_prefix="pre-",
         prefer_latency=False,
+        partition_min_nodes=3,
+        partition_max_count=7,
         external_initializers_folder="weights",
         disable_cpu_ep_fallback=True,
         disable_model_compile=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.graph.index import bodies
+from epctx_core.graph.bodies import bodies
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, NodeProto

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import ModelProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import given_names, named_bodies
 from epctx_core.graph.model_io import structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
 if TYPE_CHECKING:
+    from onnx import SparseTensorProto
+
+    from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin.views import Dimension
 
 
@@ -28,12 +32,25 @@ class TypeTable:
 
     Args:
         values: typed values; of two with one name the first counts.
+        graph: the graph with types inferred, whose bodies have tables of their own.
+        outer: the table of the enclosing scope, asked for what the graph does not define.
     """
 
-    def __init__(self, values: Iterable[ValueInfoProto] = ()) -> None:
+    def __init__(
+        self,
+        values: Iterable[ValueInfoProto] = (),
+        graph: GraphProto | None = None,
+        outer: TypeTable | None = None,
+    ) -> None:
         self._values: dict[str, ValueInfoProto] = {}
         for value in values:
             self._values.setdefault(value.name, value)
+        self._graph, self._outer = graph, outer
+        self._bodies: dict[tuple[int, str], TypeTable] = {}
+        if graph is not None and outer is not None:
+            # A value of unknown type hides one of the same name outside.
+            for name in chain(given_names(graph), *(node.output for node in graph.node)):
+                self._values.setdefault(name, ValueInfoProto(name=name))
         self._types: dict[str, TensorType] = {}
         self._interned: dict[bytes, TensorType] = {}
 
@@ -45,7 +62,25 @@ class TypeTable:
     def proto(self, name: str) -> TypeProto | None:
         """Return a value's type as ONNX writes it, with symbolic names and non-tensor kinds."""
         value = self._values.get(name)
-        return None if value is None else value.type
+        if value is None:
+            return self._outer.proto(name) if self._outer is not None else None
+        return value.type if value.HasField("type") else None
+
+    def body(self, node: int, attribute: str) -> TypeTable:
+        """Return the table of a body that a node holds; one that only looks outside if it is not known."""
+        key = (node, attribute)
+        if key not in self._bodies:
+            held = named_bodies(self._graph.node[node]) if self._graph is not None else ()
+            body = dict(held).get(attribute)
+            self._bodies[key] = TypeTable(_typed(body) if body is not None else (), body, self)
+        return self._bodies[key]
+
+    def at(self, path: BodyPath) -> TypeTable:
+        """Return the table of a body at any depth."""
+        table = self
+        for node, attribute in path:
+            table = table.body(node, attribute)
+        return table
 
     def _made(self, name: str) -> TensorType:
         proto = self.proto(name)
@@ -81,14 +116,20 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
     return dim.dim_param or None if kind == "dim_param" else None
 
 
-def infer_types(proto: ModelProto) -> TypeTable:
+def infer_types(
+    proto: ModelProto, resolve: Callable[[ModelProto], Iterable[ValueInfoProto]] | None = None
+) -> TypeTable:
     """Infer the types of a model's values; what the model itself declares wins.
+
+    Args:
+        proto: the model, without its large weights.
+        resolve: gives declarations for values that a model after inference has no types for.
 
     Raises:
         InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
             takes what a model declares for a hint.
     """
-    probe = structure(proto)
+    probe = _with_dense_initializers(structure(proto))
     try:
         inferred = onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -98,11 +139,36 @@ def infer_types(proto: ModelProto) -> TypeTable:
         inferred = _infer_leniently(probe)
     except (ValueError, RuntimeError):
         inferred = _infer_leniently(probe)
-    graph = inferred.graph
-    constants = (
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in proto.graph.initializer
-    )
-    return TypeTable(chain(graph.input, graph.output, graph.value_info, constants))
+    if resolve is not None:
+        inferred.graph.value_info.extend(resolve(inferred))
+    return TypeTable(_typed(inferred.graph), inferred.graph)
+
+
+def _typed(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    """Yield what is known of a graph's values after inference; what it declares comes first."""
+    # Outputs need no declaration; inference may know them all the same.
+    yield from (v for v in chain(graph.input, graph.output) if v.type.WhichOneof("value"))
+    yield from graph.value_info
+    for tensor in graph.initializer:
+        yield onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+
+
+def _with_dense_initializers(proto: ModelProto) -> ModelProto:
+    """Return a model whose sparse initializers are dense inputs, which is how operators see them."""
+    if not proto.graph.sparse_initializer:
+        return proto
+    probe = ModelProto()
+    probe.CopyFrom(proto)
+    del probe.graph.sparse_initializer[:]
+    present = {value.name for value in probe.graph.input}
+    for sparse in proto.graph.sparse_initializer:
+        if sparse.values.name not in present:
+            probe.graph.input.append(_dense_value(sparse))
+    return probe
+
+
+def _dense_value(sparse: SparseTensorProto) -> ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, list(sparse.dims))
 
 
 def _infer_leniently(proto: ModelProto) -> ModelProto:

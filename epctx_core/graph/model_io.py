@@ -20,9 +20,10 @@ from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, No
 from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, is_detached
 
 if TYPE_CHECKING:
-    from onnx import TensorProto
+    from onnx import TensorProto, TypeProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+_LEFT_OPEN = "is required but missing"
 
 
 @dataclass(kw_only=True)
@@ -34,12 +35,14 @@ class SourceModel:
         weights: all initializers of the main graph by name.
         path: where it was read from, None for bytes.
         digest: SHA-256 (hex) of the model file, or of the bytes.
+        weights_files: the real paths of the files that its weights were read from.
     """
 
     proto: ModelProto
     weights: dict[str, Weight]
     path: Path | None
     digest: str
+    weights_files: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -103,7 +106,7 @@ def detach_model(
     Raises:
         InvalidGraph: the ONNX checker refuses the model, or a weight is wrong.
     """
-    weights = detach_weights(proto.graph, open_external)
+    weights = detach_weights(proto.graph, open_external, proto.functions)
     source = SourceModel(proto=proto, weights=weights, path=path, digest=hashlib.sha256(data).hexdigest())
     check_model(source)
     return source
@@ -112,15 +115,45 @@ def detach_model(
 def check_model(source: SourceModel) -> None:
     """Run the ONNX checker over a model's structure.
 
+    Inputs and outputs may leave their shape open, and outputs their type, as onnxruntime lets them.
+
     Raises:
         InvalidGraph: with the checker's words.
     """
+    probe = structure(source.proto)
     try:
-        onnx.checker.check_model(structure(source.proto))
+        try:
+            onnx.checker.check_model(probe)
+        except onnx.checker.ValidationError as error:
+            if _LEFT_OPEN not in str(error):
+                raise
+            onnx.checker.check_model(_with_types(probe))
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError where the checker's own words hold a name that is no UTF-8.
         text = " ".join(str(error).split())
         raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
+
+
+def _with_types(proto: ModelProto) -> ModelProto:
+    """Return a copy for the checker in which nothing about inputs and outputs is left open."""
+    probe = ModelProto()
+    probe.CopyFrom(proto)
+    for value in probe.graph.output:
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for value in (*probe.graph.input, *probe.graph.output):
+        _give_shapes(value.type)
+    return probe
+
+
+def _give_shapes(kind: TypeProto) -> None:
+    which = kind.WhichOneof("value")
+    if which in {"sequence_type", "optional_type"}:
+        _give_shapes(getattr(kind, which).elem_type)
+    elif which == "map_type":
+        _give_shapes(kind.map_type.value_type)
+    elif which is not None:
+        getattr(kind, which).shape.SetInParent()
 
 
 def structure(proto: ModelProto) -> ModelProto:

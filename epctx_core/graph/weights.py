@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,12 +19,12 @@ import onnx
 from onnx import TensorProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import bodies
+from epctx_core.graph.bodies import bodies
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.plugin import Extent
 
 if TYPE_CHECKING:
-    from onnx import GraphProto
+    from onnx import FunctionProto, GraphProto, NodeProto
 
 
 class ExternalFile(Protocol):
@@ -52,7 +53,9 @@ _LONGEST_NUMBER = 20
 
 _BITS: dict[int, int] = {
     TensorProto.UINT4: 4, TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4,
+    # onnx 1.19 does not have these yet.
     **({TensorProto.UINT2: 2, TensorProto.INT2: 2} if hasattr(TensorProto, "INT2") else {}),
+    **({TensorProto.FLOAT6E2M3: 6, TensorProto.FLOAT6E3M2: 6} if hasattr(TensorProto, "FLOAT6E2M3") else {}),
 }  # fmt: skip
 
 
@@ -111,6 +114,11 @@ class Weight:
         """Where the bytes lie in a file, or None for an inline weight."""
         return None if self._mapped is None else Extent(self._mapped.path, self._offset, len(self._data))
 
+    @property
+    def mapping(self) -> tuple[MappedFile, int] | None:
+        """The mapped file that holds the bytes and their place in it, or None for an inline weight."""
+        return None if self._mapped is None else (self._mapped, self._offset)
+
     def array(self) -> np.ndarray:
         """Return a read-only array: a view for whole-byte types, unpacked for sub-byte ones."""
         if self.elem_type in _BITS:
@@ -135,7 +143,9 @@ class Weight:
         )
 
 
-def detach_weights(graph: GraphProto, open_external: OpenExternal) -> dict[str, Weight]:
+def detach_weights(
+    graph: GraphProto, open_external: OpenExternal, functions: Sequence[FunctionProto] = ()
+) -> dict[str, Weight]:
     """Take the initializers' bytes out of a graph.
 
     Those above `INLINE_LIMIT` bytes stand in the graph afterwards as external tensors at
@@ -145,6 +155,7 @@ def detach_weights(graph: GraphProto, open_external: OpenExternal) -> dict[str, 
     Args:
         graph: changed in place.
         open_external: opens a file that the model names.
+        functions: the model's own; external tensors in them are read in, too.
 
     Returns:
         All initializers by name.
@@ -163,10 +174,27 @@ def detach_weights(graph: GraphProto, open_external: OpenExternal) -> dict[str, 
             _replace_data(tensor, detached_tensor(weight))
         elif is_detached(tensor):
             _replace_data(tensor, weight.tensor_proto())
-    for tensor in _other_tensors(graph):
+    for tensor in chain(_other_tensors(graph), *(_node_tensors(function.node) for function in functions)):
         if is_detached(tensor):
             _replace_data(tensor, _weight_of(tensor, files, open_external).tensor_proto())
     return weights
+
+
+def body_weights(graph: GraphProto) -> dict[str, Weight]:
+    """Return the initializers of a body by name; their bytes stay in the protobuf (see `detach_weights`).
+
+    Raises:
+        InvalidGraph: a tensor whose bytes do not fit its shape.
+    """
+
+    def no_files(location: str, tensor: str) -> ExternalFile:
+        raise InvalidGraph(
+            f"initializer {tensor!r} of a body names the file {location!r}, which was not read."
+        )
+
+    return {
+        t.name: _weight_of(t, {}, no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
+    }
 
 
 _DATA_FIELDS = frozenset(
@@ -186,14 +214,28 @@ def _replace_data(tensor: TensorProto, other: TensorProto) -> None:
         tensor.raw_data = other.raw_data
 
 
+def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
+    """Yield every tensor of a model: initializers, sparse ones, those in attributes, bodies and functions."""
+    yield from graph.initializer
+    yield from _other_tensors(graph)
+    for function in functions:
+        yield from _node_tensors(function.node)
+
+
 def _other_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Yield the tensors that are no initializers of the graph itself: sparse, attributes, in bodies."""
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
-    for node in graph.node:
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
             yield from attribute.tensors
         for body in bodies(node):
             yield from body.initializer

@@ -8,12 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+
+class GatherElements(OpRun):
+    """Stands for the evaluator's own, which fails above 64 elements along the axis (onnx 1.23)."""
+
+    op_domain = ""
+
+    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+        axis %= data.ndim
+        # Along the other axes the indices may be shorter than the data.
+        window = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
+        return (np.take_along_axis(data[window], indices, axis),)
 
 
 class ReferenceEngine:
@@ -37,7 +50,7 @@ class ReferenceEngine:
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
         try:
-            return ReferenceModel(ReferenceEvaluator(own), own, weights)
+            return ReferenceModel(ReferenceEvaluator(own, new_ops=[GatherElements]), own, weights)
         except Exception as error:
             # The evaluator raises a different class for each way in which it lacks an operator.
             text = " ".join(str(error).split())

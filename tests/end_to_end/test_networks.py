@@ -12,12 +12,16 @@ import onnx
 import pytest
 from agreement import TOLERANCE, worst_relative_error
 from end_to_end.small_models import snapshot
+from networks.catalog import EXPORTED, FILLED, LARGE
 
 import epctx_core as epctx
 
 RUN_MODEL = Path(__file__).with_name("run_model.py")
 QNN = "QNNExecutionProvider"
-NETWORKS = ["bert", "lstm", "resnet", "resnet50", "squeezenet"]
+NETWORKS = [
+    *EXPORTED,
+    *(pytest.param(name, marks=[pytest.mark.stress] if name in LARGE else []) for name in FILLED),
+]
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 
 

@@ -9,7 +9,7 @@ from graph.making import BOOL, FLOAT, INT64, conditional, indexed, model, node, 
 from onnx import helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import outer_names
+from epctx_core.graph.bodies import outer_names
 
 
 def loop(reads, output):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from pathlib import Path
@@ -314,8 +315,13 @@ def test_each_file_is_opened_and_mapped_once(tmp_path, monkeypatch):
 
     assert sorted(mapped) == ["a.bin", "b.bin"]
     assert [w.array()[0] for w in found.values()] == [0, 0, BIG, BIG, 2 * BIG, 2 * BIG]
-    # A mapping holds a descriptor of its own; the opened files are closed.
-    assert open_files() == descriptors + 2
+    # A mapping holds a descriptor of its own, and we another; the opened files are closed.
+    assert open_files() == descriptors + 4
+
+    del found
+    gc.collect()
+
+    assert open_files() == descriptors
 
 
 def test_chunks_are_bounded_and_add_up(tmp_path):

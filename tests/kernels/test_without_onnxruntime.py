@@ -1,0 +1,35 @@
+"""Real networks where onnxruntime is not installed: the reference runs them, slowly and rightly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from agreement import TOLERANCE, worst_relative_error
+
+PROGRAM = """
+import sys
+sys.modules["onnxruntime"] = None  # importing it fails, as without it
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "onnxruntime" else found(name, *more)
+import numpy as np
+import epctx_core as epctx
+with epctx.InferenceSession(sys.argv[1]) as session:
+    np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))
+"""
+
+
+@pytest.mark.parametrize("name", ["bert", "lstm", "resnet"])
+def test_the_exported_networks_run_on_the_reference_alone(network, name, tmp_path):
+    net = network(name)
+    np.savez(tmp_path / "in.npz", **net.inputs)
+
+    command = [sys.executable, "-c", PROGRAM, net.path, tmp_path / "in.npz", tmp_path / "out.npz"]
+    subprocess.run(command, check=True, timeout=120)
+
+    with np.load(tmp_path / "out.npz") as arrays:
+        results = [arrays[key] for key in arrays.files]
+    assert worst_relative_error(results, net.reference) <= TOLERANCE

@@ -1,0 +1,171 @@
+"""Functions that a model defines stand as their operators in what an EP sees, unless the EP wants the calls."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from models_breadth.special_models import OPSET, Example, X, made, node, sequence_of_functions, value
+from models_breadth.taker import (
+    Taker,
+    assert_same,
+    compile_with,
+    expected,
+    registry_with,
+    run_with,
+    through_everything,
+)
+from onnx import TensorProto, helper, numpy_helper
+
+import epctx_core as epctx
+
+
+class WantsCalls(Taker):
+    """Takes calls of one function, and nothing else."""
+
+    operators = frozenset({"Scaled"})
+    keeps_functions = frozenset({("mine", "Scaled")})
+
+
+def saved(model, folder):
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+def one_function(nodes, *, opset=OPSET, imports=(), model_opset=OPSET, domains=()):
+    function = helper.make_function(
+        "mine",
+        "F",
+        ["a"],
+        ["b"],
+        nodes,
+        [helper.make_opsetid("", opset), *(helper.make_opsetid(*i) for i in imports)],
+    )
+    graph_nodes = [node("F", ["x"], ["m"], domain="mine"), node("Neg", ["m"], ["y"])]
+    model = made(
+        graph_nodes,
+        [value("x")],
+        [value("y", shape=None)],
+        opset=model_opset,
+        domains=[("mine", 1), *domains],
+        functions=[function],
+    )
+    return Example(model, X, 0)
+
+
+def test_no_function_is_left_in_a_context_model(tmp_path):
+    example = sequence_of_functions()
+
+    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+
+    left = onnx.load(tmp_path / "out" / "m_ctx.onnx")
+    assert not left.functions
+    assert {n.op_type for n in left.graph.node} == {"Constant", "Sigmoid", "EPContext"}
+    assert outcome.taken == 6
+
+
+def test_an_ep_gets_calls_of_the_functions_that_it_keeps(tmp_path):
+    example = sequence_of_functions()
+    wanted = expected(example.model, example.feeds)
+
+    outcome = through_everything(
+        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out", ep=WantsCalls
+    )
+
+    assert outcome.report.partitions[0].operators == ("Scaled", "Scaled")
+    assert outcome.taken == 3
+    for results in (outcome.original, outcome.compiled, outcome.loaded):
+        assert_same(results, wanted)
+
+
+def test_a_call_that_is_kept_and_not_taken_runs_on_the_cpu(tmp_path):
+    class KeepsOnly(Taker):
+        operators = frozenset({"Sigmoid"})
+        keeps_functions = frozenset({("mine", "Scaled")})
+
+    example = sequence_of_functions()
+    wanted = expected(example.model, example.feeds)
+
+    outcome = through_everything(
+        saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out", ep=KeepsOnly
+    )
+
+    assert outcome.taken == 1
+    assert [f.name for f in onnx.load(tmp_path / "out" / "m_ctx.onnx").functions] == ["Scaled"]
+    assert_same(outcome.loaded, wanted)
+
+
+def test_functions_of_another_domain_bring_their_import_along(tmp_path):
+    example = one_function(
+        [node("Gelu", ["a"], ["g"], domain="com.microsoft"), node("Relu", ["g"], ["b"])],
+        imports=[("com.microsoft", 1)],
+    )
+    wanted = expected(example.model, example.feeds)
+
+    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+
+    assert outcome.taken == 2
+    for results in (outcome.original, outcome.compiled, outcome.loaded):
+        assert_same(results, wanted)
+
+
+def test_a_function_for_an_older_version_with_the_same_operators_is_put_in_place(tmp_path):
+    example = one_function([node("Exp", ["a"], ["e"]), node("Abs", ["e"], ["b"])], opset=13)
+
+    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+
+    assert outcome.taken == 3
+
+
+def test_a_function_whose_operators_are_others_in_the_models_version_is_refused():
+    example = one_function(
+        [node("Constant", [], ["c"], value_float=1.0), node("Add", ["a", "c"], ["b"])], opset=7
+    )
+
+    with pytest.raises(epctx.InvalidGraph, match="not compatible"):
+        run_with(Taker, example.model.SerializeToString(), X)
+
+
+def test_weights_of_functions_may_lie_in_files(tmp_path):
+    (tmp_path / "w.bin").write_bytes(numpy_helper.from_array(X["x"], "w").raw_data)
+    tensor = TensorProto(name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    example = one_function([node("Constant", [], ["w"], value=tensor), node("Add", ["a", "w"], ["b"])])
+
+    (result,) = run_with(
+        Taker,
+        example.model.SerializeToString(),
+        X,
+        session__model_external_initializers_file_folder_path=tmp_path,
+    )
+
+    assert_same(result, -(X["x"] + X["x"]))
+
+
+def test_functions_that_call_each_other_in_a_circle_are_refused():
+    model = sequence_of_functions().model
+    model.functions[0].node[2].op_type = "Twice"
+    model.functions[0].node[2].domain = "mine"
+    model.functions[0].opset_import.add(domain="mine", version=1)
+
+    with pytest.raises(epctx.InvalidGraph, match="Cycle"):
+        run_with(Taker, model.SerializeToString(), X)
+
+
+@pytest.mark.parametrize("kept", [{"mine": "Scaled"}, "mine", [("mine",)], [("mine", 1)]])
+def test_what_is_no_set_of_pairs_is_refused_as_kept_functions(kept):
+    class Wrong(Taker):
+        keeps_functions = kept
+
+    with pytest.raises(epctx.PluginError, match="keeps_functions"):
+        registry_with(Wrong)
+
+
+def test_the_source_is_unchanged(tmp_path):
+    example = sequence_of_functions()
+    path = saved(example.model, tmp_path / "in")
+    before = path.read_bytes()
+
+    compile_with(Taker, path)
+
+    assert path.read_bytes() == before
