@@ -11,19 +11,26 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakValueDictionary
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from epctx_core.errors import NotImplementedByProvider, RuntimeException
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
+from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
+from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize
+from epctx_core.options import GraphOptimizationLevel
 
 if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.kernels.policy import EnginePolicy
-    from epctx_core.plugin import PreparedModel
+    from epctx_core.kernels.splitting import FastEngine, Part
+    from epctx_core.plugin import OptimizedModel, PreparedModel, TensorView
+
+SHARED_NODES = 128
+"""Nodes up to which a piece is looked up among the prepared ones: larger ones are seldom equal."""
 
 _log = logging.getLogger("epctx.kernels")
 
@@ -87,13 +94,15 @@ class CpuEngine:
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> PreparedModel:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
+        if model.metadata_props:
+            model, weights = _fitted(model, weights or {})
         # Each array is fetched once: its address is in the key, and what is prepared keeps it alive.
         arrays = {
             t.name: weights[t.name]
             for t in model.graph.initializer
             if is_detached(t) and weights and t.name in weights
         }
-        key = _structure_key(model, arrays)
+        key = _structure_key(model, arrays) if len(model.graph.node) <= SHARED_NODES else None
         with self._lock:
             shared = None if key is None else self._shared.get(key)
             if shared is None:
@@ -102,22 +111,98 @@ class CpuEngine:
                     self._shared[key] = shared
         return PreparedHandle(shared)
 
+    def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
+        """Make a piece of the default CPU EP ready to run, optimised first where that pays."""
+        optimized = self.optimize(model, weights) if self.policy.pays_to_optimize(model) else None
+        if optimized is not None:
+            model, weights = optimized
+        return self.prepare(model, {name: weight.array() for name, weight in weights.items()})
+
+    def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
+        """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
+        try:
+            return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(layouts=True))
+        except NotOptimizedError as error:
+            _log.info("a piece stays as it is: %s.", error)
+            return None
+
     def _prepare(
         self, model: ModelProto, weights: Mapping[str, np.ndarray], heavy: bool | None
     ) -> RunnableModel:
-        refusals: list[NotImplementedByProvider] = []
-        for engine in self._engines:
-            try:
-                prepared = engine.prepare(model, weights, heavy=heavy)
-            except NotImplementedByProvider as error:
-                refusals.append(error)
-                continue
-            if refusals:
+        first, *others = self._engines
+        try:
+            return first.prepare(model, weights, heavy=heavy)
+        except NotImplementedByProvider as error:
+            refusal = error
+        if others and len(model.graph.node) > 1:
+            from epctx_core.kernels.splitting import SplitModel, split
+
+            parts = split(model, cast("FastEngine", first))
+            if parts is not None:
+                prepared = SplitModel(model, parts, lambda part: self._part(part, weights, heavy, refusal))
+                slow = [node.op_type for part in parts if not part.fast for node in part.model.graph.node]
                 _log.warning(
-                    "a piece of the model runs on %s, which is slow: %s", engine.name, refusals[0].message
+                    "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
+                    len(slow),
+                    len(model.graph.node),
+                    others[0].name,
+                    ", ".join(sorted(set(slow))),
                 )
-            return prepared
-        raise _no_engine(model, refusals)
+                return prepared
+        engine, whole = _on_others(others, model, weights, heavy, [refusal])
+        _log.warning("a piece of the model runs on %s, which is slow: %s", engine.name, refusal.message)
+        return whole
+
+    def _part(
+        self,
+        part: Part,
+        weights: Mapping[str, np.ndarray],
+        heavy: bool | None,
+        refusal: NotImplementedByProvider,
+    ) -> RunnableModel:
+        first, *others = self._engines
+        if part.fast:
+            try:
+                return first.prepare(part.model, weights, heavy=heavy)
+            except NotImplementedByProvider as error:
+                refusal = error
+        return _on_others(others, part.model, weights, heavy, [refusal])[1]
+
+
+def _on_others(
+    engines: Sequence[SingleEngine],
+    model: ModelProto,
+    weights: Mapping[str, np.ndarray],
+    heavy: bool | None,
+    refusals: list[NotImplementedByProvider],
+) -> tuple[SingleEngine, RunnableModel]:
+    """Prepare on the first engine that can; raise NotImplementedByProvider if none can."""
+    for engine in engines:
+        try:
+            return engine, engine.prepare(model, weights, heavy=heavy)
+        except NotImplementedByProvider as error:
+            refusals.append(error)
+    raise _no_engine(model, refusals)
+
+
+def _fitted(
+    model: ModelProto, weights: Mapping[str, np.ndarray]
+) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
+    """Return a model that this CPU computes rightly; see `epctx_core.kernels.nchwc`."""
+    try:
+        fitted, arrays = fit(model, weights)
+    except NotPlainError as error:
+        raise InvalidGraph(
+            f"a piece was optimised for {read_mark(model)}, here is {this_layout() or 'no onnxruntime'}, and"
+            f" {error}.",
+            hint="Compile the source model again on this machine.",
+        ) from error
+    if fitted is not model:
+        _log.info(
+            "a piece was optimised for %s, here is %s; compiling again would make it faster.",
+            read_mark(model), this_layout() or "no onnxruntime",
+        )  # fmt: skip
+    return fitted, arrays
 
 
 def _installed_engines(policy: EnginePolicy) -> list[SingleEngine]:

@@ -17,7 +17,9 @@ import onnx
 import onnxruntime
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.bodies import bodies
 from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
+from epctx_core.kernels.versions import fit_versions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -31,11 +33,18 @@ _FOREIGN = frozenset(
     f"tensor({name})"
     for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
 )
-_SUB_BYTE = frozenset(f"tensor({name})" for name in ("int4", "uint4", "int2", "uint2", "float4e2m1"))
+_SUB_BYTE_NAMES = ("int4", "uint4", "int2", "uint2", "float4e2m1", "float6e2m3", "float6e3m2")
+_SUB_BYTE = frozenset(f"tensor({name})" for name in _SUB_BYTE_NAMES)
+_NOT_PASSED = frozenset(
+    number for name, number in onnx.TensorProto.DataType.items() if name.lower() in _SUB_BYTE_NAMES
+)
+_SUB_BYTE_DTYPES = frozenset(onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _NOT_PASSED)
+_SAME_NAMES = "two nodes with same node name"
 _MISSING = (
     "NOT_IMPLEMENTED",
     "is not a registered function/op",
     "No Op registered for",
+    "is not currently registered or supported",
     "No opset import for domain",
     "Current official support for domain",
     "Unsupported model IR version",
@@ -59,19 +68,26 @@ class OnnxRuntimeEngine:
         values = {name: _ort_value(array) for name, array in arrays.items()}
         for name, value in values.items():
             options.add_initializer(name, value)
-        try:
-            session = onnxruntime.InferenceSession(
-                # Its fallback tries the same again and prints to stdout.
-                model.SerializeToString(),
-                options,
-                providers=["CPUExecutionProvider"],
-                enable_fallback=0,
-            )
-        except Exception as error:
-            # onnxruntime's exception classes have no base of their own.
-            raise _creation_error(error) from error
+        session = _session(model, options)
         _check_boundary(session)
         return OnnxRuntimeModel(session, model, (weights, arrays, values))
+
+    def has_kernels(self, model: ModelProto) -> bool:
+        """Whether all operators of a model without detached weights have kernels for its types."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        fit_versions(model)
+        try:
+            _session(model, options)
+        except (NotImplementedByProvider, InvalidGraph):
+            return False
+        return True
+
+    def can_pass(self, elem_type: int | None) -> bool:
+        """Whether tensors of a type come in and go out; what is no tensor does."""
+        return elem_type not in _NOT_PASSED
 
     def _session_options(
         self, model: ModelProto, arrays: Mapping[str, np.ndarray], heavy: bool | None
@@ -139,6 +155,7 @@ def _weights_in_place(
     arrays: dict[str, np.ndarray] = {}
     own = type(model)()
     own.CopyFrom(model)
+    fit_versions(own)
     for tensor in own.graph.initializer:
         if not is_detached(tensor):
             continue
@@ -163,7 +180,7 @@ def _weights_in_place(
 
 
 def _is_sub_byte(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in {"int4", "uint4", "int2", "uint2", "float4_e2m1fn"}
+    return dtype.name in _SUB_BYTE_DTYPES
 
 
 def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
@@ -184,6 +201,44 @@ def _array(value: onnxruntime.OrtValue) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
     data = bytearray(ctypes.string_at(value.data_ptr(), size) if size else b"")
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """Create a session.
+
+    Raises:
+        NotImplementedByProvider: an operator, type or version that onnxruntime lacks.
+        InvalidGraph: anything else.
+    """
+    try:
+        return _created(model, options)
+    except Exception as error:
+        # onnxruntime's exception classes have no base of their own.
+        if _SAME_NAMES not in str(error):
+            raise _creation_error(error) from error
+    # ONNX says nothing of nodes' names, onnxruntime wants them unique or absent.
+    _drop_node_names(model.graph)
+    try:
+        return _created(model, options)
+    except Exception as error:
+        raise _creation_error(error) from error
+
+
+def _created(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(
+        # Its fallback tries the same again and prints to stdout.
+        model.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+        enable_fallback=0,
+    )
+
+
+def _drop_node_names(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        node.name = ""
+        for body in bodies(node):
+            _drop_node_names(body)
 
 
 def _check_boundary(session: onnxruntime.InferenceSession) -> None:

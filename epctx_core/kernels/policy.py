@@ -13,6 +13,9 @@ PREPACK_LIMIT = 64 << 20
 
 LIGHT_NODES = 8
 
+OPTIMIZED_PIECES = 32
+"""Pieces of a session up to which those of the CPU EP are optimised; more gain too little for the time."""
+
 _HEAVY_OPERATORS = frozenset(
     {
         "Attention", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "GRU", "If", "Loop", "LSTM",
@@ -28,16 +31,22 @@ class EnginePolicy:
     Attributes:
         intra_op_num_threads: what the host set; 0 for by rule.
         prefer_latency: True to prepack always, False never, None by rule.
+        optimizes: whether pieces of the CPU EP are optimised before they are prepared, if it pays.
         pieces: how many pieces the session runs on engines; set before the first is prepared.
     """
 
     intra_op_num_threads: int = 0
     prefer_latency: bool | None = None
+    optimizes: bool = False
     pieces: int = 1
 
     def prepacks(self, weight_bytes: int) -> bool:
         """Whether a piece with so many bytes of weights is prepacked."""
         return weight_bytes <= PREPACK_LIMIT if self.prefer_latency is None else self.prefer_latency
+
+    def pays_to_optimize(self, model: ModelProto) -> bool:
+        """Whether a piece is optimised before it is prepared."""
+        return self.optimizes and self.pieces <= OPTIMIZED_PIECES and _is_heavy(model)
 
     def threads(self, model: ModelProto, heavy: bool | None) -> int:
         """Return the thread count for a piece; 0 means one a core."""

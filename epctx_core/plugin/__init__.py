@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epctx_core.plugin.engine import Engine, PreparedModel
+from epctx_core.plugin.engine import Engine, OptimizedModel, PreparedModel
 from epctx_core.plugin.grouping import supported_partitions
 from epctx_core.plugin.hookspecs import PLUGIN_API, hookimpl
 from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry
@@ -53,6 +53,7 @@ __all__ = [
     "KernelRegistry",
     "ModelIdentity",
     "NodeView",
+    "OptimizedModel",
     "Partition",
     "Payload",
     "PayloadView",

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+
+    from epctx_core.plugin.views import TensorView
+
+
+class OptimizedModel(NamedTuple):
+    """A model that computes the same as another one, faster.
+
+    Attributes:
+        model: the same inputs and outputs; large weights stand as external tensors.
+        weights: the views behind those: the given ones where they are unchanged, else new ones in memory.
+    """
+
+    model: onnx.ModelProto
+    weights: Mapping[str, TensorView]
 
 
 class PreparedModel(Protocol):
@@ -47,4 +61,17 @@ class Engine(Protocol):
         Raises:
             NotImplementedByProvider: an operator that the engine does not have.
             InvalidGraph: the model is not valid.
+        """
+
+    def optimize(self, model: onnx.ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
+        """Return an equal model that this machine computes faster; None where there is none.
+
+        The result holds ONNX's operators, those of other domains that were there, and possibly some that
+        are made for this machine's CPU. It may be kept in a payload, with its `metadata_props`: there the
+        engine finds whether a CPU is another one, and `prepare` then rewrites it with ONNX's operators.
+        A model is worth optimising once; what was optimised is not to be given again.
+
+        Args:
+            model: not changed; its external tensors are found in `weights`.
+            weights: views by initializer name; unchanged ones are not read.
         """

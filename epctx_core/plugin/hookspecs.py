@@ -14,12 +14,13 @@ import pluggy
 
 if TYPE_CHECKING:
     import numpy as np
+    import onnx
 
     from epctx_core.plugin.kernels import KernelLookup, KernelRegistry
     from epctx_core.plugin.partition import CompiledPartition, Partition
     from epctx_core.plugin.storage import ContextReader, ContextWriter
     from epctx_core.plugin.types import ComputeCapability, ContextNode, EPContextNode, Refusal
-    from epctx_core.plugin.views import GraphView
+    from epctx_core.plugin.views import GraphView, TensorView
 
 PLUGIN_API = 1
 """The version of this contract. It evolves by additions; an EP declares the one it was written for."""
@@ -41,6 +42,21 @@ class HookSpecs:
         Called once for each graph, bodies of control-flow nodes before the graph that holds them.
         Must be pure: same graph, same answer, no side effects. Usually one call of
         `supported_partitions(graph, is_supported)`.
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def optimize_model(
+        self, ep: str, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int
+    ) -> onnx.ModelProto | None:
+        """Return the model as this EP would rather have it, or None to leave it as it is.
+
+        Called once before partitioning, EPs in order of priority, each with the model that the one before
+        it left. `model` is the EP's own copy; its large weights stand as external tensors whose bytes
+        `weights` gives. The answer has the same inputs and outputs: names, order and types. Weights that
+        are unchanged stay external under their names; new ones are inline. `level` is the number of the
+        host's `GraphOptimizationLevel`. What the model says about itself is put back by the core. Not
+        called for the bodies of control flow, nor for a model that is compiled already.
         """
         raise NotImplementedError
 

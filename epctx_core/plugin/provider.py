@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,9 @@ class ExecutionProvider:
         api_version: the `PLUGIN_API` it was written for.
         binary_suffix: the `[ep]` part of the context binary's name; the EP type if empty.
         options: the schema of its options.
+        keeps_functions: (domain, name) of functions that a model may define for itself and that this
+            EP takes as one node each. All others stand as their operators in what an EP sees. A call
+            that no EP takes runs on the CPU EP.
     """
 
     name: ClassVar[str]
@@ -97,6 +100,7 @@ class ExecutionProvider:
     api_version: ClassVar[int] = 1
     binary_suffix: ClassVar[str] = ""
     options: ClassVar[Sequence[ProviderOption]] = ()
+    keeps_functions: ClassVar[Collection[tuple[str, str]]] = ()
 
     def __init__(self, context: ProviderContext) -> None:
         self.context = context

@@ -70,7 +70,11 @@ class PayloadView(Protocol):
         """Root digest out of the manifest, or None for a model without one."""
 
     def as_file(self) -> str:
-        """Return a path with the same content, for SDKs that take only paths; valid while the session lives."""
+        """Return a path with the same content, for SDKs that take only paths; valid while the session lives.
+
+        It lies in the folder for temporary files; where that is on another file system than the model,
+        the payload is copied there. Only to be read.
+        """
 
 
 class ContextReader(Protocol):

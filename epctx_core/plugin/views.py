@@ -164,11 +164,22 @@ class NodeView(Protocol):
 
 
 class GraphView(Protocol):
-    """A graph, or a control-flow body, as far as no EP before this one has taken it."""
+    """A graph, or a control-flow body, as far as no EP before this one has taken it.
+
+    What a body reads of the graphs around it has no producer here; a weight among it is this graph's
+    own as far as `initializer` and partitions go.
+    """
 
     @property
     def name(self) -> str:
         """The graph's name."""
+
+    @property
+    def parent_node(self) -> NodeView | None:
+        """The If, Loop or Scan that holds this graph as a body; None for the main graph.
+
+        An EP that compiles main graphs only refuses the nodes of a view that has one.
+        """
 
     @property
     def nodes(self) -> Sequence[NodeView]:
@@ -212,5 +223,7 @@ class GraphView(Protocol):
         """Group nodes into the fewest convex partitions, what earlier EPs took included in the count.
 
         A set is convex if no path leaves it and comes back; the groups together leave a graph
-        without cycles.
+        without cycles. An operator with the DequantizeLinear nodes before and the QuantizeLinear
+        nodes behind it stays together: if some of them are not among the nodes, the others are left
+        out, and the report says so.
         """

@@ -51,7 +51,7 @@ def reference(tmp_path):
 def assert_equal(results, reference):
     assert results.keys() == reference.keys()
     for name, result in results.items():
-        np.testing.assert_array_equal(result, reference[name])
+        np.testing.assert_allclose(result, reference[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_saved_model_is_valid_and_gives_the_same_results(tmp_path, reference):

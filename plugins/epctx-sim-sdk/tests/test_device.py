@@ -147,8 +147,7 @@ def hide(model):
 
 
 @pytest.mark.parametrize("change", [rename, reshape, retype, hide])
-def test_a_structure_that_does_not_fit_its_tables_is_refused(scene, change, monkeypatch):
-    monkeypatch.setattr("epctx_sim_sdk.container.activation_peak", lambda model: 0)
+def test_a_structure_that_does_not_fit_its_tables_is_refused(scene, change):
     container = changed(scene, change)
     (entry,) = container.tables.graphs.values()
 
@@ -156,9 +155,7 @@ def test_a_structure_that_does_not_fit_its_tables_is_refused(scene, change, monk
         Device(engine=scene.engine()).load(container, entry)
 
 
-def test_a_structure_that_is_no_model_is_refused(scene, monkeypatch):
-    monkeypatch.setattr("epctx_sim_sdk.container.activation_peak", lambda model: 0)
-    monkeypatch.setattr("epctx_sim_sdk.compiler.SimGraph.model", lambda self: None)
+def test_a_structure_that_is_no_model_is_refused(scene):
     graph = scene.graph(scene.dense())
     object.__setattr__(graph, "structure", b"\xff\xff\xff")
     container = scene.open(scene.write(graph))

@@ -50,7 +50,11 @@ class QnnProvider(ExecutionProvider):
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
 
     def __init__(self, context: ProviderContext) -> None:
+        # The SDK is loaded with the first instance of a process, not in the middle of a load.
+        from epctx_sim_qnn.loading import ContextLoader
+
         super().__init__(context)
+        self._new_loader = ContextLoader
         self._made_by = settings.compiler_facts(context.options, context.target)
         self._compiler: SimCompiler | None = None
         self._graphs: list[SimGraph] = []
@@ -86,8 +90,14 @@ class QnnProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
-        """Take what the table of operators allows."""
+        """Take what the table of operators allows, of the main graph: QNN has no control flow."""
         from epctx_sim_qnn.operators import Support
+
+        if graph.parent_node is not None:
+            from epctx_core.plugin import Refusal
+
+            reason = f"QNN compiles the main graph only, and this is in a body of {graph.parent_node.op_type}"
+            return [Refusal(reason, graph.nodes)]
 
         offload = self.context.options["offload_graph_io_quantization"]
         return supported_partitions(graph, Support(graph, offload_io=offload))
@@ -99,7 +109,7 @@ class QnnProvider(ExecutionProvider):
 
         if self._compiler is None:
             fp16 = self.context.options["enable_htp_fp16_precision"]
-            self._compiler = SimCompiler(self.name, fp16=fp16)
+            self._compiler = SimCompiler(self.name, fp16=fp16, engine=self.context.engine)
         compiled = []
         for done, partition in enumerate(partitions):
             self.context.cancel.raise_if_requested()
@@ -143,10 +153,8 @@ class QnnProvider(ExecutionProvider):
         self, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
         """Open the primaries' payloads and make each node's graph runnable."""
-        from epctx_sim_qnn.loading import ContextLoader
-
         if self._loader is None:
-            self._loader = ContextLoader(self.context, self._opened_device())
+            self._loader = self._new_loader(self.context, self._opened_device())
         return self._loader.load(nodes, reader)
 
     def _opened_device(self) -> Device:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from epctx_core.kernels.nchwc import MARK, read_mark
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -109,7 +111,11 @@ def _rename_node(node: onnx.NodeProto, names: dict[str, str]) -> None:
 def _strip(model: onnx.ModelProto) -> None:
     for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         model.ClearField(field)
+    # Says for which CPU the core's engine arranged the weights; nothing else there computes.
+    layout = read_mark(model)
     del model.metadata_props[:]
+    if layout is not None:
+        model.metadata_props.add(key=MARK, value=layout)
     imports = sorted({(opset.domain, opset.version) for opset in model.opset_import})
     del model.opset_import[:]
     for domain, version in imports:

@@ -13,16 +13,23 @@ import onnx
 
 from epctx_core.errors import EPFail
 from epctx_sim_sdk.canonical import canonicalise
+from epctx_sim_sdk.planning import activation_peak
 from epctx_sim_sdk.precision import store_as_half
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epctx_core.plugin import Partition, TensorView, ValueInfo
+    from epctx_core.plugin import Engine, Partition, TensorView, ValueInfo
 
 
 _SMALL = 1024
 """Bytes up to which the core leaves a weight inside a partition's model."""
+
+MOST_OPTIMIZED = 256
+"""Graphs of one EP instance that are optimised; a network in more pieces gains too little for the time."""
+
+_WORTH_NODES = 8
+_WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,11 @@ class SimGraph:
         return self.partition.name
 
     @property
+    def activation_bytes(self) -> int:
+        """Device memory for activations, planned for the network's own operators."""
+        return activation_peak(self.partition.model())
+
+    @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What flows in, in order."""
         return self.partition.inputs
@@ -65,12 +77,15 @@ class SimCompiler:
 
     Args:
         ep: the EP type, for messages.
-        fp16: store float32 weights as float16.
+        fp16: store float32 weights as float16. Nothing is optimised then, which would undo it.
+        engine: optimises graphs of some size for the host's CPU; None to keep all as they are.
     """
 
-    def __init__(self, ep: str, *, fp16: bool = False) -> None:
+    def __init__(self, ep: str, *, fp16: bool = False, engine: Engine | None = None) -> None:
         self._ep = ep
         self._fp16 = fp16
+        self._engine = None if fp16 else engine
+        self._optimized = 0
         self._structures: dict[str, bytes] = {}
 
     def compile(self, partition: Partition) -> SimGraph:
@@ -80,19 +95,29 @@ class SimCompiler:
         known = self._structures.get(partition.digest) if small else None
         if known is not None:
             return SimGraph(structure=known, weights={}, partition=partition)
-        graph = compile_partition(partition, ep=self._ep, fp16=self._fp16)
+        engine = self._engine if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition) else None
+        self._optimized += engine is not None
+        graph = compile_partition(partition, ep=self._ep, fp16=self._fp16, engine=engine)
         if small and not graph.weights:
             self._structures[partition.digest] = graph.structure
         return graph
 
 
-def compile_partition(partition: Partition, *, ep: str, fp16: bool = False) -> SimGraph:
+def _is_worth_it(partition: Partition) -> bool:
+    nodes = partition.nodes
+    return len(nodes) > _WORTH_NODES or any(node.op_type in _WORTH_OPERATORS for node in nodes)
+
+
+def compile_partition(
+    partition: Partition, *, ep: str, fp16: bool = False, engine: Engine | None = None
+) -> SimGraph:
     """Convert a partition to the SDK's graph.
 
     Args:
         partition: as the core gave it.
         ep: the EP type, for messages.
         fp16: store float32 weights as float16.
+        engine: optimises the graph; None to keep it as it is.
 
     Raises:
         EPFail: the partition holds something that the container cannot.
@@ -104,7 +129,10 @@ def compile_partition(partition: Partition, *, ep: str, fp16: bool = False) -> S
         for tensor in model.graph.initializer
         if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
-    weights = store_as_half(model, external) if fp16 else external
+    weights: Mapping[str, TensorView] = store_as_half(model, external) if fp16 else external
+    optimized = engine.optimize(model, external) if engine is not None else None
+    if optimized is not None:
+        model, weights = optimized
     names = canonicalise(model)
     stored = {names[old]: view for old, view in weights.items() if old in names}
     for view in stored.values():

@@ -16,7 +16,6 @@ import numpy as np
 
 from epctx_core.errors import EPFail, InvalidGraph
 from epctx_sim_sdk.foreign import recognise
-from epctx_sim_sdk.planning import activation_peak
 from epctx_sim_sdk.tables import (
     MAX_TABLES,
     BadTablesError,
@@ -172,7 +171,7 @@ class _Layout:
         content = graph.structure
         if content not in self._structure_of:
             self._structure_of[content] = len(self.structures)
-            size = activation_peak(graph.model())
+            size = graph.activation_bytes
             place = Structure(offset=self.structure_bytes, length=len(content), activation_bytes=size)
             self.structures.append(place)
             self.blobs.append(content)

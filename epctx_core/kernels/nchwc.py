@@ -1,0 +1,276 @@
+"""The blocked layout that onnxruntime's convolutions use on one kind of CPU, and the way back from it.
+
+An optimised model may hold operators of onnxruntime's internal domain `com.microsoft.nchwc`. Their
+weights are arranged for one block size, the width of this CPU's vectors; another CPU would compute
+nonsense. Such models carry a mark, and where it does not fit they are rewritten with ONNX's operators.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from epctx_core.graph.model_io import structure
+from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
+
+if TYPE_CHECKING:
+    from typing import Any
+
+DOMAIN = "com.microsoft.nchwc"
+MARK = "epctx.cpu_layout"
+"""The metadata key of the mark: engine and block size, such as `onnxruntime 1.31.1 nchwc16`."""
+
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+_DEFAULTS: dict[str, int] = {"ceil_mode": 0, "storage_order": 0, "count_include_pad": 0, "channels_last": 0}
+_SLICE_INPUTS, _CLIP_INPUTS = 10, 11
+_RANK = 4
+
+Rearrange = Callable[[np.ndarray], np.ndarray]
+
+
+class NotPlainError(Exception):
+    """A model has something in a blocked layout that has no equal among ONNX's operators here."""
+
+
+@functools.cache
+def block_size() -> int:
+    """Return the channels in a block on this CPU, as onnxruntime has it; 0 where there is no such layout."""
+    import onnxruntime
+
+    size = 0
+
+    def look(
+        _name: str, value: onnxruntime.OrtValue, _info: object
+    ) -> onnxruntime.OrtExternalInitializerInfo | None:
+        nonlocal size
+        shape = value.shape()
+        if len(shape) == _RANK:
+            size = shape[0] if shape[0] > 1 else 0
+        return None
+
+    weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 1, 2, 2]) for n in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])], "probe", values[:1], values[1:], [weight]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    try:
+        onnxruntime.ModelCompiler(
+            options,
+            model.SerializeToString(),
+            graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+            get_initializer_location_func=look,
+        ).compile_to_bytes()
+    except Exception:  # noqa: BLE001 - onnxruntime's exceptions have no base; without an answer there is no layout
+        return 0
+    return size
+
+
+def this_layout() -> str:
+    """Return what the mark would be if a model were optimised here and now; empty without onnxruntime."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return ""
+    try:
+        import onnxruntime
+    except ImportError:
+        return ""
+    return f"onnxruntime {onnxruntime.__version__} nchwc{block_size()}"
+
+
+def mark(model: ModelProto) -> None:
+    """Note in a model for which engine and CPU it was made."""
+    model.metadata_props.add(key=MARK, value=this_layout())
+
+
+def read_mark(model: ModelProto) -> str | None:
+    """Return a model's mark; None if it fits every CPU."""
+    return next((entry.value for entry in model.metadata_props if entry.key == MARK), None)
+
+
+def fit(model: ModelProto, weights: Mapping[str, np.ndarray]) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
+    """Return a model that this machine computes rightly: the same, or a plain one with copied weights.
+
+    Raises:
+        NotPlainError: the model is damaged, or was made by a version that knew more.
+    """
+    made_for = read_mark(model)
+    if made_for is None or made_for == this_layout():
+        return model, weights
+    block = made_for.rpartition("nchwc")[2]
+    if not block.isdecimal() or not 0 < int(block) <= 1024:  # noqa: PLR2004 - far above any vector's width
+        raise NotPlainError(f"its layout {made_for!r} is unknown")
+    plain, changes = to_plain(model, int(block))
+    if any(base not in weights for base, _ in changes.values()):
+        raise NotPlainError("a weight is missing")
+    rearranged = {name: change(weights[base]) for name, (base, change) in changes.items()}
+    return plain, {**weights, **rearranged}
+
+
+def check_way_back(model: ModelProto) -> None:
+    """Raise NotPlainError if `to_plain` could not rewrite a model that was optimised here.
+
+    A `ReorderInput` may add channels of zeros, and nothing says how many: such a model has no way back.
+    """
+    plain, _ = to_plain(model, block_size())
+    typed = onnx.shape_inference.infer_shapes(structure(plain)).graph
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in (*typed.input, *typed.value_info)}
+    for node in model.graph.node:
+        if node.domain == DOMAIN and node.op_type == "ReorderInput":
+            shape = shapes.get(node.input[0], ())
+            if len(shape) != _RANK or not shape[1].dim_value or shape[1].dim_value % block_size():
+                raise NotPlainError(f"the channels of {node.input[0]!r} do not fill whole blocks")
+
+
+def to_plain(model: ModelProto, block: int) -> tuple[ModelProto, dict[str, tuple[str, Rearrange]]]:
+    """Rewrite blocked operators as ONNX's own.
+
+    Returns:
+        The new model, and for each weight that must be rearranged: the one it is made from, and how.
+
+    Raises:
+        NotPlainError: something has no equal.
+    """
+    return _Plain(model, block).rewrite()
+
+
+class _Plain:
+    def __init__(self, model: ModelProto, block: int) -> None:
+        self._model = ModelProto()
+        self._model.CopyFrom(model)
+        self._block = block
+        self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+        self._tensors = {t.name: t for t in model.graph.initializer}
+        self._nodes: list[NodeProto] = []
+        self._made: dict[str, onnx.TensorProto] = {}
+        self._changes: dict[str, tuple[str, Rearrange]] = {}
+        self._channels: dict[str, int] = {}
+
+    def rewrite(self) -> tuple[ModelProto, dict[str, tuple[str, Rearrange]]]:
+        graph = self._model.graph
+        for node in list(graph.node):
+            if node.domain == DOMAIN:
+                self._rewrite(node)
+            else:
+                self._nodes.append(node)
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(self._nodes)
+        used = {name for node in self._nodes for name in node.input} | {v.name for v in graph.output}
+        kept = [t for t in (*graph.initializer, *self._made.values()) if t.name in used]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        imports = [o for o in self._model.opset_import if o.domain != DOMAIN]
+        del self._model.opset_import[:]
+        self._model.opset_import.extend(imports)
+        return self._model, self._changes
+
+    def _rewrite(self, node: NodeProto) -> None:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "Conv":
+            self._convolution(node, attributes)
+        elif node.op_type in _POOLS:
+            self._pool(node, attributes)
+        elif node.op_type == "ReorderInput" and not attributes.get("channels_last"):
+            self._into_blocks(node)
+        elif node.op_type == "ReorderOutput" and not attributes.get("channels_last"):
+            self._out_of_blocks(node, int(attributes["channels"]))
+        else:
+            raise NotPlainError(f"it has {node.op_type} in blocks")
+
+    def _add(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+        self._nodes.append(helper.make_node(op, inputs, outputs, **attributes))
+
+    def _into_blocks(self, node: NodeProto) -> None:
+        self._add("Identity", [node.input[0]], [node.output[0]])
+
+    def _out_of_blocks(self, node: NodeProto, channels: int) -> None:
+        source, target = node.input[0], node.output[0]
+        if self._channels.get(source) == channels:
+            self._add("Identity", [source], [target])
+        elif self._opset < _SLICE_INPUTS:
+            self._add("Slice", [source], [target], axes=[1], starts=[0], ends=[channels])
+        else:
+            numbers = [self._constant(np.array([n], np.int64)) for n in (0, channels, 1)]
+            self._add("Slice", [source, *numbers], [target])
+
+    def _pool(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+        kept = {k: v for k, v in attributes.items() if v != _DEFAULTS.get(k)}
+        if set(kept.get("dilations", [1])) == {1}:
+            kept.pop("dilations", None)
+        if "ceil_mode" in kept or "dilations" in kept:
+            raise NotPlainError(f"it has a {node.op_type} with {sorted(kept)} in blocks")
+        self._channels[node.output[0]] = self._channels.get(node.input[0], 0)
+        self._add(node.op_type, list(node.input), list(node.output), **kept)
+
+    def _convolution(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+        name = node.input[1]
+        tensor = self._tensors.get(name)
+        if tensor is None or len(tensor.dims) != _RANK or tensor.dims[0] % self._block:
+            raise NotPlainError(f"the weight {name!r} of a convolution is not in blocks")
+        shape, group = tuple(tensor.dims), attributes.get("group", 1)
+        per_input = shape[1] % self._block == 0 and not (group > 1 and shape[1] == 1)
+        if not per_input and shape[1] >= self._block:
+            raise NotPlainError(f"the weight {name!r} of a convolution is not in whole blocks")
+        weight = self._rearranged(tensor, per_input=per_input)
+        activation = attributes.pop("activation", b"").decode()
+        parameters = list(attributes.pop("activation_params", []))
+        result = node.output[0]
+        self._channels[result] = shape[0]
+        inputs = [node.input[0], weight, *(n for n in node.input[2:3] if n)]
+        extra = node.input[3] if len(node.input) > 3 else ""  # noqa: PLR2004 - the Sum input
+        last = f"{result}:sum" if activation else result
+        first = f"{result}:conv" if extra else last
+        self._add("Conv", inputs, [first], **attributes)
+        if extra:
+            self._add("Add", [first, extra], [last])
+        if activation:
+            self._activation(activation, parameters, last, result)
+
+    def _activation(self, operator: str, parameters: list[float], source: str, target: str) -> None:
+        names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max")}
+        if operator in ("Relu", "Sigmoid", "Tanh") and not parameters:
+            self._add(operator, [source], [target])
+        elif operator == "Clip" and self._opset >= _CLIP_INPUTS:
+            bounds = [self._constant(np.array(p, np.float32)) for p in parameters]
+            self._add(operator, [source, *bounds], [target])
+        elif len(parameters) == len(names.get(operator, ())):
+            self._add(operator, [source], [target], **dict(zip(names[operator], parameters, strict=True)))
+        else:
+            raise NotPlainError(f"it has the activation {operator!r} in a convolution in blocks")
+
+    def _constant(self, value: np.ndarray) -> str:
+        name = f"plain:{len(self._made)}"
+        self._made[name] = numpy_helper.from_array(value, name)
+        return name
+
+    def _rearranged(self, tensor: onnx.TensorProto, *, per_input: bool) -> str:
+        name = f"{tensor.name}:plain{'' if per_input else '_outputs'}"
+        if name not in self._made:
+            change = functools.partial(_out_of_order, block=self._block, per_input=per_input)
+            made = onnx.TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims)
+            if is_detached(tensor):
+                made.data_location = onnx.TensorProto.EXTERNAL
+                made.external_data.add(key="location", value=DETACHED_LOCATION)
+                self._changes[name] = (tensor.name, change)
+            else:
+                made.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name))
+            self._made[name] = made
+        return name
+
+
+def _out_of_order(array: np.ndarray, *, block: int, per_input: bool) -> np.ndarray:
+    """Return a filter in ONNX's order: outputs, inputs, rows, columns."""
+    outputs, inputs, rows, columns = array.shape
+    if not per_input:
+        blocks = array.reshape(outputs // block, inputs, rows, columns, block)
+        return np.ascontiguousarray(blocks.transpose(0, 4, 1, 2, 3).reshape(array.shape))
+    blocks = array.reshape(outputs // block, inputs // block, rows, columns, block, block)
+    return np.ascontiguousarray(blocks.transpose(0, 5, 1, 4, 2, 3).reshape(array.shape))

@@ -1,0 +1,336 @@
+"""onnxruntime's offline optimiser as a function from model to model.
+
+Weights that it leaves alone stay the caller's views; what it computes comes back as weights of their
+own. Knows no EP and keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import ModelProto, TensorProto
+
+from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.model_io import structure
+from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
+from epctx_core.kernels.framing import all_nodes, drop_initializer_inputs, with_frame
+from epctx_core.kernels.nchwc import DOMAIN as NCHWC
+from epctx_core.kernels.nchwc import NotPlainError, check_way_back, mark
+from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import OptimizedModel
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from epctx_core.plugin import TensorView
+
+REWRITE_LIMIT = 512 << 20
+"""Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
+
+CONTRIB = "com.microsoft"
+_FATAL_ONLY = 4
+_PLACEHOLDER = Path(__file__).with_name(DETACHED_LOCATION)
+_REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
+_TO_CONTRIB = (
+    "AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion",
+    "BiasSkipLayerNormFusion", "BiasSoftmaxFusion", "ConvActivationFusion", "ConvAddActivationFusion",
+    "DQMatMulNBitsFusion", "DynamicQuantizeMatMulFusion", "EmbedLayerNormFusion", "FastGeluFusion",
+    "GeluFusionL1", "GeluFusionL2", "GemmActivationFusion", "GqaValueLayoutTransformer",
+    "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion", "LayerNormFusionL1", "LayerNormFusionL2",
+    "MatMulActivationFusion", "MatMulIntegerToFloatFusion", "MatMulNBitsFusion", "MatMulNBitsMlpFusion",
+    "MatMulNBitsQkvFusion", "MatMulScaleFusion", "MatmulTransposeFusion", "NhwcTransformer",
+    "QDQSelectorActionTransformer", "QuickGeluFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
+    "SliceConcatToSpaceToDepthFusion",
+)  # fmt: skip
+"""onnxruntime's optimisers that leave the ONNX operators, or change how quantised values are rounded."""
+
+
+def is_installed() -> bool:
+    """Whether there is an optimiser."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return False
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
+    return hasattr(onnxruntime, "ModelCompiler")
+
+
+class NotOptimizedError(Exception):
+    """The optimiser gave no model; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """What an optimised model may hold beyond ONNX's operators and those it had before.
+
+    Attributes:
+        contrib: onnxruntime's own operators (`com.microsoft`).
+        layouts: the blocked layouts of this machine's CPU; see `epctx_core.kernels.nchwc`.
+    """
+
+    contrib: bool = False
+    layouts: bool = False
+
+
+def optimize(
+    model: ModelProto,
+    weights: Mapping[str, TensorView],
+    level: GraphOptimizationLevel,
+    allowed: Allowed,
+) -> OptimizedModel:
+    """Return an equal model that computes faster.
+
+    Names, order and types of inputs and outputs stay, and so does what a model says about itself.
+    Without `contrib`, optimisers that introduce onnxruntime's own operators are switched off; if one
+    of a version that is not known here does so all the same, a lower level is tried.
+
+    Args:
+        model: not changed; its detached initializers are found in `weights`.
+        weights: views by initializer name. Those in files are read through the file system's cache.
+        level: how far to go.
+        allowed: what the result may hold.
+
+    Raises:
+        NotOptimizedError: onnxruntime is missing or refuses the model, or the model is too large.
+    """
+    if not is_installed():
+        raise NotOptimizedError("onnxruntime is not installed")
+    rewritten = _rewritten_bytes(model, weights)
+    if rewritten > REWRITE_LIMIT:
+        raise NotOptimizedError(f"{rewritten:,} bytes of weights would be rewritten in memory")
+    failure = NotOptimizedError("no level was tried")
+    for attempt in _attempts(level, allowed):
+        try:
+            found = _Optimisation(model, weights, *attempt).run()
+            _check_bodies(found.model)
+        except NotOptimizedError as error:
+            failure = error
+        else:
+            return found
+    raise failure
+
+
+def _check_bodies(model: ModelProto) -> None:
+    """Raise NotOptimizedError for control flow that is not valid any more.
+
+    onnxruntime writes some folded constants of bodies twice, and folded strings as raw bytes; then it
+    refuses to read them.
+    """
+    if not any(path for path, _ in all_graphs(model.graph)):
+        return
+    try:
+        onnx.checker.check_model(structure(model))
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise NotOptimizedError(
+            f"onnxruntime wrote a body wrongly: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _attempts(
+    level: GraphOptimizationLevel, allowed: Allowed
+) -> Iterator[tuple[GraphOptimizationLevel, Allowed]]:
+    yield level, allowed
+    if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED and allowed.layouts:
+        level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        yield level, Allowed(contrib=allowed.contrib)
+    if level > GraphOptimizationLevel.ORT_ENABLE_BASIC:
+        yield GraphOptimizationLevel.ORT_ENABLE_BASIC, Allowed(contrib=allowed.contrib)
+
+
+def _rewritten_bytes(model: ModelProto, weights: Mapping[str, TensorView]) -> int:
+    names = {n for node in model.graph.node if node.op_type in _REWRITTEN for n in node.input}
+    return sum(weights[name].nbytes for name in names if name in weights)
+
+
+class _Optimisation:
+    """One run of the optimiser."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        weights: Mapping[str, TensorView],
+        level: GraphOptimizationLevel,
+        allowed: Allowed,
+    ) -> None:
+        self._source = model
+        self._views = weights
+        self._level = level
+        self._allowed = allowed
+        self._copied: list[bytes] = []
+
+    def run(self) -> OptimizedModel:
+        """Return the result.
+
+        Raises:
+            NotOptimizedError: onnxruntime fails, or uses operators that are not allowed.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        # One thread: a pool costs more to make than most models to optimise.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", _PLACEHOLDER.anchor
+        )
+        if not self._allowed.contrib:
+            options.add_session_config_entry(
+                "optimization.disable_specified_optimizers", ";".join(_TO_CONTRIB)
+            )
+        level = onnxruntime.GraphOptimizationLevel(int(self._level))
+        try:
+            content, values = self._input(options)
+            data = onnxruntime.ModelCompiler(
+                options,
+                content,
+                graph_optimization_level=level,
+                get_initializer_location_func=self._location,
+            ).compile_to_bytes()
+        except Exception as error:  # onnxruntime's exceptions have no base
+            raise NotOptimizedError(f"onnxruntime refuses it: {' '.join(str(error).split())}") from error
+        del values
+        return self._finish(ModelProto.FromString(data))
+
+    def _input(self, options: onnxruntime.SessionOptions) -> tuple[bytes, object]:
+        """Return the model as onnxruntime can read it, and what must live until it has."""
+        import onnxruntime
+
+        model = ModelProto()
+        model.CopyFrom(self._source)
+        drop_initializer_inputs(model)
+        names, values = [], []
+        for tensor in model.graph.initializer:
+            if not is_detached(tensor):
+                continue
+            view = self._views[tensor.name]
+            del tensor.external_data[:]
+            extent = view.extent
+            if extent is not None and Path(extent.file).anchor == _PLACEHOLDER.anchor:
+                place = (_below_root(Path(extent.file)), extent.offset, extent.length)
+            elif view.dtype.isbuiltin == 1 and view.nbytes:
+                place = (_below_root(_PLACEHOLDER), 0, view.nbytes)
+                names.append(tensor.name)
+                values.append(onnxruntime.OrtValue.ortvalue_from_numpy(view.array()))
+            else:
+                tensor.ClearField("data_location")
+                tensor.raw_data = b"".join(view.chunks())
+                continue
+            for key, value in zip(("location", "offset", "length"), place, strict=True):
+                tensor.external_data.add(key=key, value=str(value))
+        if names:
+            options.add_external_initializers(names, values)
+        return model.SerializeToString(), values
+
+    def _location(
+        self,
+        name: str,
+        value: onnxruntime.OrtValue,
+        info: onnxruntime.OrtExternalInitializerInfo | None,
+    ) -> onnxruntime.OrtExternalInitializerInfo | None:
+        """Say where a weight of the result goes: nowhere if small, else to a place of ours.
+
+        The place's offset is 0 for a weight that is still the caller's; else it counts `_copied`.
+        """
+        import onnxruntime
+
+        if value.element_type() == TensorProto.STRING:
+            return None
+        size = value.tensor_size_in_bytes()
+        if size <= INLINE_LIMIT:
+            return None
+        place = 0
+        if not self._is_unchanged(name, value, size, info):
+            # The memory is onnxruntime's and is gone after this call.
+            self._copied.append(ctypes.string_at(value.data_ptr(), size))
+            place = len(self._copied)
+        return onnxruntime.OrtExternalInitializerInfo(DETACHED_LOCATION, place, size)
+
+    def _is_unchanged(
+        self,
+        name: str,
+        value: onnxruntime.OrtValue,
+        size: int,
+        info: onnxruntime.OrtExternalInitializerInfo | None,
+    ) -> bool:
+        view = self._views.get(name)
+        if view is None or view.nbytes != size or list(view.shape) != value.shape():
+            return False
+        if info is not None and view.extent is not None:
+            extent = view.extent
+            return info.file_offset == extent.offset and Path(info.filepath) == Path(
+                _below_root(Path(extent.file))
+            )
+        memory = memoryview((ctypes.c_char * size).from_address(value.data_ptr())).cast("B")
+        start = 0
+        for chunk in view.chunks():
+            if memory[start : start + len(chunk)] != chunk:
+                return False
+            start += len(chunk)
+        return True
+
+    def _finish(self, found: ModelProto) -> OptimizedModel:
+        blocked = any(node.domain == NCHWC for node in found.graph.node)
+        if not self._has_allowed_operators(found) or (blocked and not self._allowed.layouts):
+            raise NotOptimizedError("onnxruntime put in operators that are not allowed here")
+        weights = self._weights(found)
+        model = with_frame(found, self._source)
+        if blocked:
+            try:
+                check_way_back(model)
+            except NotPlainError as error:
+                raise NotOptimizedError(str(error)) from error
+            mark(model)
+        return OptimizedModel(model, weights)
+
+    def _has_allowed_operators(self, found: ModelProto) -> bool:
+        allowed = {"", "ai.onnx", NCHWC} | {o.domain for o in self._source.opset_import}
+        if self._allowed.contrib:
+            allowed.add(CONTRIB)
+        known = {(n.domain, n.op_type) for n in all_nodes(self._source.graph)}
+        # A model that imports com.microsoft for one operator is not to get others of it.
+        return all(
+            (n.domain in allowed and (n.domain != CONTRIB or self._allowed.contrib))
+            or (n.domain, n.op_type) in known
+            for n in all_nodes(found.graph)
+        )
+
+    def _weights(self, found: ModelProto) -> dict[str, TensorView]:
+        """Return the views behind the detached initializers."""
+        weights: dict[str, TensorView] = {}
+        for tensor in found.graph.initializer:
+            if not is_detached(tensor):
+                continue
+            place = next(int(e.value) for e in tensor.external_data if e.key == "offset")
+            del tensor.external_data[:]
+            tensor.external_data.add(key="location", value=DETACHED_LOCATION)
+            weights[tensor.name] = (
+                Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self._copied[place - 1])
+                if place
+                else self._views[tensor.name]
+            )
+        self._put_back_inside(found)
+        return weights
+
+    def _put_back_inside(self, found: ModelProto) -> None:
+        """Give the weights of bodies their bytes back: only a main graph's lie outside of the model."""
+        for path, graph in all_graphs(found.graph):
+            for tensor in graph.initializer:
+                if not path or not is_detached(tensor):
+                    continue
+                place = next(int(e.value) for e in tensor.external_data if e.key == "offset")
+                if not place:
+                    raise NotOptimizedError(f"a body has the weight {tensor.name!r} of the graph around it")
+                del tensor.external_data[:]
+                tensor.ClearField("data_location")
+                tensor.raw_data = self._copied[place - 1]
+
+
+def _below_root(path: Path) -> str:
+    return path.relative_to(path.anchor).as_posix()

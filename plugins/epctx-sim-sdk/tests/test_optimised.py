@@ -1,0 +1,159 @@
+"""The optimised form in the container: what it saves, what it costs, and where it stays away."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from epctx_sim_sdk.compiler import MOST_OPTIMIZED, SimCompiler, compile_partition
+from epctx_sim_sdk.device import Device
+from onnx import TensorProto, helper, numpy_helper
+
+from epctx_core.kernels import nchwc
+from epctx_core.kernels.nchwc import block_size, read_mark
+
+EP = "SimExecutionProvider"
+
+
+def drawn(name, *shape):
+    generator = np.random.default_rng([*map(ord, name)])
+    return numpy_helper.from_array(generator.standard_normal(shape, np.float32) / 4, name)
+
+
+def convolutions(prefix="", weights=("w", "u")):
+    """y = conv(relu(normal(conv(x)))), in all 4 nodes; names begin with the prefix."""
+    first, second = weights
+    names = [prefix + n for n in ("scale", "bias", "mean", "variance")]
+    nodes = [
+        helper.make_node("Conv", [f"{prefix}x", first], [f"{prefix}c"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", [f"{prefix}c", *names], [f"{prefix}n"]),
+        helper.make_node("Relu", [f"{prefix}n"], [f"{prefix}r"]),
+        helper.make_node("Conv", [f"{prefix}r", second], [f"{prefix}y"]),
+    ]
+    values = [numpy_helper.from_array(np.linspace(1, 2, 32, dtype=np.float32), n) for n in names]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(f"{prefix}x", TensorProto.FLOAT, [1, 3, 12, 12])],
+        [helper.make_tensor_value_info(f"{prefix}y", TensorProto.FLOAT, [1, 32, 12, 12])],
+        [drawn_as("w", first, 32, 3, 3, 3), drawn_as("u", second, 32, 32, 1, 1), *values],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def drawn_as(content, name, *shape):
+    tensor = drawn(content, *shape)
+    tensor.name = name
+    return tensor
+
+
+def image():
+    return np.random.default_rng(1).standard_normal((1, 3, 12, 12), np.float32)
+
+
+def optimised(scene, model):
+    return compile_partition(scene.partition(model), ep=EP, engine=scene.engine())
+
+
+def operators(content):
+    return [n.op_type for n in onnx.ModelProto.FromString(content).graph.node]
+
+
+def test_a_container_holds_the_optimised_form_and_no_weight_that_it_replaced(scene):
+    plain, better = scene.graph(convolutions()), optimised(scene, convolutions())
+
+    assert len(plain.weights) == 2
+    assert operators(plain.structure).count("BatchNormalization") == 1
+    assert "BatchNormalization" not in operators(better.structure)
+    assert len(better.weights) == 2
+    assert len(scene.write(better)) <= 1.01 * len(scene.write(plain)) + 4096
+
+
+def test_what_is_loaded_computes_what_the_plain_graph_does(scene):
+    device = Device(engine=scene.engine())
+    wanted = device.compile(scene.graph(convolutions())).run([image()])[0]
+    better = optimised(scene, convolutions())
+
+    container = scene.open(scene.write(better))
+    (entry,) = container.tables.graphs.values()
+
+    scene.same(device.compile(better).run([image()])[0], wanted, 1e-5)
+    scene.same(device.load(container, entry).run([image()])[0], wanted, 1e-5)
+
+
+def test_loading_optimises_nothing(scene, monkeypatch):
+    container = scene.open(scene.write(optimised(scene, convolutions())))
+    (entry,) = container.tables.graphs.values()
+    engine = scene.engine()
+    monkeypatch.setattr(engine, "optimize", None)
+
+    Device(engine=engine).load(container, entry).run([image()])
+
+
+def test_the_same_network_under_other_names_gives_the_same_bytes(scene):
+    names = [
+        optimised(scene, convolutions(*given))
+        for given in ((), ("layer.", ("kernel", "a")), ("z", ("b", "a")))
+    ]
+
+    assert len({graph.structure for graph in names}) == 1
+    assert len({tuple((n, w.digest) for n, w in graph.weights.items()) for graph in names}) == 1
+
+
+@pytest.mark.skipif(not block_size(), reason="onnxruntime arranges nothing for this CPU")
+def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene, monkeypatch):
+    device = Device(engine=scene.engine())
+    wanted = device.compile(scene.graph(convolutions())).run([image()])[0]
+    container = scene.open(scene.write(optimised(scene, convolutions())))
+    (entry,) = container.tables.graphs.values()
+    assert read_mark(onnx.ModelProto.FromString(container.structure(entry))) == nchwc.this_layout()
+    monkeypatch.setattr(nchwc, "this_layout", lambda: "onnxruntime 0.0 nchwc4")
+
+    scene.same(device.load(container, entry).run([image()])[0], wanted, 1e-5)
+
+
+def test_activations_are_planned_for_the_networks_own_operators(scene):
+    assert (
+        optimised(scene, convolutions()).activation_bytes == scene.graph(convolutions()).activation_bytes > 0
+    )
+
+
+def test_half_precision_stays_half(scene):
+    compiler = SimCompiler(EP, fp16=True, engine=scene.engine())
+
+    graph = compiler.compile(scene.partition(convolutions()))
+
+    assert graph.structure == scene.graph(convolutions(), fp16=True).structure
+
+
+class Counting:
+    """An engine that counts what it is asked to optimise, and optimises nothing."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def optimize(self, model, weights):
+        self.asked += 1
+
+
+def test_small_graphs_without_heavy_operators_are_not_worth_it(scene):
+    engine = Counting()
+    nodes = [helper.make_node(op, [i], [o]) for op, i, o in (("Relu", "x", "a"), ("Neg", "a", "y"))]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    SimCompiler(EP, engine=engine).compile(scene.partition(model))
+
+    assert engine.asked == 0
+
+
+def test_a_network_in_very_many_pieces_is_optimised_up_to_a_limit(scene):
+    engine = Counting()
+    compiler = SimCompiler(EP, engine=engine)
+    partition = scene.partition(scene.dense())
+
+    for _ in range(MOST_OPTIMIZED + 10):
+        compiler.compile(partition)
+
+    assert engine.asked == MOST_OPTIMIZED

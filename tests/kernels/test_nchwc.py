@@ -1,0 +1,141 @@
+"""Models whose weights are arranged for this machine's CPU, on this machine and elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graph.making import model, node, opened, value
+from kernels.pieces import hide_onnxruntime, prepared_by
+from kernels.test_optimiser import drawn
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.kernels import CpuEngine, EnginePolicy, nchwc
+from epctx_core.kernels.nchwc import DOMAIN, MARK, block_size, read_mark
+from epctx_core.kernels.reference_engine import ReferenceModel
+
+pytestmark = pytest.mark.skipif(
+    not block_size(), reason="onnxruntime arranges nothing for this CPU, so there is nothing to arrange back"
+)
+SHAPE = (1, 3, 20, 20)
+
+
+def network(opset=13, activation="Relu", channels=32, **attributes):
+    """A stem on three channels, a depthwise convolution, a residual sum, both kinds of pools."""
+    weights = [
+        drawn("stem", channels, 3, 3, 3),
+        drawn("stem_bias", channels),
+        drawn("depth", channels, 1, 3, 3),
+        drawn("point", channels, channels, 1, 1),
+        drawn("last", 20, channels, 1, 1),
+    ]
+    nodes = [
+        node("Conv", ["x", "stem", "stem_bias"], ["a"], strides=[1, 1], pads=[1, 1, 1, 1]),
+        node(activation, ["a"], ["b"], **attributes),
+        node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["c", "depth"], ["d"], group=channels, pads=[1, 1, 1, 1]),
+        node("Conv", ["d", "point"], ["e"]),
+        node("Add", ["e", "c"], ["f"]),
+        node("Relu", ["f"], ["g"]),
+        node("AveragePool", ["g"], ["h"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+        node("Conv", ["h", "last"], ["i"]),
+        node("GlobalAveragePool", ["i"], ["y"]),
+    ]
+    return model(
+        nodes, [value("x", shape=SHAPE)], [value("y", shape=[1, 20, 1, 1])], weights, opsets=[("", opset)],
+        ir_version=8,
+    )  # fmt: skip
+
+
+def arrays(weights):
+    return {name: weight.array() for name, weight in weights.items()}
+
+
+def image():
+    return np.random.default_rng(3).standard_normal(SHAPE, np.float32)
+
+
+def optimised(engine, made):
+    source = opened(made)
+    found = engine.optimize(source.proto, source.weights)
+    plain = engine.prepare(source.proto, arrays(source.weights)).run([image()])[0]
+    return found, plain
+
+
+def close(found, wanted):
+    return np.max(np.abs(found - wanted)) <= 1e-5 * np.max(np.abs(wanted))
+
+
+def elsewhere(monkeypatch):
+    monkeypatch.setattr(nchwc, "this_layout", lambda: "onnxruntime 1.31.1 nchwc1024")
+
+
+def test_convolutions_are_arranged_for_this_cpu_and_the_model_says_so(engine):
+    found, plain = optimised(engine, network())
+
+    assert DOMAIN in {n.domain for n in found.model.graph.node}
+    assert read_mark(found.model).endswith(f"nchwc{block_size()}")
+    assert close(engine.prepare(found.model, arrays(found.weights)).run([image()])[0], plain)
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+@pytest.mark.parametrize(
+    ("activation", "attributes"),
+    [
+        ("Relu", {}),
+        ("Sigmoid", {}),
+        ("Tanh", {}),
+        ("LeakyRelu", {"alpha": 0.2}),
+        ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
+    ],
+)
+def test_elsewhere_the_model_is_arranged_back_and_computes_the_same(
+    engine, monkeypatch, opset, activation, attributes
+):
+    found, plain = optimised(engine, network(opset, activation, **attributes))
+    elsewhere(monkeypatch)
+
+    fitted, weights = nchwc.fit(found.model, arrays(found.weights))
+    result = engine.prepare(found.model, arrays(found.weights)).run([image()])[0]
+
+    assert {n.domain for n in fitted.graph.node} == {""}
+    assert DOMAIN not in {o.domain for o in fitted.opset_import}
+    assert weights.keys() > found.weights.keys()
+    assert close(result, plain)
+
+
+def test_without_onnxruntime_the_model_is_arranged_back_for_the_reference(engine, monkeypatch):
+    found, plain = optimised(engine, network())
+    hide_onnxruntime(monkeypatch)
+
+    prepared = CpuEngine(EnginePolicy()).prepare(found.model, arrays(found.weights))
+
+    assert prepared_by(prepared) is ReferenceModel
+    assert close(prepared.run([image()])[0], plain)
+
+
+def test_a_model_whose_channels_do_not_fill_blocks_keeps_onnxs_operators(engine):
+    found, plain = optimised(engine, network(channels=20))
+
+    assert {n.domain for n in found.model.graph.node} == {""}
+    assert read_mark(found.model) is None
+    assert close(engine.prepare(found.model, arrays(found.weights)).run([image()])[0], plain)
+
+
+@pytest.mark.parametrize("layout", ["onnxruntime 1.31.1 nchwc0", "somebody", "onnxruntime 1 nchwc7"])
+def test_a_layout_that_cannot_be_is_refused(engine, layout):
+    found, _ = optimised(engine, network())
+    (entry,) = [entry for entry in found.model.metadata_props if entry.key == MARK]
+    entry.value = layout
+
+    with pytest.raises(InvalidGraph, match="was optimised for") as caught:
+        engine.prepare(found.model, arrays(found.weights))
+
+    assert "Compile the source model again" in caught.value.hint
+
+
+def test_a_weight_that_is_missing_is_refused(engine, monkeypatch):
+    found, _ = optimised(engine, network())
+    elsewhere(monkeypatch)
+
+    with pytest.raises(InvalidGraph, match="a weight is missing"):
+        engine.prepare(found.model, {})

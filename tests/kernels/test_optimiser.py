@@ -1,0 +1,246 @@
+"""Optimising a model: what changes, what stays, and that weights are left where they lie."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx
+import pytest
+from graph.making import model, node, opened, tensor, value
+from kernels.pieces import hide_onnxruntime
+from onnx import TensorProto, numpy_helper
+
+from epctx_core.context.paths import ModelFolder
+from epctx_core.graph.weights import is_detached
+from epctx_core.kernels import CpuEngine, EnginePolicy, optimiser
+from epctx_core.kernels.optimiser import CONTRIB, Allowed, NotOptimizedError, optimize
+from epctx_core.options import GraphOptimizationLevel
+
+BASIC, EXTENDED = GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+ONNX_ONLY = Allowed()
+WIDE = 64
+
+
+def drawn(name, *shape, seed=0):
+    generator = np.random.default_rng([seed, len(name), *map(ord, name)])
+    return numpy_helper.from_array(generator.standard_normal(shape, np.float32) / 4, name)
+
+
+def convolution_and_normalisation(ir_version=10):
+    """y = BatchNormalization(Conv(x)) @ dense: the first two become one."""
+    names = ["w", "scale", "bias", "mean", "variance", "dense"]
+    weights = [drawn("w", 32, 3, 3, 3), *(drawn(n, 32) for n in names[1:4])]
+    weights += [tensor("variance", np.full(32, 2.0)), drawn("dense", 14, WIDE)]
+    inputs = [value("x", shape=[1, 3, 16, 16])]
+    if ir_version < 4:
+        inputs += [value(t.name, shape=list(t.dims)) for t in weights]
+    made = model(
+        [
+            node("Conv", ["x", "w"], ["c"], name="first"),
+            node("BatchNormalization", ["c", "scale", "bias", "mean", "variance"], ["n"]),
+            node("MatMul", ["n", "dense"], ["y"]),
+        ],
+        inputs,
+        [value("y", shape=[1, 32, 14, WIDE])],
+        weights,
+        opsets=[("", 15)],
+        ir_version=ir_version,
+    )
+    made.doc_string, made.graph.doc_string = "about the model", "about the graph"
+    made.metadata_props.add(key="author", value="someone")
+    return made
+
+
+def gelu():
+    constants = [tensor("root", np.sqrt(2.0)), tensor("one", 1.0), tensor("half", 0.5)]
+    return model(
+        [
+            node("Div", ["x", "root"], ["d"]),
+            node("Erf", ["d"], ["e"]),
+            node("Add", ["e", "one"], ["a"]),
+            node("Mul", ["x", "a"], ["m"]),
+            node("Mul", ["m", "half"], ["y"]),
+        ],
+        [value("x", shape=[4, 8])],
+        [value("y", shape=[4, 8])],
+        constants,
+        opsets=[("", 13)],
+    )
+
+
+def results(found, x):
+    engine = CpuEngine(EnginePolicy())
+    return engine.prepare(found[0], {n: w.array() for n, w in found[1].items()}).run([x])
+
+
+def operators(found):
+    return [n.op_type for n in found.graph.node]
+
+
+class Untouchable:
+    """A weight in a file; reading it through the view is an error."""
+
+    def __init__(self, weight):
+        self.name, self.shape, self.nbytes = weight.name, weight.shape, weight.nbytes
+        self.elem_type, self.extent, self.dtype = weight.elem_type, weight.extent, weight.dtype
+
+    def array(self):
+        raise AssertionError(f"the weight {self.name} is read")
+
+    chunks = array
+
+
+@pytest.mark.parametrize("ir_version", [3, 10])
+def test_nodes_become_fewer_and_results_stay(ir_version):
+    source = opened(convolution_and_normalisation(ir_version))
+    x = np.random.default_rng(0).standard_normal((1, 3, 16, 16), np.float32)
+
+    found = optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+    assert operators(found.model) == ["Conv", "MatMul"]
+    del found.model.graph.input[1:]
+    found.model.ir_version = 10
+    plain = opened(convolution_and_normalisation())
+    before = results((plain.proto, plain.weights), x)[0]
+    assert np.max(np.abs(results(found, x)[0] - before)) <= 1e-5 * np.max(np.abs(before))
+
+
+@pytest.mark.parametrize("ir_version", [3, 10])
+def test_what_a_model_says_about_itself_stays(ir_version):
+    source = opened(convolution_and_normalisation(ir_version))
+
+    found = optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY).model
+
+    for field in ("ir_version", "producer_name", "doc_string"):
+        assert getattr(found, field) == getattr(source.proto, field)
+    assert found.metadata_props == source.proto.metadata_props
+    assert found.opset_import == source.proto.opset_import
+    assert found.graph.doc_string == "about the graph"
+    assert found.graph.input[0] == source.proto.graph.input[0]
+    assert found.graph.output == source.proto.graph.output
+    listed = {v.name for v in found.graph.input[1:]}
+    assert listed == ({t.name for t in found.graph.initializer} if ir_version < 4 else set())
+
+
+def test_the_model_given_is_not_changed():
+    source = opened(convolution_and_normalisation())
+    before = source.proto.SerializeToString(deterministic=True)
+
+    optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+    assert source.proto.SerializeToString(deterministic=True) == before
+
+
+def test_an_unchanged_weight_stays_the_view_that_was_given_and_a_changed_one_is_new():
+    source = opened(convolution_and_normalisation())
+
+    found = optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+    assert found.weights["dense"] is source.weights["dense"]
+    (folded,) = [w for n, w in found.weights.items() if n != "dense"]
+    assert folded.shape == (32, 3, 3, 3)
+    assert not np.array_equal(folded.array(), source.weights["w"].array())
+    assert {t.name for t in found.model.graph.initializer if is_detached(t)} == found.weights.keys()
+
+
+def test_an_unchanged_weight_in_a_file_is_not_read(tmp_path):
+    made = convolution_and_normalisation()
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights", size_threshold=0)
+    proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    folder = ModelFolder(tmp_path)
+    source = opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+    views = {name: Untouchable(weight) for name, weight in source.weights.items()}
+
+    found = optimize(source.proto, views, BASIC, ONNX_ONLY)
+
+    assert found.weights["dense"] is views["dense"]
+    assert operators(found.model) == ["Conv", "MatMul"]
+
+
+def test_onnxruntimes_own_operators_come_only_where_they_are_allowed():
+    source = opened(gelu())
+
+    without = optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY).model
+    with_them = optimize(source.proto, source.weights, EXTENDED, Allowed(contrib=True)).model
+
+    assert {n.domain for n in without.graph.node} == {""}
+    assert [(n.domain, n.op_type) for n in with_them.graph.node] == [(CONTRIB, "Gelu")]
+    assert [(o.domain, o.version) for o in with_them.opset_import] == [("", 13), (CONTRIB, 1)]
+
+
+def test_an_optimiser_that_is_not_known_here_costs_a_level_and_no_more(monkeypatch):
+    monkeypatch.setattr(optimiser, "_TO_CONTRIB", ("NoSuchFusion",))
+    source = opened(convolution_and_normalisation())
+    relu = source.proto.graph.node.add(op_type="Relu", input=["n"], output=["r"])
+    source.proto.graph.node[2].input[0] = "r"
+    nodes = [source.proto.graph.node[i] for i in (0, 1, 3, 2)]
+    assert nodes[2] == relu
+    ordered = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del source.proto.graph.node[:]
+    source.proto.graph.node.extend(ordered)
+
+    found = optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY).model
+
+    assert operators(found) == ["Conv", "Relu", "MatMul"]
+
+
+def test_the_result_is_the_same_each_time():
+    source = opened(convolution_and_normalisation())
+
+    first, again = (optimize(source.proto, source.weights, EXTENDED, ONNX_ONLY) for _ in range(2))
+
+    assert first.model.SerializeToString(deterministic=True) == again.model.SerializeToString(
+        deterministic=True
+    )
+    assert {n: w.digest for n, w in first.weights.items()} == {n: w.digest for n, w in again.weights.items()}
+
+
+def test_weights_inside_control_flow_stay_inside():
+    inner = onnx.helper.make_graph(
+        [node("Add", ["x", "large"], ["t"])], "inner", [], [value("t", shape=[400])], [drawn("large", 400)]
+    )
+    other = onnx.helper.make_graph([node("Neg", ["x"], ["e"])], "other", [], [value("e", shape=[400])])
+    made = model(
+        [node("If", ["c"], ["y"], then_branch=inner, else_branch=other)],
+        [value("c", TensorProto.BOOL, []), value("x", shape=[400])],
+        [value("y", shape=[400])],
+        opsets=[("", 17)],
+        ir_version=8,
+    )
+    source = opened(made)
+
+    found = optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+    x = np.ones(400, np.float32)
+    prepared = CpuEngine(EnginePolicy()).prepare(found.model, {})
+    assert np.array_equal(
+        prepared.run([np.array(True), x])[0], x + numpy_helper.to_array(inner.initializer[0])
+    )
+
+
+def test_a_model_that_would_need_too_much_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(optimiser, "REWRITE_LIMIT", 1000)
+    source = opened(convolution_and_normalisation())
+
+    with pytest.raises(NotOptimizedError, match="bytes of weights would be rewritten"):
+        optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+
+def test_a_model_that_onnxruntime_refuses_is_refused_with_its_words():
+    source = opened(
+        model([node("Nothing", ["x"], ["y"], domain="nobody")], ["x"], ["y"], opsets=[("nobody", 1)])
+    )
+
+    with pytest.raises(NotOptimizedError, match=r"onnxruntime refuses it: .*nobody"):
+        optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+
+def test_without_onnxruntime_an_engine_optimises_nothing(monkeypatch, caplog):
+    hide_onnxruntime(monkeypatch)
+    source = opened(gelu())
+
+    with caplog.at_level(logging.INFO, logger="epctx.kernels"):
+        assert CpuEngine(EnginePolicy()).optimize(source.proto, source.weights) is None
+
+    assert "onnxruntime is not installed" in caplog.text
