@@ -2,35 +2,33 @@
 
 Claims are merged into convex, maximal partitions; a set that an EP names is never split. What cannot
 be a partition is left to the next EP, with the reason.
+
+The bodies of control flow are graphs of their own. A node whose bodies hold an EP's work is nobody's to
+claim: the session runs it. One without stays an ordinary node, which an EP or an engine takes whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from epctx_core.compile.claims import Claims, RefusalRecord
+from epctx_core.compile.limits import UNLIMITED, PartitionLimits, keep_within, whole_units
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
 from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.kernels import RegistryLookup
-from epctx_core.plugin import ComputeCapability, KernelDef, Refusal
-from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
-    from epctx_core.errors import PluginError
+    from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.plugin import KernelDef, KernelRegistry
     from epctx_core.registry.instances import ProviderInstances
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefusalRecord:
-    """Nodes that an EP did not take, and why."""
-
-    ep: str
-    reason: str
-    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +36,79 @@ class KernelNode:
     """A node that an EP runs by one of its kernels."""
 
     ep: str
+    graph: GraphIndex
     node: int
     kernel: KernelDef
+
+
+class GraphAssignment:
+    """Who takes what in one graph.
+
+    Attributes:
+        graph: its index.
+        partitioner: knows what was taken.
+        taken: for each node whether it is somebody's already.
+        bodies: control-flow node to its bodies by attribute.
+        executed: the control-flow nodes whose bodies hold an EP's work: the session runs them itself.
+        partitions, kernel_nodes: what EPs took of this graph, bodies not included.
+    """
+
+    def __init__(self, graph: GraphIndex, reserved: Mapping[BodyPath, Sequence[int]]) -> None:
+        self.graph = graph
+        self.partitioner = Partitioner(graph.predecessors)
+        self.taken = [False] * len(graph.nodes)
+        self.bodies = {
+            node: {name: GraphAssignment(body, reserved) for name, body in bodies.items()}
+            for node, bodies in graph.bodies.items()
+        }
+        self.executed: set[int] = set()
+        self.partitions: list[GraphPartition] = []
+        self.kernel_nodes: list[KernelNode] = []
+        self.take([[node] for node in reserved.get(graph.path, ())])
+        self.hold_control_flow()
+
+    def take(self, groups: Sequence[Sequence[int]]) -> None:
+        """Make groups of nodes somebody's."""
+        self.partitioner.take(groups)
+        for group in groups:
+            for node in group:
+                self.taken[node] = True
+
+    def release(self, partitions: Sequence[GraphPartition]) -> None:
+        """Give partitions up again."""
+        gone = {id(partition) for partition in partitions}
+        self.partitions = [p for p in self.partitions if id(p) not in gone]
+        self.release_nodes([p.node_indices for p in partitions])
+
+    def release_nodes(self, groups: Sequence[Sequence[int]]) -> None:
+        """Make groups that were taken free again."""
+        self.partitioner.release(groups)
+        for node in chain.from_iterable(groups):
+            self.taken[node] = False
+
+    def hold_control_flow(self) -> None:
+        """Take the control-flow nodes whose bodies hold an EP's work: nobody can have them whole."""
+        for node, bodies in self.bodies.items():
+            if not self.taken[node] and any(any(body.taken) for body in bodies.values()):
+                self.executed.add(node)
+                self.take([[node]])
+
+    def left_over(self) -> list[int]:
+        """Return the nodes that nobody took."""
+        return [i for i, taken in enumerate(self.taken) if not taken]
+
+    def open_bodies(self) -> Iterator[GraphAssignment]:
+        """Yield the bodies of nodes that nobody took whole."""
+        for node, bodies in self.bodies.items():
+            if not self.taken[node] or node in self.executed:
+                yield from bodies.values()
+
+    def executed_graphs(self) -> Iterator[GraphAssignment]:
+        """Yield this graph, then the bodies that the session runs itself, at any depth."""
+        yield self
+        for node, bodies in self.bodies.items():
+            for body in bodies.values() if node in self.executed else ():
+                yield from body.executed_graphs()
 
 
 @dataclass(kw_only=True)
@@ -47,21 +116,19 @@ class Assignment:
     """The outcome.
 
     Attributes:
-        partitions: in the order of their first nodes.
-        kernel_nodes: single nodes run by EPs' kernels.
+        main: the main graph's, which holds those of the bodies.
+        partitions: of all graphs, in the order of their first nodes; a body's stand where its node stands.
         refusals: in the order in which they were given.
-        partitioner: knows what was taken.
     """
 
-    partitioner: Partitioner
+    main: GraphAssignment
     partitions: list[GraphPartition] = field(default_factory=list)
-    kernel_nodes: list[KernelNode] = field(default_factory=list)
     refusals: list[RefusalRecord] = field(default_factory=list)
-    taken: list[bool]
 
-    def left_over(self) -> list[int]:
-        """Return the nodes that no EP took."""
-        return [i for i, taken in enumerate(self.taken) if not taken]
+    @cached_property
+    def graphs(self) -> list[GraphAssignment]:
+        """The main graph and all bodies that the session runs itself."""
+        return list(self.main.executed_graphs())
 
     def of(self, ep: str) -> list[GraphPartition]:
         """Return one EP's partitions."""
@@ -73,138 +140,115 @@ def assign(
     instances: ProviderInstances,
     eps: Sequence[str],
     *,
-    reserved: Sequence[int] = (),
+    reserved: Mapping[BodyPath, Sequence[int]] = MappingProxyType({}),
     prefix: str = "",
+    limits: PartitionLimits = UNLIMITED,
 ) -> Assignment:
     """Ask EPs for their claims and make partitions of them.
+
+    Each EP is asked once for each graph, for bodies before the graph that holds them.
 
     Args:
         graph: the main graph.
         instances: the live EPs.
         eps: the EP types to ask, in order of priority.
-        reserved: nodes that are nobody's to claim (existing EPContext nodes).
+        reserved: nodes that are nobody's to claim (existing EPContext nodes), by their graph's path.
         prefix: put before every partition's name.
+        limits: what the host allows each EP.
 
     Raises:
         PluginError: an EP's answer breaks the contract.
     """
-    assignment = Assignment(partitioner=Partitioner(graph.predecessors), taken=[False] * len(graph.nodes))
-    _take(assignment, [[node] for node in reserved])
+    assignment = Assignment(main=GraphAssignment(graph, reserved))
     for ep in eps:
-        _ask(graph, instances, ep, assignment)
-    assignment.partitions.sort(key=lambda p: p.node_indices[0])
+        registry = (
+            instances.call(ep, "get_kernel_registry")
+            if instances.implements(ep, "get_kernel_registry")
+            else None
+        )
+        turn = _Round(instances, ep, registry, assignment.refusals)
+        turn.ask(assignment.main)
+        keep_within(assignment.main, ep, limits, turn.refuse)
+    for part in assignment.graphs:
+        assignment.partitions += part.partitions
+    assignment.partitions.sort(key=_place)
     for number, partition in enumerate(assignment.partitions):
         partition.prefix, partition.number = prefix, number
     return assignment
 
 
-def _take(assignment: Assignment, groups: Sequence[Sequence[int]]) -> None:
-    assignment.partitioner.take(groups)
-    for group in groups:
-        for node in group:
-            assignment.taken[node] = True
+def _place(partition: GraphPartition) -> tuple[object, ...]:
+    return (*chain.from_iterable(partition.graph.path), partition.node_indices[0])
 
 
-def _ask(graph: GraphIndex, instances: ProviderInstances, ep: str, assignment: Assignment) -> None:
-    view = GraphSlice(graph, assignment.partitioner, assignment.taken)
-    registry = (
-        instances.call(ep, "get_kernel_registry") if instances.implements(ep, "get_kernel_registry") else None
-    )
-    lookup = RegistryLookup(registry, graph.types)
-    answer = instances.call(ep, "get_capability", graph=view, kernels=lookup)
-    claims = _Claims(graph, instances, ep, assignment.taken)
-    for item in answer:
-        claims.add(item)
-    for keep in (False, True):
-        partitions = _partitions(graph, assignment, claims, view, keep=keep)
-        _take(assignment, [partition.node_indices for partition in partitions])
-        assignment.partitions.extend(partitions)
-    for index in claims.single:
-        kernel = lookup.lookup(view.node(index))
-        if kernel is None:
-            raise claims.broken(
-                f"claims {claims.describe(index)} with fuse=False, but none of its kernels matches it"
-            )
-        assignment.kernel_nodes.append(KernelNode(ep=ep, node=index, kernel=kernel))
-    _take(assignment, [[index] for index in claims.single])
-    assignment.refusals.extend(claims.refusals)
-
-
-class _Claims:
-    """One EP's answer, checked."""
+class _Round:
+    """One EP's turn."""
 
     def __init__(
-        self, graph: GraphIndex, instances: ProviderInstances, ep: str, taken: Sequence[bool]
+        self,
+        instances: ProviderInstances,
+        ep: str,
+        registry: KernelRegistry | None,
+        refusals: list[RefusalRecord],
     ) -> None:
-        self.ep = ep
-        self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
-        self.single: list[int] = []
-        self.refusals: list[RefusalRecord] = []
-        self._graph = graph
-        self._record = instances.record(ep)
-        self._claimed = list(taken)
+        self._instances = instances
+        self._ep = ep
+        self._registry = registry
+        self._refusals = refusals
 
-    def add(self, item: Any) -> None:
-        """Check one item of the answer and file it."""
-        if isinstance(item, Refusal):
-            self.refuse(item.reason, self._indices(item.nodes))
-        elif isinstance(item, ComputeCapability):
-            nodes = self._claim(item.nodes)
-            if item.fuse:
-                self.fused[item.keep_initializers].append(nodes)
-            else:
-                self.single.extend(nodes)
-        else:
-            raise self.broken(f"gave a {type(item).__name__} instead of a ComputeCapability or a Refusal")
-
-    def refuse(self, reason: str, nodes: Iterable[int]) -> None:
+    def refuse(self, reason: str, graph: GraphIndex, nodes: Sequence[int]) -> None:
         """Record nodes that are left to the next EP."""
-        self.refusals.append(RefusalRecord(ep=self.ep, reason=reason, nodes=tuple(nodes)))
+        self._refusals.append(RefusalRecord(ep=self._ep, reason=reason, graph=graph, nodes=tuple(nodes)))
 
-    def describe(self, index: int) -> str:
-        """Return how messages call a node."""
-        node = self._graph.nodes[index]
-        return f"node {node.name!r} ({node.op_type})"
+    def ask(self, part: GraphAssignment) -> None:
+        """Ask for a graph's bodies, then for the graph."""
+        for body in part.open_bodies():
+            self.ask(body)
+        part.hold_control_flow()
+        if part.graph.nodes:
+            self._ask_graph(part)
 
-    def broken(self, what: str) -> PluginError:
-        """Return the error for an answer that breaks the contract."""
-        return contract_broken(self._record, "get_capability", what)
-
-    def _claim(self, nodes: Any) -> list[int]:
-        indices = self._indices(nodes)
-        if not indices:
-            raise self.broken("claims a set of no nodes")
-        for index in indices:
-            if self._claimed[index]:
-                raise self.broken(f"claims {self.describe(index)} twice or takes it from another EP")
-            self._claimed[index] = True
-        return sorted(indices)
-
-    def _indices(self, nodes: Any) -> list[int]:
-        try:
-            indices = [n if isinstance(n, int) else n.index for n in nodes]
-        except (TypeError, AttributeError):
-            raise self.broken("names something else than nodes of the graph") from None
-        for index in indices:
-            if not isinstance(index, int) or not 0 <= index < len(self._claimed):
-                raise self.broken(f"names node {index!r}, which the graph does not have")
-        return indices
+    def _ask_graph(self, part: GraphAssignment) -> None:
+        view = GraphSlice(part.graph, part.partitioner, part.taken)
+        lookup = RegistryLookup(self._registry, part.graph.types)
+        answer = self._instances.call(self._ep, "get_capability", graph=view, kernels=lookup)
+        claims = Claims(part.graph, self._instances, self._ep, part.taken)
+        for item in answer:
+            claims.add(item)
+        claims.leave_out(view.left_out)
+        for keep in (False, True):
+            partitions = _partitions(part, claims, view, keep=keep)
+            part.take([partition.node_indices for partition in partitions])
+            part.partitions.extend(partitions)
+        for index in claims.single:
+            kernel = lookup.lookup(view.node(index))
+            if kernel is None:
+                raise claims.broken(
+                    f"claims {claims.describe(index)} with fuse=False, but none of its kernels matches it"
+                )
+            part.kernel_nodes.append(KernelNode(ep=self._ep, graph=part.graph, node=index, kernel=kernel))
+        part.take([[index] for index in claims.single])
+        self._refusals.extend(claims.refusals)
 
 
 def _partitions(
-    graph: GraphIndex, assignment: Assignment, claims: _Claims, view: GraphSlice, *, keep: bool
+    part: GraphAssignment, claims: Claims, view: GraphSlice, *, keep: bool
 ) -> list[GraphPartition]:
     """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
 
     Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.
     """
-    units = claims.fused[keep]
-    # What the view grouped needs no second look.
-    groups = units if sorted(units) == list(view.grouped) else None
+    units: Sequence[Sequence[int]] = claims.fused[keep]
+    groups: Sequence[Sequence[int]] | None = None
+    if sorted(claims.fused[keep]) == list(view.grouped):
+        # What the view grouped needs no second look, and may be taken apart again.
+        groups, units = units, view.units
+    else:
+        units = whole_units(part.graph, units, part.taken, claims.refuse)
     while True:
         if groups is None:
-            groups = _grouped(assignment, claims, units)
-        partitions = [GraphPartition(graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
+            groups = _grouped(part.partitioner, claims, units)
+        partitions = [GraphPartition(part.graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
         bad = _untransportable(partitions)
         if not bad:
             return partitions
@@ -212,12 +256,13 @@ def _partitions(
             for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
                 claims.refuse(reason, unit)
         units = [unit for unit in units if not any(node in bad for node in unit)]
+        units = whole_units(part.graph, units, part.taken, claims.refuse)
         groups = None
 
 
-def _grouped(assignment: Assignment, claims: _Claims, units: list[list[int]]) -> list[list[int]]:
+def _grouped(partitioner: Partitioner, claims: Claims, units: Sequence[Sequence[int]]) -> list[list[int]]:
     try:
-        return assignment.partitioner.group(units)
+        return partitioner.group(units)
     except CyclicGroupsError as error:
         nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
         raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.destination import Destination, compiler_destination
 from epctx_core.compile.emit import check_can_export
-from epctx_core.compile.pipeline import Progress, assign_nodes, compile_partitions, write_context_model
-from epctx_core.compile.providers import ProviderChoice, ProviderSession, choose_providers
+from epctx_core.compile.optimise import check_level, optimise_model
+from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
+from epctx_core.compile.providers import (
+    Progress,
+    ProviderChoice,
+    ProviderSession,
+    choose_providers,
+    kept_functions,
+    reported_progress,
+)
 from epctx_core.compile.report import CompileReport, Stopwatch, make_report
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
 from epctx_core.errors import Fail, InvalidArgument
@@ -38,7 +46,9 @@ class ModelCompiler:
             is refused.
         external_initializers_size_threshold: bytes; has a meaning only with the former.
         flags: `OrtCompileApiFlags`.
-        graph_optimization_level: only ORT_DISABLE_ALL is supported yet.
+        graph_optimization_level: how far the whole model is optimised before EPs see it: BASIC uses
+            ONNX's operators only; EXTENDED also onnxruntime's own, which few EPs take. Both need
+            onnxruntime. That of `sess_options` has no meaning here.
         progress: called with (stage, done, total).
         registry: where EPs are looked up.
 
@@ -75,12 +85,8 @@ class ModelCompiler:
                 if external_initializers_size_threshold == DEFAULT_THRESHOLD
                 else external_initializers_size_threshold
             ),
-            graph_optimization_level=(
-                None
-                if graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL
-                else graph_optimization_level
-            ),
         )
+        self._level = check_level(graph_optimization_level)
         self._session = sess_options
         self._model = input_model_path_or_bytes
         config = sess_options.config()
@@ -88,7 +94,7 @@ class ModelCompiler:
             config.embed if embed_compiled_data_into_model is None else embed_compiled_data_into_model
         )
         self._flags = OrtCompileApiFlags(flags)
-        self._progress = progress or _no_progress
+        self._progress = reported_progress(progress)
         self._registry = registry
 
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> CompileReport:
@@ -112,35 +118,36 @@ class ModelCompiler:
         path = Path(self._model) if isinstance(self._model, (str, os.PathLike)) else None
         replace = not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
         choices = choose_providers(self._session.providers, self._session, self._registry)
-        model = self._open(watch)
+        model = self._open(watch, choices)
         output = self._session.config().context_file_path if output_model_path is None else output_model_path
-        destination = compiler_destination(path, output, replace=replace)
+        destination = compiler_destination(path, output, replace=replace, reads=model.source.weights_files)
         destination.check(self._binaries(destination, choices))
         with closing(ProviderSession()) as providers:
-            assignment = self._compile(model, providers, choices, watch)
+            self._start(model, providers, choices)
+            with watch.stage("optimise"):
+                model = optimise_model(model, providers, self._level)
+            assignment = self._compile(model, providers, watch)
             self._progress("write", 0, 1)
             outputs = write_context_model(
                 model, assignment, providers, destination, embedded=self._embedded, watch=watch
             )
             self._progress("write", 1, 1)
-        return make_report(
-            model.graph, assignment, output=destination.path, outputs=outputs, timings=watch.seconds
-        )
+        return make_report(assignment, output=destination.path, outputs=outputs, timings=watch.seconds)
 
-    def _open(self, watch: Stopwatch) -> OpenModel:
+    def _open(self, watch: Stopwatch, choices: list[ProviderChoice]) -> OpenModel:
         self._progress("read", 0, 1)
         with watch.stage("read"):
-            model = open_model(self._model, self._session.config())
+            model = open_model(
+                self._model, self._session.config(), lambda: kept_functions(c.cls for c in choices)
+            )
         self._progress("read", 1, 1)
         refuse_compiled(model)
         return model
 
-    def _binaries(self, destination: Destination, choices: list[ProviderChoice]) -> list[str]:
-        return [] if self._embedded else [destination.binary_name(c.binary_suffix) for c in choices]
+    def _binaries(self, destination: Destination, choices: list[ProviderChoice]) -> dict[str, str]:
+        return {} if self._embedded else {c.name: destination.binary_name(c.binary_suffix) for c in choices}
 
-    def _compile(
-        self, model: OpenModel, providers: ProviderSession, choices: list[ProviderChoice], watch: Stopwatch
-    ) -> Assignment:
+    def _start(self, model: OpenModel, providers: ProviderSession, choices: list[ProviderChoice]) -> None:
         providers.start(
             choices,
             purpose=Purpose.EXPORT,
@@ -151,6 +158,8 @@ class ModelCompiler:
             progress=self._progress,
         )
         check_can_export(providers)
+
+    def _compile(self, model: OpenModel, providers: ProviderSession, watch: Stopwatch) -> Assignment:
         self._progress("partition", 0, 1)
         assignment = assign_nodes(model, providers, list(providers.choices), self._session, watch)
         self._progress("partition", 1, 1)
@@ -176,7 +185,3 @@ def _refuse_unsupported(**given: object) -> None:
                 f"ModelCompiler: {name} is not supported by this version of epctx ({value!r} was given).",
                 hint="Leave it out: left-over weights are stored in the context model.",
             )
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Show nothing: the host did not ask for progress."""

@@ -21,7 +21,7 @@ from epctx_core.context.node import (
 )
 from epctx_core.context.payload import PayloadSet, PayloadWriter
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.splice import splice
+from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken
@@ -29,7 +29,7 @@ from epctx_core.registry.guard import blame, contract_broken
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assign import Assignment, GraphAssignment
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
     from epctx_core.errors import PluginError
@@ -43,10 +43,12 @@ class ContextModel:
     Attributes:
         proto: the model.
         payloads: one entry a payload; the files among them were written to their sinks.
+        embedded: what stands for each embedded payload in `proto`, and its bytes.
     """
 
     proto: ModelProto
     payloads: tuple[PayloadEntry, ...]
+    embedded: Mapping[bytes, memoryview]
 
 
 def check_can_export(providers: ProviderSession) -> None:
@@ -82,8 +84,9 @@ def make_context_model(
     Raises:
         PluginError: an EP describes its nodes wrongly.
     """
-    nodes: dict[int, NodeProto] = {}
+    nodes: dict[GraphPartition, NodeProto] = {}
     entries: list[PayloadEntry] = []
+    contents: dict[bytes, memoryview] = {}
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
         if not partitions:
@@ -95,26 +98,43 @@ def make_context_model(
             open_sink=open_memory if embedded else open_file,
             embedded=embedded,
         )
-        described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads)
+        described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
         ordered = _Descriptions(choice, partitions, payloads).check(described)
         nodes.update(_context_nodes(ep, ordered, payloads.writers, entries))
-    proto = splice(model.source.proto, model.graph, assignment.partitioner.execution_order(), nodes)
+        for written in payloads.writers.values():
+            contents.update(written.embedded_bytes())
+    main = assignment.main
+    proto = splice(
+        model.source.proto, model.graph, main.partitioner.execution_order(), _replacements(main, nodes)
+    )
     if nodes:
         _add_metadata(proto, model, assignment, providers, entries)
-    return ContextModel(proto=proto, payloads=tuple(entries))
+    return ContextModel(proto=proto, payloads=tuple(entries), embedded=contents)
+
+
+def _replacements(part: GraphAssignment, nodes: Mapping[GraphPartition, NodeProto]) -> dict[int, NodeProto]:
+    """Return first node of a group to what takes its place in one graph: EPContext nodes, rebuilt control flow."""
+    replacements = {partition.node_indices[0]: nodes[partition] for partition in part.partitions}
+    for node in part.executed:
+        bodies = {
+            name: splice_body(body.graph, body.partitioner.execution_order(), _replacements(body, nodes))
+            for name, body in part.bodies[node].items()
+        }
+        replacements[node] = with_bodies(part.graph.nodes[node], bodies)
+    return replacements
 
 
 def _context_nodes(
     ep: str,
     described: Sequence[EPContextNode],
-    writers: Sequence[PayloadWriter],
+    writers: Mapping[int, PayloadWriter],
     entries: list[PayloadEntry],
-) -> dict[int, NodeProto]:
-    """Return first node of a partition to its EPContext node; payload entries are added to `entries`."""
-    finished = {id(writer): (writer.finish(), writer.contents()) for writer in writers}
+) -> dict[GraphPartition, NodeProto]:
+    """Return a partition's EPContext node; payload entries are added to `entries`."""
+    finished = {key: (writer.finish(), writer.contents()) for key, writer in writers.items()}
     carried: set[int] = set()
-    nodes: dict[int, NodeProto] = {}
-    embedded = bool(writers) and writers[0].embedded
+    nodes: dict[GraphPartition, NodeProto] = {}
+    embedded = any(writer.embedded for writer in writers.values())
     maker = ContextNodeMaker(ep, embed_mode=embedded)
     standard_doc = f"EPContext node for {ep}"
     for description in described:
@@ -131,11 +151,11 @@ def _context_nodes(
                 main, cache = False, None
         doc = description.doc_string or standard_doc
         if not main and cache is None:
-            nodes[partition.node_indices[0]] = maker.reference(
+            nodes[partition] = maker.reference(
                 partition.name, partition.input_names, partition.output_names, description.attributes, doc
             )
             continue
-        nodes[partition.node_indices[0]] = make_context_node(
+        nodes[partition] = make_context_node(
             name=partition.name,
             source=ep,
             inputs=partition.input_names,
@@ -178,8 +198,8 @@ class _Descriptions:
         ordered = [by_partition[id(p)] for p in self._partitions]
         # A load finds payloads through their primaries alone.
         found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
-        for writer in self._payloads.writers:
-            if id(writer) not in found:
+        for key, writer in self._payloads.writers.items():
+            if key not in found:
                 raise self._broken(
                     f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
                 )
@@ -193,8 +213,7 @@ class _Descriptions:
             self._check_attributes(node)
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")
-        known = {id(writer) for writer in self._payloads.writers}
-        if node.payload is not None and id(node.payload) not in known:
+        if node.payload is not None and id(node.payload) not in self._payloads.writers:
             raise self._broken("gave a payload that did not come from this call's writer")
 
     def _check_attributes(self, node: EPContextNode) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from epctx_core.compile.assign import Assignment, assign
 from epctx_core.compile.emit import ContextModel, make_context_model
+from epctx_core.compile.limits import PartitionLimits
 from epctx_core.compile.report import OutputFile, Stopwatch
+from epctx_core.context.embedding import embed
 from epctx_core.errors import Fail
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.plugin import CompiledPartition, Purpose
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
     from epctx_core.compile.destination import Destination
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.source import OpenModel
+    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionOptions
 
 PROTOBUF_LIMIT = (2 << 30) - 1
 """Bytes above which a protobuf cannot be written."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @collection_paused()
@@ -41,13 +43,19 @@ def assign_nodes(
 ) -> Assignment:
     """Ask the EPs for their claims; see `assign`. Existing EPContext nodes are nobody's to claim."""
     session.cancellation.raise_if_requested()
+    reserved: dict[BodyPath, list[int]] = {}
+    for record in model.context_nodes:
+        reserved.setdefault(record.path, []).append(record.index)
+    config = session.config()
+    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
     with watch.stage("partition"):
         return assign(
             model.graph,
             providers.instances,
             eps,
-            reserved=[record.index for record in model.context_nodes],
-            prefix=session.config().node_name_prefix,
+            reserved=reserved,
+            prefix=config.node_name_prefix,
+            limits=limits,
         )
 
 
@@ -58,15 +66,15 @@ def compile_partitions(
     *,
     purpose: Purpose,
     watch: Stopwatch,
-) -> dict[int, CompiledPartition]:
-    """Have each EP compile its partitions; return a partition's first node to what it became.
+) -> dict[GraphPartition, CompiledPartition]:
+    """Have each EP compile its partitions; return what each became.
 
     Raises:
         EPFail: an EP raised.
         PluginError: an EP gave back something else than one `CompiledPartition` for each partition.
         ModelLoadCanceled: the host asked to stop.
     """
-    compiled: dict[int, CompiledPartition] = {}
+    compiled: dict[GraphPartition, CompiledPartition] = {}
     with watch.stage("compile"):
         for ep in providers.choices:
             partitions = assignment.of(ep)
@@ -74,8 +82,9 @@ def compile_partitions(
                 continue
             session.cancellation.raise_if_requested()
             result = providers.instances.call(ep, "compile", partitions=partitions)
+            providers.keep(result)
             check_compiled(ep, "compile", result, [repr(p) for p in partitions], providers, purpose)
-            compiled.update((p.node_indices[0], c) for p, c in zip(partitions, result, strict=True))
+            compiled.update(zip(partitions, result, strict=True))
     session.cancellation.raise_if_requested()
     return compiled
 
@@ -138,21 +147,24 @@ def write_context_model(
             embedded=embedded,
         )
         data = serialize(context, embedded=embedded)
+        digest = hashlib.sha256()
         with publication.create(destination.path.name) as file:
-            write_all(file, data)
+            for piece in data:
+                digest.update(piece)
+                write_all(file, piece)
         publication.commit(binaries=binaries, models=[destination.path.name], replace=destination.replace)
     files = [OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded]
-    digest = hashlib.sha256(data).hexdigest()
-    return [*files, OutputFile(path=destination.path.name, bytes=len(data), digest=digest)]
+    size = sum(map(len, data))
+    return [*files, OutputFile(path=destination.path.name, bytes=size, digest=digest.hexdigest())]
 
 
-def serialize(context: ContextModel, *, embedded: bool) -> bytes:
-    """Return the bytes of a context model; the same model gives the same bytes.
+def serialize(context: ContextModel, *, embedded: bool) -> list[memoryview]:
+    """Return the bytes of a context model in pieces; the same model gives the same bytes.
 
     Raises:
         Fail: it is larger than a protobuf can be.
     """
-    size = context.proto.ByteSize()
+    size = context.proto.ByteSize() + sum(map(len, context.embedded.values()))
     if size > PROTOBUF_LIMIT:
         raise Fail(
             f"the context model would have {size:,} bytes; a protobuf holds at most {PROTOBUF_LIMIT:,}.",
@@ -160,12 +172,11 @@ def serialize(context: ContextModel, *, embedded: bool) -> bytes:
             if embedded
             else "Its left-over weights alone are too large; have an EP take more of the model.",
         )
-    data: bytes = context.proto.SerializeToString(deterministic=True)
-    return data
+    return embed(context.proto.SerializeToString(deterministic=True), context.embedded)
 
 
-def write_all(file: BinaryIO, data: bytes) -> None:
+def write_all(file: BinaryIO, data: memoryview) -> None:
     """Write all bytes to an unbuffered file."""
-    left = memoryview(data)
+    left = data
     while left:
         left = left[file.write(left) :]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.workspace import PrivateWorkspace
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider
-from epctx_core.plugin import ExecutionProvider, ModelIdentity, ProviderContext, Purpose
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
+from epctx_core.options import SESSION_OPTIONS
+from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.guard import describe
 from epctx_core.registry.instances import ProviderInstances
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 CPU_EP = "CPUExecutionProvider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 _log = logging.getLogger("epctx.providers")
+
+Progress = Callable[[str, int, int], None]
+"""`progress(stage, done, total)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,7 @@ def choose_providers(
         InvalidArgument: no such EP, one asked for twice, or a wrong option.
         PluginError: a plugin is broken.
     """
+    _refuse_unknown_eps(session, registry)
     choices: list[ProviderChoice] = []
     for name, given in requested:
         if name.lower() in _CPU_NAMES:
@@ -89,6 +94,60 @@ def choose_provider(
     )
 
 
+def kept_functions(classes: Iterable[type[ExecutionProvider]]) -> frozenset[tuple[str, str]]:
+    """Return the functions that any of the EPs wants as calls."""
+    return frozenset(function for cls in classes for function in cls.keeps_functions)
+
+
+def requested_classes(
+    requested: Iterable[tuple[str, Mapping[str, object]]], registry: Registry
+) -> list[type[ExecutionProvider]]:
+    """Return the classes of the EPs that a host asked for; the CPU EP is left out.
+
+    Raises:
+        InvalidArgument, PluginError: as `choose_providers`.
+    """
+    names = [name for name, _ in requested if name.lower() not in _CPU_NAMES]
+    return [registry.load(registry.resolve(name)) for name in names]
+
+
+def _refuse_unknown_eps(session: SessionOptions, registry: Registry) -> None:
+    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
+    given = [k for k in session.config_entries if k.startswith("ep.") and k not in SESSION_OPTIONS]
+    if not given:
+        return
+    starts = [f"ep.{record.name.lower()}." for record in registry.records()]
+    for key in given:
+        if not key.startswith(tuple(starts)):
+            known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
+            raise InvalidArgument(
+                f"the session option {key!r} is none, nor an option of an installed EP.{suggestion(key, known)}",
+                hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
+            )
+
+
+def reported_progress(progress: Progress | None) -> Progress:
+    """Return a host's progress callback as the core and EPs call it; what it raises is a Fail of the host's.
+
+    None gives one that shows nothing.
+    """
+    if progress is None:
+        return _no_progress
+
+    def report(stage: str, done: int, total: int) -> None:
+        try:
+            progress(stage, done, total)
+        except EpctxError:
+            raise
+        except Exception as error:
+            raise Fail(
+                f"the progress callback raised at stage {stage!r}: {describe(error)}.",
+                hint="Mend the callback, or give none.",
+            ) from error
+
+    return report
+
+
 class ProviderSession:
     """The EP instances of one session with what they were given; closed once, at the session's end."""
 
@@ -96,6 +155,7 @@ class ProviderSession:
         self.instances = ProviderInstances()
         self.choices: dict[str, ProviderChoice] = {}
         self._workspaces: list[PrivateWorkspace] = []
+        self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
         self._closed = False
 
@@ -108,7 +168,7 @@ class ProviderSession:
         session: SessionOptions,
         engine: CpuEngine,
         registry: Registry,
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Make the instances.
 
@@ -128,7 +188,7 @@ class ProviderSession:
                 model=model,
                 logger=logging.getLogger(f"epctx.ep.{choice.name}"),
                 cancel=session.cancellation,
-                progress=progress or _no_progress,
+                progress=reported_progress(progress),
                 scratch=_scratch_folder,
                 engine=engine,
                 workspace=workspace,
@@ -140,12 +200,20 @@ class ProviderSession:
         """Return a private folder that is removed with the session."""
         return self._stack.enter_context(_scratch_folder())
 
+    def keep(self, results: Iterable[object]) -> None:
+        """Take over what a hook gave: each `CompiledPartition` is closed once, before its EP is shut down."""
+        self._runnables.extend(r for r in results if isinstance(r, CompiledPartition))
+
     def close(self) -> None:
-        """Shut all EPs down and release what they shared; further calls do nothing."""
+        """Close runnables, shut all EPs down, release what they shared; further calls do nothing."""
         if self._closed:
             return
         self._closed = True
         try:
+            for runnable in {id(r): r for r in self._runnables}.values():
+                if runnable.close is not None:
+                    close_quietly(runnable.close, "a compiled partition")
+            self._runnables.clear()
             self.instances.shutdown()
         finally:
             for workspace in self._workspaces:

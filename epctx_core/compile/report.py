@@ -110,7 +110,6 @@ class Stopwatch:
 
 
 def make_report(
-    graph: GraphIndex,
     assignment: Assignment,
     *,
     output: Path | None,
@@ -121,7 +120,9 @@ def make_report(
     counts: dict[str, int] = {}
     for partition in assignment.partitions:
         counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
-    counts["CPUExecutionProvider"] = len(assignment.left_over()) + len(assignment.kernel_nodes)
+    counts["CPUExecutionProvider"] = sum(
+        len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
+    )
     return CompileReport(
         output=output,
         outputs=tuple(outputs),
@@ -129,8 +130,8 @@ def make_report(
             PartitionReport(
                 name=p.name,
                 ep=p.ep,
-                node_names=tuple(_node_name(graph, i) for i in p.node_indices),
-                operators=tuple(graph.nodes[i].op_type for i in p.node_indices),
+                node_names=tuple(_node_name(p.graph, i) for i in p.node_indices),
+                operators=tuple(p.graph.nodes[i].op_type for i in p.node_indices),
                 inputs=p.input_names,
                 outputs=p.output_names,
             )
@@ -138,7 +139,7 @@ def make_report(
         ),
         assignments=counts,
         refusals=tuple(
-            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(_node_name(graph, i) for i in r.nodes))
+            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(_node_name(r.graph, i) for i in r.nodes))
             for r in assignment.refusals
         ),
         timings=dict(timings),

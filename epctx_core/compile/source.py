@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,9 @@ from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import TypeTable, infer_types
+from epctx_core.graph.inlining import FunctionId, inline_functions
 from epctx_core.graph.model_io import SourceModel, detach_model, parse_model, read_model
+from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.plugin import ModelIdentity
 
 if TYPE_CHECKING:
@@ -51,16 +54,38 @@ class OpenModel:
 
 
 @collection_paused()
-def open_model(model: str | os.PathLike[str] | bytes, config: SessionConfig) -> OpenModel:
-    """Read a model, check it, find the types of its values and index it.
+def open_model(
+    model: str | os.PathLike[str] | bytes,
+    config: SessionConfig,
+    kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
+) -> OpenModel:
+    """Read a model, check it, put its functions in place, find the types of its values and index it.
+
+    Args:
+        model: a path or bytes.
+        config: where weights lie, for a model whose folder is not known.
+        kept_functions: says which functions EPs want as calls; asked only if the model has functions.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
     """
     data, path = read_model(model)
     proto = parse_model(data, path)
-    source = detach_model(proto, data, path, _WeightsFolder(path, config.external_initializers_folder).open)
-    types = infer_types(source.proto)
+    folder = _WeightsFolder(path, config.external_initializers_folder)
+    source = detach_model(proto, data, path, folder.open)
+    source.weights_files = tuple(folder.opened)
+    if source.proto.functions:
+        inline_functions(source, kept_functions())
+    return index_model(source)
+
+
+def index_model(source: SourceModel) -> OpenModel:
+    """Find the types of a checked model's values and index it.
+
+    Raises:
+        InvalidGraph: types that contradict each other, or a name that is not UTF-8.
+    """
+    types = infer_types(source.proto, resolve_types)
     graph = GraphIndex(
         source.proto.graph,
         types=types,
@@ -76,6 +101,7 @@ class _WeightsFolder:
     """Where a model's external weights are looked for."""
 
     def __init__(self, model: Path | None, option: str | None) -> None:
+        self.opened: dict[str, None] = {}
         self._folder: ModelFolder | None = None
         if option is not None:
             if not Path(option).is_dir():
@@ -92,7 +118,9 @@ class _WeightsFolder:
                 "and bytes have no folder.",
                 hint=f"Set the session option {_FOLDER_OPTION!r}.",
             )
-        return self._folder.open(location, what="the weights file", node=tensor)
+        file = self._folder.open(location, what="the weights file", node=tensor)
+        self.opened[file.path] = None
+        return file
 
 
 def refuse_compiled(model: OpenModel) -> None:

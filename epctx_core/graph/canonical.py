@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from onnx import AttributeProto, TensorProto
 
+from epctx_core.graph.bodies import bodies
 from epctx_core.graph.functions import used_functions
-from epctx_core.graph.index import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,10 +146,10 @@ def _special_initializers(graph: GraphIndex, nodes: Sequence[int]) -> dict[str, 
     read = {name for i in nodes for name in graph.inputs[i] if name in special} if special else set()
     if not read:
         return {}
-    proto = graph.graph
     return {
-        **{t.name: _tensor_bytes(t) for t in proto.initializer if t.name in read},
-        **{t.values.name: _sparse_bytes(t) for t in proto.sparse_initializer if t.values.name in read},
+        name: _tensor_bytes(t) if isinstance(t, TensorProto) else _sparse_bytes(t)
+        for name, t in graph.special_tensors.items()
+        if name in read
     }
 
 

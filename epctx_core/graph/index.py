@@ -1,26 +1,38 @@
-"""The index over a graph: who makes, who reads each value. Built once, in one pass, read-only."""
+"""The index over a graph: who makes, who reads each value. Built once, in one pass, read-only.
+
+The bodies of control flow have an index each, so that a model is a tree of indices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import onnx
-from onnx import AttributeProto, GraphProto, NodeProto
-
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import free_names, is_executable, may_hold_bodies, named_bodies, outer_names
+from epctx_core.graph.quantization import QuantizedGroups
+from epctx_core.graph.weights import body_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import FunctionProto
+    from onnx import FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
+    from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.weights import Weight
 
-_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+@dataclass(frozen=True)
+class Holder:
+    """Where a body hangs: the node that holds it, and in which of its attributes."""
+
+    graph: GraphIndex
+    node: int
+    attribute: str
 
 
 class GraphIndex:
@@ -33,12 +45,18 @@ class GraphIndex:
             outer-scope names that a node's bodies read.
         explicit_inputs: the inputs without those.
         producer: value name to node index.
-        constants: names of initializers that nobody can override.
+        constants: names of initializers that nobody can override; those of enclosing scopes, too, that
+            the graph reads.
+        weights: the constants' data, for a main graph also that of overridable initializers.
+        captured: what the graph reads of enclosing scopes, in order of first use; empty for a main graph.
+        bodies: index of a control-flow node to its bodies by attribute, for the nodes that a session
+            can execute (see `bodies.EXECUTABLE`).
+        holder: what holds this graph; None for a main graph.
         functions: those that the model defines for itself.
         digests: of small pieces, by their plain form (see `epctx_core.graph.canonical`).
 
     Raises:
-        InvalidGraph: a name that is not UTF-8.
+        InvalidGraph: a name that is not UTF-8, or an initializer in a body whose bytes do not fit.
     """
 
     def __init__(
@@ -50,42 +68,108 @@ class GraphIndex:
         opset_imports: Mapping[str, int],
         ir_version: int,
         functions: Sequence[FunctionProto] = (),
+        holder: Holder | None = None,
     ) -> None:
         self.graph = graph
         self.types = types
-        self.weights = weights
         self.opset_imports = opset_imports
         self.ir_version = ir_version
         self.functions = functions
         self.digests: dict[tuple[object, ...], str] = {}
+        self.holder = holder
         self.nodes: list[NodeProto] = list(graph.node)
         self.explicit_inputs: list[Sequence[str]] = [tuple(n.input) for n in self.nodes]
         self.outputs: list[Sequence[str]] = [tuple(n.output) for n in self.nodes]
-        self.inputs = self._with_outer_names()
         self.producer: dict[str, int] = {
             name: i for i, outputs in enumerate(self.outputs) for name in outputs if name
         }
         input_names = {value.name for value in graph.input}
         initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
         _check_text(self.producer, initializers, input_names, (node.name for node in self.nodes))
+        self.captured: tuple[str, ...] = ()
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
         self.constants = initializers - input_names if ir_version >= 4 else initializers  # noqa: PLR2004
+        self.weights = weights
+        if holder is not None:
+            self._look_outside(holder.graph, initializers)
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
+        self.bodies: dict[int, dict[str, GraphIndex]] = {}
+        self.inputs = self._with_outer_names()
+
+    def _look_outside(self, outer: GraphIndex, initializers: set[str]) -> None:
+        """Find what a body reads of its scope. Nobody overrides a body's initializers: it has no caller."""
+        self.captured = tuple(dict.fromkeys(free_names(self.graph)))
+        constants = [name for name in self.captured if name in outer.constants]
+        self.constants = initializers.union(constants)
+        shared = {name: outer.weights[name] for name in constants if name in outer.weights}
+        self.weights = {**shared, **body_weights(self.graph)}
 
     def _with_outer_names(self) -> list[Sequence[str]]:
         inputs = list(self.explicit_inputs)
         for i, node in enumerate(self.nodes):
-            if node.domain or node.op_type in _operators_with_bodies():
-                outer = outer_names(node)
+            if may_hold_bodies(node):
+                if is_executable(node, self.opset_imports):
+                    self.bodies[i] = {name: self._body(i, name, body) for name, body in named_bodies(node)}
+                    outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.bodies[i].values()))))
+                else:
+                    outer = outer_names(node)
                 if outer:
                     inputs[i] = (*inputs[i], *outer)
         return inputs
+
+    def _body(self, node: int, attribute: str, body: GraphProto) -> GraphIndex:
+        return GraphIndex(
+            body,
+            types=self.types.body(node, attribute),
+            weights={},
+            opset_imports=self.opset_imports,
+            ir_version=self.ir_version,
+            functions=self.functions,
+            holder=Holder(self, node, attribute),
+        )
+
+    @cached_property
+    def path(self) -> BodyPath:
+        """The way from the main graph here; empty for a main graph."""
+        holder = self.holder
+        return () if holder is None else (*holder.graph.path, (holder.node, holder.attribute))
+
+    def at(self, path: BodyPath) -> GraphIndex | None:
+        """Return the index of a body inside, or None if it is in a node that a session does not execute."""
+        graph: GraphIndex | None = self
+        for node, attribute in path:
+            graph = graph.bodies.get(node, {}).get(attribute) if graph is not None else None
+        return graph
+
+    def tree(self) -> Iterator[GraphIndex]:
+        """Yield all indexed bodies and then this graph: each body before the graph that holds it."""
+        for bodies in self.bodies.values():
+            for body in bodies.values():
+                yield from body.tree()
+        yield self
 
     @cached_property
     def special_constants(self) -> frozenset[str]:
         """Constants that are no weights: string and sparse initializers."""
         return frozenset(self.constants - self.weights.keys())
+
+    @cached_property
+    def special_tensors(self) -> Mapping[str, TensorProto | SparseTensorProto]:
+        """The special constants by name, those of enclosing scopes included, in the graphs' order."""
+        special, outer = self.special_constants, self.holder.graph.special_tensors if self.holder else {}
+        if not special:
+            return {}
+        return {
+            **{name: tensor for name, tensor in outer.items() if name in special},
+            **{t.name: t for t in self.graph.initializer if t.name in special},
+            **{t.values.name: t for t in self.graph.sparse_initializer if t.values.name in special},
+        }
+
+    @cached_property
+    def quantized(self) -> QuantizedGroups:
+        """The groups of operators with what quantizes around them."""
+        return QuantizedGroups(self)
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
@@ -115,48 +199,3 @@ def _check_text(*names: Iterable[str]) -> None:
             f"the model has the name {wrong!r}, which is not UTF-8.",
             hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
         ) from None
-
-
-_BODIES: set[str] = set()
-
-
-def _operators_with_bodies() -> set[str]:
-    """Operators of the default domain with graph attributes; others need not be looked into."""
-    if not _BODIES:
-        for schema in onnx.defs.get_all_schemas_with_history():
-            if not schema.domain and any(
-                a.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
-                for a in schema.attributes.values()
-            ):
-                _BODIES.add(schema.name)
-    return _BODIES
-
-
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the graphs that a node holds as attributes."""
-    for attribute in node.attribute:
-        if attribute.type in _GRAPH_KINDS:
-            if attribute.type == AttributeProto.GRAPH:
-                yield attribute.g
-            yield from attribute.graphs
-
-
-def outer_names(node: NodeProto) -> tuple[str, ...]:
-    """Return the names of the enclosing scope that a node's bodies read, in order of first use."""
-    found: dict[str, None] = {}
-    for body in bodies(node):
-        found.update(dict.fromkeys(_free_names(body)))
-    return tuple(found)
-
-
-def _free_names(graph: GraphProto) -> Iterator[str]:
-    defined = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    defined.update(t.values.name for t in graph.sparse_initializer)
-    for node in graph.node:
-        for name in (*node.input, *outer_names(node)):
-            if name and name not in defined:
-                yield name
-        defined.update(node.output)
-    for value in graph.output:
-        if value.name and value.name not in defined:
-            yield value.name

@@ -63,6 +63,11 @@ class Partitioner:
         """Fix groups: later calls see each as one unit."""
         self._taken.extend(list(group) for group in groups)
 
+    def release(self, groups: Iterable[Sequence[int]]) -> None:
+        """Take groups back: their nodes are free again."""
+        firsts = {group[0] for group in groups}
+        self._taken = [group for group in self._taken if group[0] not in firsts]
+
     def group(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
         """Merge units into the fewest convex groups.
 

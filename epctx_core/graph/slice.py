@@ -27,16 +27,27 @@ class GraphSlice:
 
     Attributes:
         grouped: what `convex_groups` answered last: an EP that claims just that needs no second check.
+        units: what it made the groups of; the core may take groups apart into these.
+        left_out: nodes that it left out, with the reason.
     """
 
     grouped: Sequence[Sequence[int]] = ()
+    units: Sequence[Sequence[int]] = ()
+    left_out: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, graph: GraphIndex, partitioner: Partitioner, taken: Sequence[bool]) -> None:
         self._graph = graph
         self._partitioner = partitioner
+        self._taken = taken
         self._own = {i: Node(graph, i) for i, owned in enumerate(taken) if not owned}
         self.nodes = tuple(self._own.values())
         self.name = graph.graph.name
+
+    @property
+    def parent_node(self) -> Node | None:
+        """The node that holds this graph as a body; None for the main graph."""
+        holder = self._graph.holder
+        return None if holder is None else Node(holder.graph, holder.node)
 
     def node(self, index: int) -> Node:
         """Return a node by its place in the graph."""
@@ -100,5 +111,8 @@ class GraphSlice:
                     node=node.name,
                     hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
                 )
-        self.grouped = self._partitioner.group([[index] for index in by_index])
+        quantized = self._graph.quantized
+        self.left_out = quantized.incomplete(by_index, self._taken)
+        self.units = quantized.units(index for index in by_index if index not in self.left_out)
+        self.grouped = self._partitioner.group(self.units)
         return [[by_index[index] for index in group] for group in self.grouped]

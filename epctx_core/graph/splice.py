@@ -1,4 +1,7 @@
-"""Splicing: a model in which groups of nodes are replaced by one node each. One sweep over the graph."""
+"""Splicing: a model in which groups of nodes are replaced by one node each. One sweep over each graph.
+
+A control-flow node in whose bodies something is replaced is itself replaced, by one with the new bodies.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from epctx_core.graph.bodies import outer_names
 from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
@@ -36,7 +40,43 @@ def splice(
     for field, value in source.ListFields():
         if field.name != "graph":
             _copy_field(model, field.name, value)
-    target = model.graph
+    _splice_graph(model.graph, graph, order, replacements)
+    return model
+
+
+def splice_body(
+    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, NodeProto]
+) -> GraphProto:
+    """Return a copy of a body in which groups of nodes are replaced; see `splice`."""
+    target = GraphProto()
+    _splice_graph(target, graph, order, replacements)
+    return target
+
+
+def with_bodies(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
+    """Return a copy of a node with other graphs in its attributes."""
+    copy = NodeProto()
+    for field, value in node.ListFields():
+        if field.name != "attribute":
+            _copy_field(copy, field.name, value)
+    for attribute in node.attribute:
+        if attribute.name in bodies:
+            # Field by field: the old body can be large.
+            rebuilt = copy.attribute.add(g=bodies[attribute.name])
+            for field, value in attribute.ListFields():
+                if field.name != "g":
+                    setattr(rebuilt, field.name, value)
+        else:
+            copy.attribute.append(attribute)
+    return copy
+
+
+def _splice_graph(
+    target: GraphProto,
+    graph: GraphIndex,
+    order: Sequence[Sequence[int]],
+    replacements: Mapping[int, NodeProto],
+) -> None:
     for field, value in graph.graph.ListFields():
         if field.name not in _REBUILT:
             _copy_field(target, field.name, value)
@@ -48,13 +88,12 @@ def splice(
     )
     target.sparse_initializer.extend(t for t in graph.graph.sparse_initializer if t.values.name not in taken)
     _splice_value_info(target, graph, replacements)
-    return model
 
 
 _REBUILT = frozenset({"node", "input", "initializer", "sparse_initializer", "value_info"})
 
 
-def _copy_field(target: ModelProto | GraphProto, name: str, value: object) -> None:
+def _copy_field(target: ModelProto | GraphProto | NodeProto, name: str, value: object) -> None:
     if isinstance(value, (str, bytes, int, float)):
         setattr(target, name, value)
     else:
@@ -83,6 +122,8 @@ def _taken_constants(
             left.update(graph.inputs[group[0]])
         else:
             left.update(replacement.input)
+            if group[0] in graph.bodies:
+                left.update(outer_names(replacement))
             for i in group:
                 taken.update(graph.inputs[i])
     return (taken & graph.constants) - left
@@ -113,9 +154,14 @@ def _splice_value_info(target: GraphProto, graph: GraphIndex, replacements: Mapp
         target.value_info.extend(
             v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
         )
-    typed = {v.name for values in (target.value_info, target.output) for v in values}
+    typed = {v.name: v for values in (target.value_info, target.output) for v in values}
     for node in replacements.values():
         for name in node.output:
-            proto = graph.types.proto(name)
-            if name not in typed and proto is not None:
+            proto = graph.types.proto(name) if name else None
+            if proto is None:
+                continue
+            if name not in typed:
                 target.value_info.add(name=name, type=proto)
+            elif typed[name].type.WhichOneof("value") is None:
+                # Outputs need no declared type, as long as inference finds it.
+                typed[name].type.CopyFrom(proto)

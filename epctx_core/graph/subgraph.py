@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from epctx_core.graph.canonical import partition_digest, plain_form
 from epctx_core.graph.functions import used_functions
@@ -114,10 +114,11 @@ class Subgraph:
     def _add_special_initializers(self, graph: onnx.GraphProto) -> None:
         """Add string and sparse initializers, which are no weights: they stay whole in the protobuf."""
         special = {name for name in self.weight_names if name not in self.graph.weights}
-        if special:
-            source = self.graph.graph
-            graph.initializer.extend(t for t in source.initializer if t.name in special)
-            graph.sparse_initializer.extend(t for t in source.sparse_initializer if t.values.name in special)
+        for name, tensor in self.graph.special_tensors.items() if special else ():
+            if name in special:
+                (graph.initializer if isinstance(tensor, TensorProto) else graph.sparse_initializer).append(
+                    tensor
+                )
 
 
 def _boundary(

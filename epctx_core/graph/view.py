@@ -32,6 +32,10 @@ class Node:
     def __repr__(self) -> str:
         return f"<node {self.index} {self.op_type} {self.name!r}>"
 
+    def is_in(self, graph: GraphIndex) -> bool:
+        """Whether the node is one of a graph's own, not of its bodies."""
+        return self._graph is graph
+
     @property
     def name(self) -> str:
         """The node's name, possibly empty."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +14,41 @@ import onnx
 
 from epctx_core.compile.destination import session_destination
 from epctx_core.compile.emit import check_can_export
+from epctx_core.compile.optimise import optimise_model
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
-from epctx_core.compile.providers import CPU_EP, ProviderSession, close_quietly
+from epctx_core.compile.providers import (
+    CPU_EP,
+    ProviderSession,
+    kept_functions,
+    requested_classes,
+)
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
+from epctx_core.context.manifest import read_manifest
 from epctx_core.context.reader import ReplacedBinaryError
 from epctx_core.errors import Fail, ModelRequiresCompilation, NotImplementedByProvider
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
-from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import Purpose
 from epctx_core.registry.guard import blame
 from epctx_core.runtime.loading import load_context_nodes
-from epctx_core.runtime.plan import Plan
+from epctx_core.runtime.plan import Plan, StepSpec
 from epctx_core.runtime.routing import Routing, check_compatibility
-from epctx_core.runtime.steps import PreparedStep, cpu_step, kernel_step, partition_step
+from epctx_core.runtime.steps import (
+    BodyPlan,
+    control_flow_step,
+    cpu_step,
+    kernel_step,
+    partition_step,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assign import Assignment, GraphAssignment
     from epctx_core.compile.destination import Destination
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.options import RunOptions, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
 
@@ -53,7 +69,6 @@ class SessionState:
     model: OpenModel
     providers: ProviderSession
     plan: Plan
-    runnables: Sequence[CompiledPartition]
     defaults: Mapping[str, np.ndarray]
     on_start: Sequence[str]
     on_end: Sequence[str]
@@ -63,27 +78,18 @@ class SessionState:
         if not self.on_start and not self.on_end:
             return self.plan.run(feeds, options)
         tag = options.tag if options is not None else ""
-        for ep in self.on_start:
-            self.providers.instances.call(ep, "on_run_start", tag=tag)
-        try:
-            return self.plan.run(feeds, options)
-        finally:
+        call = self.providers.instances.call
+        with contextlib.ExitStack() as ends:
+            # Every EP hears of the end, whatever the others or the run raise.
             for ep in self.on_end:
-                self.providers.instances.call(ep, "on_run_end", tag=tag)
+                ends.callback(call, ep, "on_run_end", tag=tag)
+            for ep in self.on_start:
+                call(ep, "on_run_start", tag=tag)
+            return self.plan.run(feeds, options)
 
     def close(self) -> None:
-        """Close runnables, then the EPs; further calls do nothing."""
-        runnables, self.runnables = self.runnables, ()
-        try:
-            _close_all(runnables)
-        finally:
-            self.providers.close()
-
-
-def _close_all(runnables: Iterable[CompiledPartition]) -> None:
-    for runnable in runnables:
-        if runnable.close is not None:
-            close_quietly(runnable.close, "a compiled partition")
+        """Release everything; further calls do nothing."""
+        self.providers.close()
 
 
 def build_session(
@@ -98,7 +104,11 @@ def build_session(
     gives the old model or the new one.
     """
     for attempt in range(LOAD_ATTEMPTS):
-        model = open_model(path_or_bytes, session.config())
+        model = open_model(
+            path_or_bytes,
+            session.config(),
+            lambda: kept_functions(requested_classes(requested or (), registry)),
+        )
         try:
             return _Builder(model, session, requested, registry).build()
         except ReplacedBinaryError:
@@ -130,12 +140,16 @@ class _Builder:
         self._session = session
         self._registry = registry
         self._config: SessionConfig = session.config()
-        self._routing = Routing(model.context_nodes, requested, session, registry)
+        manifest = read_manifest(model.source.proto)
+        self._routing = Routing(model.context_nodes, requested, session, registry, manifest)
         self._providers = ProviderSession()
-        self._steps: dict[int, PreparedStep] = {}
+        self._steps: dict[GraphIndex, dict[int, StepSpec]] = {}
+        self._level = GraphOptimizationLevel(session.graph_optimization_level)
         self._engine = CpuEngine(
             EnginePolicy(
-                intra_op_num_threads=session.intra_op_num_threads, prefer_latency=self._config.prefer_latency
+                intra_op_num_threads=session.intra_op_num_threads,
+                prefer_latency=self._config.prefer_latency,
+                optimizes=self._level == GraphOptimizationLevel.ORT_ENABLE_ALL,
             )
         )
         self._watch = Stopwatch()
@@ -145,7 +159,6 @@ class _Builder:
         try:
             return self._build()
         except BaseException:
-            _close_all(self._runnables())
             self._providers.close()
             raise
 
@@ -164,21 +177,24 @@ class _Builder:
             engine=self._engine,
             registry=self._registry,
         )
+        if not nodes:
+            self._model = optimise_model(self._model, self._providers, self._level)
         destination = self._destination()
         # An EP whose nodes are in the model decided what it takes when the model was compiled.
         free = [ep for ep in self._providers.choices if ep not in self._routing.nodes]
         assignment = assign_nodes(self._model, self._providers, free, self._session, self._watch)
-        groups = assignment.partitioner.group([[node] for node in assignment.left_over()])
+        groups = [
+            (part, part.partitioner.group([[node] for node in part.left_over()]))
+            for part in assignment.graphs
+        ]
         self._check_allowed(assignment, groups)
-        self._engine.policy.pieces = len(assignment.partitions) + len(nodes) + len(groups)
-        self._steps |= load_context_nodes(self._model, self._routing.nodes, self._providers, self._session)
-        self._steps |= self._compile(assignment)
-        graph = self._model.graph
-        for kernel in assignment.kernel_nodes:
-            with blame(self._providers.instances.record(kernel.ep), "KernelDef.create"):
-                self._steps[kernel.node] = kernel_step(graph, kernel)
-        for group in groups:
-            self._steps[group[0]] = cpu_step(graph, group, self._engine)
+        self._engine.policy.pieces = (
+            len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
+        )
+        self._steps = load_context_nodes(self._model, self._routing.nodes, self._providers, self._session)
+        self._compile(assignment)
+        for part, cpu in groups:
+            self._prepare(part, cpu)
         # Written last: a session that cannot be made leaves no files.
         if destination is not None and assignment.partitions:
             write_context_model(
@@ -189,26 +205,28 @@ class _Builder:
                 embedded=self._config.embed,
                 watch=self._watch,
             )
-        assignment.partitioner.take(groups)
-        return self._finish([self._steps[group[0]] for group in assignment.partitioner.execution_order()])
-
-    def _runnables(self) -> tuple[CompiledPartition, ...]:
-        return tuple(step.runnable for step in self._steps.values() if step.runnable is not None)
+        for part, cpu in groups:
+            part.partitioner.take(cpu)
+        return self._finish(assignment)
 
     def _destination(self) -> Destination | None:
         """Return where the context model goes, checked before anything is compiled; None for nowhere."""
         if not self._config.context_enable:
             return None
         refuse_compiled(self._model)
-        destination = session_destination(self._model.source.path, self._config.context_file_path)
+        destination = session_destination(
+            self._model.source.path, self._config.context_file_path, reads=self._model.source.weights_files
+        )
         choices = self._routing.choices
         check_can_export(self._providers)
         destination.check(
-            [] if self._config.embed else [destination.binary_name(c.binary_suffix) for c in choices]
+            {} if self._config.embed else {c.name: destination.binary_name(c.binary_suffix) for c in choices}
         )
         return destination
 
-    def _check_allowed(self, assignment: Assignment, cpu_groups: Sequence[Sequence[int]]) -> None:
+    def _check_allowed(
+        self, assignment: Assignment, groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]]
+    ) -> None:
         """Raise if the host forbids compiling, or the CPU EP."""
         if self._config.disable_model_compile and assignment.partitions:
             first = assignment.partitions[0]
@@ -218,55 +236,74 @@ class _Builder:
                 ep=first.ep,
                 hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
             )
-        if self._config.disable_cpu_ep_fallback and cpu_groups:
-            node = self._model.graph.nodes[cpu_groups[0][0]]
+        # Control flow around an EP's work is the host's own doing and no fallback.
+        left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
+        if self._config.disable_cpu_ep_fallback and left:
+            node = left[0]
             raise Fail(
-                f"node {node.name!r} ({node.op_type}) and {sum(map(len, cpu_groups)) - 1} more are left to the "
+                f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left to the "
                 "CPU EP, and session.disable_cpu_ep_fallback is set.",
                 node=node.name,
                 ep=CPU_EP,
                 hint="Add an EP that takes them, or leave the option at 0.",
             )
 
-    def _compile(self, assignment: Assignment) -> dict[int, PreparedStep]:
+    def _compile(self, assignment: Assignment) -> None:
         compiled = compile_partitions(
             assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
         )
-        return {
-            p.node_indices[0]: partition_step(p, compiled[p.node_indices[0]]) for p in assignment.partitions
-        }
+        for partition, runnable in compiled.items():
+            steps = self._steps.setdefault(partition.graph, {})
+            steps[partition.node_indices[0]] = partition_step(partition, runnable)
+
+    def _prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
+        """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP."""
+        steps = self._steps.setdefault(part.graph, {})
+        for kernel in part.kernel_nodes:
+            with blame(self._providers.instances.record(kernel.ep), "KernelDef.create"):
+                steps[kernel.node] = kernel_step(part.graph, kernel)
+        for group in cpu_groups:
+            steps[group[0]] = cpu_step(part.graph, group, self._engine)
+
+    def _plan(self, part: GraphAssignment) -> BodyPlan:
+        """Return the plan of a graph; those of the bodies in it are made first."""
+        graph, steps = part.graph, self._steps[part.graph]
+        for node in part.executed:
+            plans = {name: self._plan(body) for name, body in part.bodies[node].items()}
+            steps[node] = control_flow_step(graph, node, plans)
+        specs = [steps[group[0]] for group in part.partitioner.execution_order()]
+        wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
+        captured = [name for name in graph.captured if name in wanted and name not in graph.constants]
+        plan = Plan(
+            specs,
+            inputs=(*graph.input_names, *captured),
+            outputs=graph.output_names,
+            constants={name: _constant(graph, name) for name in sorted(wanted & graph.constants)},
+        )
+        return BodyPlan(plan, captured)
 
     @collection_paused()
-    def _finish(self, made: Sequence[PreparedStep]) -> SessionState:
+    def _finish(self, assignment: Assignment) -> SessionState:
         graph = self._model.graph
-        steps = [m.spec for m in made]
-        wanted = {name for step in steps for name in step.inputs} | set(graph.output_names)
         instances = self._providers.instances
-        plan = Plan(
-            steps,
-            inputs=graph.input_names,
-            outputs=graph.output_names,
-            constants={name: self._constant(name) for name in sorted(wanted & graph.constants)},
-        )
+        plan = self._plan(assignment.main).plan
         return SessionState(
             model=self._model,
             providers=self._providers,
             plan=plan,
-            runnables=self._runnables(),
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
             on_start=[ep for ep in instances.names if instances.implements(ep, "on_run_start")],
             on_end=[ep for ep in instances.names if instances.implements(ep, "on_run_end")],
         )
 
-    def _constant(self, name: str) -> np.ndarray:
-        graph = self._model.graph
-        if name in graph.weights:
-            return graph.weights[name].array()
-        tensor = next((t for t in graph.graph.initializer if t.name == name), None)
-        if tensor is None:
-            raise NotImplementedByProvider(
-                f"the sparse initializer {name!r} crosses from the model into an EP or an output, "
-                "which is not supported.",
-                hint="Make it dense.",
-            )
+
+def _constant(graph: GraphIndex, name: str) -> np.ndarray:
+    if name in graph.weights:
+        return graph.weights[name].array()
+    tensor = graph.special_tensors[name]
+    if isinstance(tensor, onnx.TensorProto):
         return onnx.numpy_helper.to_array(tensor)
+    raise NotImplementedByProvider(
+        f"the sparse initializer {name!r} crosses from the model into an EP or an output, which is not supported.",
+        hint="Make it dense.",
+    )

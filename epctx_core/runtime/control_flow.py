@@ -6,13 +6,14 @@ Runtime leaves such nodes whole to the CPU EP.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, RuntimeException
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from epctx_core.runtime.plan import Plan
 
 NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
-
-EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
-"""Operators executed here, each from this version of the default domain on; Scan-8 had other inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +46,46 @@ class Body:
 
 
 def make_control_flow(
-    op_type: str, explicit_inputs: int, attributes: Mapping[str, Any], bodies: Mapping[str, Body]
+    op_type: str,
+    name: str,
+    *,
+    explicit_inputs: int,
+    outputs: int,
+    attributes: Mapping[str, Any],
+    bodies: Mapping[str, Body],
 ) -> NestedRun:
     """Return what runs a control-flow node.
 
     Args:
         op_type: If, Loop or Scan.
+        name: of the node, for messages.
         explicit_inputs: how many inputs the node itself has; captured values follow them.
+        outputs: how many it gives.
         attributes: the node's attributes.
         bodies: attribute name to body.
+
+    Raises:
+        InvalidGraph: a body has not the inputs or outputs that the node needs.
     """
     if op_type == "If":
-        return _If(bodies["then_branch"], bodies["else_branch"]).run
+        branches = bodies["then_branch"], bodies["else_branch"]
+        for attribute, body in bodies.items():
+            _check(f"the {attribute} of {name!r}", body, inputs=0, outputs=outputs)
+        return _If(*branches).run
+    body = bodies["body"]
     if op_type == "Loop":
-        return _Loop(bodies["body"], explicit_inputs).run
-    return _Scan(bodies["body"], explicit_inputs, attributes).run
+        _check(f"the body of {name!r}", body, inputs=explicit_inputs, outputs=outputs + 1)
+        return _Loop(body).run
+    _check(f"the body of {name!r}", body, inputs=explicit_inputs, outputs=outputs)
+    return _Scan(body, explicit_inputs, attributes).run
+
+
+def _check(what: str, body: Body, *, inputs: int, outputs: int) -> None:
+    found = len(body.input_types), len(body.output_types)
+    if found != (inputs, outputs):
+        raise InvalidGraph(
+            f"{what} has {found[0]} inputs and {found[1]} outputs; its node needs {inputs} and {outputs}."
+        )
 
 
 class _If:
@@ -76,18 +99,17 @@ class _If:
 class _Loop:
     """The body takes (iteration, condition, carried...) and gives (condition, carried..., scanned...)."""
 
-    def __init__(self, body: Body, explicit_inputs: int) -> None:
+    def __init__(self, body: Body) -> None:
         self._body = body
-        self._explicit = explicit_inputs
         self._carried = len(body.input_types) - 2
 
     def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        body = self._body
-        trips = None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
-        has_condition = self._explicit > 1 and inputs[1] is not None
-        going = bool(_truth(inputs[1], "the condition of Loop")) if has_condition else True
-        carried = list(inputs[2 : 2 + self._carried])
-        scanned: list[list[Any]] = [[] for _ in body.output_types[1 + self._carried :]]
+        body, count = self._body, self._carried
+        trips = None if inputs[0] is None else _number(inputs[0], "the trip count of Loop")
+        going = inputs[1] is None or bool(_truth(inputs[1], "the condition of Loop"))
+        types = body.output_types[1 + count :]
+        carried = list(inputs[2 : 2 + count])
+        scanned: list[list[Any]] = [[] for _ in types]
         iteration = 0
         while going and (trips is None or iteration < trips):
             own = [
@@ -96,11 +118,13 @@ class _Loop:
             ]
             condition, *results = body.run([*own, *carried], inputs, options)
             going = bool(_truth(condition, "the condition that a Loop's body gives"))
-            carried = results[: self._carried]
-            for rows, row in zip(scanned, results[self._carried :], strict=True):
+            carried = results[:count]
+            for rows, row in zip(scanned, results[count:], strict=True):
                 rows.append(row)
             iteration += 1
-        types = body.output_types[1 + self._carried :]
+        if not iteration:
+            # Nothing touched them: a result never aliases an input.
+            carried = [copy.copy(value) for value in carried]
         return [*carried, *(_stacked(rows, t) for rows, t in zip(scanned, types, strict=True))]
 
 
@@ -110,13 +134,13 @@ class _Scan:
     def __init__(self, body: Body, explicit_inputs: int, attributes: Mapping[str, Any]) -> None:
         self._body = body
         self._explicit = explicit_inputs
-        self._states = explicit_inputs - int(attributes["num_scan_inputs"])
-        outputs = len(body.output_types) - self._states
-        inputs = explicit_inputs - self._states
-        self._input_axes = _per_value(attributes, "scan_input_axes", inputs)
-        self._output_axes = _per_value(attributes, "scan_output_axes", outputs)
-        self._input_reversed = _per_value(attributes, "scan_input_directions", inputs)
-        self._output_reversed = _per_value(attributes, "scan_output_directions", outputs)
+        sliced = int(attributes["num_scan_inputs"])
+        self._states = explicit_inputs - sliced
+        stacked = len(body.output_types) - self._states
+        self._input_axes = _per_value(attributes, "scan_input_axes", sliced)
+        self._output_axes = _per_value(attributes, "scan_output_axes", stacked)
+        self._input_reversed = _per_value(attributes, "scan_input_directions", sliced)
+        self._output_reversed = _per_value(attributes, "scan_output_directions", stacked)
 
     def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
         states = list(inputs[: self._states])
@@ -128,14 +152,20 @@ class _Scan:
         ]
         lengths = {len(value) for value in sliced}
         if len(lengths) != 1:
-            raise InvalidGraph(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
+            raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
         rows: list[list[Any]] = [[] for _ in self._output_axes]
-        for place in range(lengths.pop()):
-            slices = [np.ascontiguousarray(value[place]).reshape(value.shape[1:]) for value in sliced]
+        length = lengths.pop()
+        for place in range(length):
+            # A range of one keeps what an index would not: strings and rank 0 stay arrays.
+            slices = [
+                np.ascontiguousarray(value[place : place + 1]).reshape(value.shape[1:]) for value in sliced
+            ]
             results = self._body.run([*states, *slices], inputs, options)
             states = results[: self._states]
             for kept, row in zip(rows, results[self._states :], strict=True):
                 kept.append(row)
+        if not length:
+            states = [copy.copy(value) for value in states]
         return [*states, *self._joined(rows)]
 
     def _joined(self, rows: Sequence[list[Any]]) -> list[np.ndarray]:
@@ -155,10 +185,18 @@ def _per_value(attributes: Mapping[str, Any], name: str, count: int) -> list[int
 
 
 def _truth(value: Any, what: str) -> int:
+    return int(bool(_only(value, what)))
+
+
+def _number(value: Any, what: str) -> int:
+    return int(_only(value, what))
+
+
+def _only(value: Any, what: str) -> Any:
     array = np.asarray(value)
     if array.size != 1:
-        raise InvalidGraph(f"{what} has {array.size} elements; it needs one.")
-    return int(bool(array.reshape(-1)[0]))
+        raise RuntimeException(f"{what} has {array.size} elements; it needs one.")
+    return array.reshape(-1)[0]
 
 
 def _scalar(value: int, dtype: type[np.generic], declared: TensorType) -> np.ndarray:

@@ -11,17 +11,20 @@ from epctx_core.context.manifest import read_manifest
 from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.reader import PayloadReader, plugin_nodes
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.bodies import EXECUTABLE
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.plugin import Purpose
 from epctx_core.publish import interrupted_copies
-from epctx_core.runtime.steps import PreparedStep, context_step
+from epctx_core.runtime.steps import context_step
 
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.source import OpenModel
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.options import SessionOptions
+    from epctx_core.runtime.plan import StepSpec
 
 
 @collection_paused()
@@ -30,7 +33,7 @@ def load_context_nodes(
     nodes: Mapping[str, Sequence[ContextNodeRecord]],
     providers: ProviderSession,
     session: SessionOptions,
-) -> dict[int, PreparedStep]:
+) -> dict[GraphIndex, dict[int, StepSpec]]:
     """Have each EP load its nodes.
 
     Args:
@@ -40,13 +43,14 @@ def load_context_nodes(
         session: the session's options.
 
     Returns:
-        A node's place in the graph to its step.
+        For each graph, the main one or a body, a node's place in it to its step.
 
     Raises:
         InvalidGraph: a payload is missing or wrong.
+        NotImplementedByProvider: a node is in a body that a session cannot run.
         PluginError: an EP failed or broke the contract.
     """
-    steps: dict[int, PreparedStep] = {}
+    steps: dict[GraphIndex, dict[int, StepSpec]] = {}
     if not nodes:
         return steps
     folder = context_folder(model, session.config().context_file_path)
@@ -54,6 +58,7 @@ def load_context_nodes(
     for ep, records in nodes.items():
         session.cancellation.raise_if_requested()
         by_name = _by_name(records)
+        graphs = {record.path: _graph_of(model, record) for record in records}
         views = plugin_nodes(records, model.types, ep)
         reader = PayloadReader(
             by_name,
@@ -63,11 +68,23 @@ def load_context_nodes(
             scratch=providers.scratch,
         )
         loaded = providers.instances.call(ep, "load_context", nodes=views, reader=reader)
+        providers.keep(loaded)
         check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = by_name[view.name]
-            steps[record.index] = context_step(record, ep, runnable)
+            steps.setdefault(graphs[record.path], {})[record.index] = context_step(record, ep, runnable)
     return steps
+
+
+def _graph_of(model: OpenModel, record: ContextNodeRecord) -> GraphIndex:
+    graph = model.graph.at(record.path)
+    if graph is None:
+        raise NotImplementedByProvider(
+            f"EPContext node {record.name!r} is in a body of an operator that epctx does not run itself.",
+            node=record.name,
+            hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
+        )
+    return graph
 
 
 def context_folder(model: OpenModel, option: str | None) -> ModelFolder | None:

@@ -1,14 +1,19 @@
-"""The steps of a plan, one kind each: a compiled partition, a loaded node, an EP's kernel, a CPU group."""
+"""The steps of a plan, one kind each.
+
+A compiled partition, a loaded node, an EP's kernel, a CPU group, a control-flow node with plans for its bodies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.providers import CPU_EP
 from epctx_core.graph.subgraph import Subgraph
-from epctx_core.graph.view import Node
+from epctx_core.graph.view import Node, attribute_value
+from epctx_core.runtime.control_flow import Body, make_control_flow
 from epctx_core.runtime.plan import StepSpec
 
 if TYPE_CHECKING:
@@ -18,66 +23,106 @@ if TYPE_CHECKING:
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.kernels import CpuEngine
     from epctx_core.plugin import CompiledPartition
-    from epctx_core.runtime.plan import RunStep
+    from epctx_core.runtime.plan import Plan, RunStep
 
 
-@dataclass(frozen=True)
-class PreparedStep:
-    """A step, and the runnable behind it that wants to be closed."""
-
-    spec: StepSpec
-    runnable: CompiledPartition | None = None
-
-
-def partition_step(partition: GraphPartition, compiled: CompiledPartition) -> PreparedStep:
+def partition_step(partition: GraphPartition, compiled: CompiledPartition) -> StepSpec:
     """Return the step of a partition that an EP compiled."""
-    spec = StepSpec(
+    return StepSpec(
         name=repr(partition),
         ep=partition.ep,
         run=_run_of(compiled),
         inputs=partition.input_names,
         outputs=partition.output_names,
     )
-    return PreparedStep(spec, compiled)
 
 
-def context_step(record: ContextNodeRecord, ep: str, loaded: CompiledPartition) -> PreparedStep:
+def context_step(record: ContextNodeRecord, ep: str, loaded: CompiledPartition) -> StepSpec:
     """Return the step of an EPContext node that an EP loaded."""
-    spec = StepSpec(
-        name=record.name, ep=ep, run=_run_of(loaded), inputs=record.inputs, outputs=record.outputs
-    )
-    return PreparedStep(spec, loaded)
+    return _named(record.name, ep, _run_of(loaded), record.inputs, record.outputs)
 
 
-def kernel_step(graph: GraphIndex, kernel: KernelNode) -> PreparedStep:
+def kernel_step(graph: GraphIndex, kernel: KernelNode) -> StepSpec:
     """Return the step of a node that an EP runs by one of its kernels."""
     compute = kernel.kernel.create(Node(graph, kernel.node))
-    spec = StepSpec(
-        name=node_name(graph, kernel.node),
-        ep=kernel.ep,
-        run=lambda inputs, _outputs: compute(inputs),
-        inputs=graph.explicit_inputs[kernel.node],
-        outputs=graph.outputs[kernel.node],
+    return _named(
+        node_name(graph, kernel.node),
+        kernel.ep,
+        lambda inputs, _outputs: compute(inputs),
+        graph.explicit_inputs[kernel.node],
+        graph.outputs[kernel.node],
     )
-    return PreparedStep(spec)
 
 
-def cpu_step(graph: GraphIndex, nodes: Sequence[int], engine: CpuEngine) -> PreparedStep:
+@dataclass(frozen=True)
+class BodyPlan:
+    """A body's plan; it takes the body's inputs, then these values of the enclosing scopes."""
+
+    plan: Plan
+    captured: Sequence[str]
+
+
+def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan]) -> StepSpec:
+    """Return the step of an If, Loop or Scan over plans of its bodies, by attribute.
+
+    Raises:
+        InvalidGraph: a body has not the inputs or outputs that its node needs.
+    """
+    explicit = graph.explicit_inputs[node]
+    outer = tuple(dict.fromkeys(chain(*(body.captured for body in plans.values()))))
+    places = {name: len(explicit) + place for place, name in enumerate(outer)}
+    bodies = {}
+    for name, body in plans.items():
+        index = graph.bodies[node][name]
+        bodies[name] = Body(
+            plan=body.plan,
+            captured=[places[captured] for captured in body.captured],
+            input_types=[index.types.get(value) for value in index.input_names],
+            output_types=[index.types.get(value) for value in index.output_names],
+        )
+    proto = graph.nodes[node]
+    called = node_name(graph, node)
+    run = make_control_flow(
+        proto.op_type,
+        called,
+        explicit_inputs=len(explicit),
+        outputs=len(graph.outputs[node]),
+        attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
+        bodies=bodies,
+    )
+    return _named(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True)
+
+
+def _named(
+    name: str, ep: str, run: RunStep, inputs: Sequence[str], outputs: Sequence[str], *, nested: bool = False
+) -> StepSpec:
+    """Return a step without the outputs that the model omits: a plan has no place for those."""
+    if all(outputs):
+        return StepSpec(name=name, ep=ep, run=run, inputs=inputs, outputs=outputs, nested=nested)
+    kept = [place for place, output in enumerate(outputs) if output]
+
+    def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
+        results = run(values, options)
+        return [results[place] for place in kept]
+
+    wanted = [outputs[place] for place in kept]
+    return StepSpec(name=name, ep=ep, run=run_and_drop, inputs=inputs, outputs=wanted, nested=nested)
+
+
+def cpu_step(graph: GraphIndex, nodes: Sequence[int], engine: CpuEngine) -> StepSpec:
     """Prepare a group of left-over nodes on the default CPU EP.
 
     Raises:
         NotImplementedByProvider: an operator that no engine has.
     """
     piece = Subgraph(graph, nodes)
-    weights = {name: weight.array() for name, weight in piece.weights.items()}
-    spec = StepSpec(
+    return StepSpec(
         name=node_name(graph, nodes[0]),
         ep=CPU_EP,
-        run=engine.prepare(piece.model(), weights).run,
+        run=engine.prepare_piece(piece.model(), piece.weights).run,
         inputs=piece.input_names,
         outputs=piece.output_names,
     )
-    return PreparedStep(spec)
 
 
 def node_name(graph: GraphIndex, index: int) -> str:

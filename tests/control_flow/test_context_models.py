@@ -1,0 +1,117 @@
+"""Context models with EPContext nodes in bodies: read, inspected, guarded, refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from control_flow.agreement_of_ways import (
+    compiled,
+    context_nodes_of,
+    graphs_of,
+    loaded,
+    model_of,
+    registry_of,
+)
+from end_to_end.engine_eps import Alpha, Beta
+from end_to_end.small_models import saved
+from onnx import helper
+
+import epctx_core as epctx
+from epctx_core.context.node import payload_files, read_context_nodes
+from epctx_core.context.references import models_naming
+from epctx_core.runtime.inspection import inspect_model
+
+X = np.array([-1.5, 2.5], np.float32)
+TWO = """agraph (bool c, float[2] x) => (float[2] y) {
+    [choose] y = If (c) <
+        then_branch = t () => (float[2] a) { a = Relu(x) },
+        else_branch = e () => (float[2] a) { b = Tanh(x)  a = Add(b, b) }
+    >
+}"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    return compiled(model_of(TWO), tmp_path / "m.onnx").output
+
+
+def test_nodes_in_bodies_are_inspected_with_the_body_that_holds_them(written):
+    info = inspect_model(written)
+
+    assert sorted(node.body for node in info.ep_contexts) == ["choose.else_branch", "choose.then_branch"]
+    assert info.other_nodes == 1
+    assert list(info.required_files) == ["m_alpha.bin"]
+    assert {node["body"] for node in info.as_dict()["ep_contexts"]} == {
+        node.body for node in info.ep_contexts
+    }
+
+
+def test_a_binary_that_only_nodes_in_bodies_name_is_guarded(written):
+    folder = written.parent
+
+    assert list(models_naming(folder, "m_alpha.bin")) == [written]
+    assert set(payload_files(onnx.load(written).graph)) == {"m_alpha.bin"}
+    other = (folder / "m.onnx").rename(folder / "other.onnx")
+    registry, options = registry_of(Alpha)
+    with pytest.raises(epctx.Fail, match=r"m_alpha\.bin"):
+        epctx.ModelCompiler(options, other, registry=registry).compile_to_file(folder / "m.onnx")
+
+
+def test_a_model_with_nodes_in_bodies_is_compiled_already(written):
+    with pytest.raises(epctx.InvalidGraph, match="compiled already: it has 2 EPContext nodes"):
+        registry, options = registry_of(Beta)
+        epctx.ModelCompiler(options, written, registry=registry).compile_to_file(
+            written.parent / "again.onnx"
+        )
+
+
+def test_nodes_of_one_name_in_different_bodies_are_told_apart(written):
+    model = onnx.load(written)
+    for graph in graphs_of(model):
+        for node in context_nodes_of(graph):
+            node.name = "same"
+
+    names = [record.name for record in read_context_nodes(model.graph)]
+    saved(model, written)
+
+    assert names == ["same", "same#0/else_branch/1"]
+    with loaded(written) as session:
+        np.testing.assert_array_equal(session.run(None, {"c": np.array(True), "x": X})[0], np.maximum(X, 0))
+
+
+def test_an_ep_may_take_more_of_the_bodies_of_a_loaded_model(written):
+    class Tanh(Beta):
+        name = "TanhExecutionProvider"
+        operators = frozenset({"Tanh"})
+
+    registry, options = registry_of(Alpha, Tanh)
+    with epctx.InferenceSession(written, options, registry=registry) as session:
+        (result,) = session.run(None, {"c": np.array(False), "x": X})
+
+    np.testing.assert_allclose(result, 2 * np.tanh(X), rtol=1e-6)
+
+
+def test_nodes_in_bodies_that_no_session_runs_are_refused_by_name(written):
+    model = onnx.load(written)
+    _, body, *_ = graphs_of(model)
+    mapped = helper.make_node("SequenceMap", ["s"], ["y"], name="map", body=body)
+    (entry,) = [n.name for n in context_nodes_of(body)]
+    del body.input[:]
+    body.input.append(helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2]))
+    mapped.attribute[0].g.CopyFrom(body)
+    graph = helper.make_graph(
+        [mapped],
+        "outer",
+        [helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, [2])],
+        [helper.make_tensor_sequence_value_info("y", onnx.TensorProto.FLOAT, [2])],
+    )
+    model.graph.CopyFrom(graph)
+    saved(model, written)
+
+    with pytest.raises(
+        epctx.NotImplementedByProvider, match=f"{entry}.*is in a body of an operator"
+    ) as caught:
+        loaded(written)
+
+    assert "If, Loop, Scan" in caught.value.hint
