@@ -25,7 +25,7 @@ CONTRACT = {
     "CORE_ATTRIBUTES", "PLUGIN_API", "UNKNOWN_TYPE", "Availability", "Cancellation", "Compatibility", "CompiledPartition",
     "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter", "EPContextNode", "Engine",
     "ExecutionProvider", "Extent", "GraphView", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry",
-    "ModelIdentity", "NodeView", "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext",
+    "ModelIdentity", "NodeView", "OptimizedModel", "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext",
     "ProviderOption", "Purpose", "Refusal", "TensorType", "TensorView", "ValueInfo", "Workspace", "hookimpl",
     "supported_partitions",
 }  # fmt: skip

@@ -40,7 +40,9 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
     except EpctxError as error:
         _complete(error, record, hook)
         raise
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         raise _failure(error, record, hook) from error
 
 

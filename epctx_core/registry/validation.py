@@ -129,6 +129,21 @@ def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             hint="It becomes part of a file's name; leave it out to use the EP type.",
         )
 
+    kept: object = cls.keeps_functions
+    if not isinstance(kept, (list, tuple, set, frozenset)) or not all(map(_is_function_id, kept)):
+        yield Problem(
+            what=f"keeps_functions is {kept!r}, not a set of pairs (domain, name)",
+            hint='Write keeps_functions = frozenset({("domain", "Name")}), with each pair in parentheses.',
+        )
+
+
+def _is_function_id(item: object) -> bool:
+    return (
+        isinstance(item, tuple)
+        and len(item) == len(("domain", "name"))
+        and all(isinstance(part, str) for part in item)
+    )
+
 
 def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
     options: object = cls.options

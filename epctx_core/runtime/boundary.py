@@ -12,6 +12,8 @@ import onnx
 from epctx_core.errors import InvalidArgument, suggestion
 
 if TYPE_CHECKING:
+    from onnx import TypeProto
+
     from epctx_core.compile.source import OpenModel
     from epctx_core.graph.inference import TypeTable
     from epctx_core.plugin import TensorType
@@ -49,15 +51,28 @@ class ModelMetadata:
 
 def node_arg(name: str, types: TypeTable) -> NodeArg:
     """Return a value as hosts see it."""
-    tensor = types.get(name)
-    if tensor.elem_type is None:
-        proto = types.proto(name)
-        kind = proto.WhichOneof("value") if proto is not None else None
-        return NodeArg(
-            name=name, type=(kind or "unknown").removesuffix("_type"), shape=[], tensor_type=tensor
-        )
-    element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    return NodeArg(name=name, type=f"tensor({element})", shape=list(tensor.shape or ()), tensor_type=tensor)
+    tensor, proto = types.get(name), types.proto(name)
+    text = "unknown" if proto is None else _spelled(proto)
+    return NodeArg(name=name, type=text, shape=list(tensor.shape or ()), tensor_type=tensor)
+
+
+def _spelled(proto: TypeProto) -> str:
+    """Return a type as ONNX Runtime writes it, such as `seq(map(string,tensor(float)))`."""
+    kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return f"seq({_spelled(proto.sequence_type.elem_type)})"
+    if kind == "optional_type":
+        return f"optional({_spelled(proto.optional_type.elem_type)})"
+    if kind == "map_type":
+        return f"map({_element(proto.map_type.key_type)},{_spelled(proto.map_type.value_type)})"
+    if kind == "sparse_tensor_type":
+        return f"sparse_tensor({_element(proto.sparse_tensor_type.elem_type)})"
+    return f"tensor({_element(proto.tensor_type.elem_type)})" if proto.tensor_type.elem_type else "unknown"
+
+
+def _element(elem_type: int) -> str:
+    name: str = onnx.TensorProto.DataType.Name(elem_type)
+    return name.lower()
 
 
 def model_metadata(model: OpenModel) -> ModelMetadata:

@@ -9,21 +9,27 @@ from epctx_core.compile.providers import ProviderChoice, choose_provider, choose
 from epctx_core.context.compatibility import compatibility_info
 from epctx_core.errors import Fail, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import Compatibility
-from epctx_core.registry.guard import blame
+from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.registry.records import same_distribution
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.options import SessionOptions
-    from epctx_core.registry import Registry
+    from epctx_core.registry import PluginRecord, Registry
 
 
 class Routing:
     """The EPs of a session and the EPContext nodes that each of them loads.
 
     Args:
+        nodes: the model's EPContext nodes.
         requested: the host's list, or None to let the nodes' sources decide.
+        session: the session's options.
+        registry: where EPs are looked up.
+        manifest: says which distribution made the context, for where several have the EP.
 
     Raises:
         NotImplementedByProvider: nobody takes a node.
@@ -36,7 +42,9 @@ class Routing:
         requested: Sequence[tuple[str, Mapping[str, object]]] | None,
         session: SessionOptions,
         registry: Registry,
+        manifest: Manifest | None = None,
     ) -> None:
+        self._makers = manifest.providers if manifest is not None else {}
         self.choices: list[ProviderChoice] = choose_providers(requested or (), session, registry)
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         by_source: dict[str, str] = {}
@@ -50,19 +58,31 @@ class Routing:
     ) -> str:
         """Return the EP type that takes a node's source; only EPs that the host allows are imported."""
         listed = [choice.record for choice in self.choices]
-        record = registry.route(node.source, among=listed if exhaustive else None)
+        record = registry.route(node.source, among=listed if exhaustive else self._maker(node, registry))
         if record is None:
             raise _nobody(node, [c.name for c in self.choices] if exhaustive else None, registry)
         if all(choice.name != record.name for choice in self.choices):
             self.choices.append(choose_provider(record, {}, session, registry))
         return record.name
 
+    def _maker(self, node: ContextNodeRecord, registry: Registry) -> list[PluginRecord] | None:
+        """Return the one that made the context, where several distributions have its EP and nobody chose."""
+        maker = self._makers.get(node.source, {}).get("distribution")
+        for record in registry.records() if isinstance(maker, str) else ():
+            if (
+                record.name == node.source
+                and record.undecided
+                and same_distribution(record.distribution, maker)
+            ):
+                return [registry.resolve(f"{maker}:{record.name}")]
+        return None
+
 
 def _nobody(
     node: ContextNodeRecord, listed: Sequence[str] | None, registry: Registry
 ) -> NotImplementedByProvider:
     source = repr(node.source) if node.source else "no source"
-    if listed is not None and registry.route(node.source) is not None:
+    if listed is not None and _is_installed(node.source, registry):
         why = f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}"
         hint = "Add the EP that takes it to the providers, or give no providers to have it found."
     elif not node.source:
@@ -73,6 +93,14 @@ def _nobody(
         f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
         node=node.name,
         hint=hint,
+    )
+
+
+def _is_installed(source: str, registry: Registry) -> bool:
+    """Whether an EP with such a source is installed, by names alone: the host named which may be imported."""
+    return any(
+        record.usable and source.casefold() in {s.casefold() for s in record.sources}
+        for record in registry.records()
     )
 
 
@@ -90,6 +118,9 @@ def check_compatibility(model: ModelProto, routing: Routing, *, fail_on_suboptim
             continue
         with blame(choice.record, "validate_compatibility"):
             verdict = choice.cls.validate_compatibility(infos[choice.name], choice.options)
+        if not isinstance(verdict, Compatibility):
+            what = f"gave {verdict!r:.80} instead of a Compatibility"
+            raise contract_broken(choice.record, "validate_compatibility", what)
         said = f"the model was compiled for {infos[choice.name]!r}"
         if verdict == Compatibility.EP_UNSUPPORTED:
             raise InvalidGraph(

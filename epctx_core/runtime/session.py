@@ -57,6 +57,8 @@ class InferenceSession:
         *,
         registry: Registry = default_registry,
     ) -> None:
+        if not isinstance(sess_options, SessionOptions | None):
+            raise InvalidArgument(f"sess_options is a {type(sess_options).__name__}, not a SessionOptions.")
         self._options = sess_options or SessionOptions()
         requested = _requested(self._options, providers, provider_options)
         self._state: SessionState | None = build_session(path_or_bytes, self._options, requested, registry)
@@ -191,9 +193,27 @@ def _requested(
         raise InvalidArgument(
             f"there are {len(providers)} providers and {len(provider_options)} provider_options."
         )
+    if isinstance(providers, str):
+        raise InvalidArgument(f"providers is a list of EPs, not the text {providers!r}.")
     requested: list[tuple[str, Mapping[str, object]]] = []
     for place, item in enumerate(providers):
-        name, given = (item, {}) if isinstance(item, str) else item
+        name, given = _name_and_options(item)
         further = provider_options[place] if provider_options is not None else {}
+        if not isinstance(further, Mapping):
+            raise InvalidArgument(f"provider_options of {name} is a {type(further).__name__}, not a mapping.")
         requested.append((name, {**given, **further}))
     return requested
+
+
+def _name_and_options(item: object) -> tuple[str, Mapping[str, object]]:
+    """Return an entry of `providers` as name and options."""
+    if isinstance(item, str):
+        return item, {}
+    if isinstance(item, tuple) and len(item) == 2:  # noqa: PLR2004 - name and options
+        name, options = item
+        if isinstance(name, str) and isinstance(options, Mapping):
+            return name, options
+    raise InvalidArgument(
+        f"an entry of providers is {item!r:.80}.",
+        hint='Each is an EP type, or a tuple of EP type and options: ("QNN", {"htp_arch": "73"}).',
+    )

@@ -1,0 +1,108 @@
+"""Which EP a session imports for an EPContext node, and which it leaves alone."""
+
+from __future__ import annotations
+
+import sys
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import epctx_core as epctx
+from epctx_core.context.manifest import KEY, Manifest
+from epctx_core.registry import Registry
+
+PLUGIN = """
+from __future__ import annotations
+from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl
+
+class Provider(ExecutionProvider):
+    name = "SpyExecutionProvider"
+
+    @classmethod
+    def accepts_source(cls, source):
+        return source.lower() == cls.name.lower()
+
+    @hookimpl
+    def get_capability(self, graph):
+        return []
+
+    @hookimpl
+    def compile(self, partitions):
+        return []
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        return [CompiledPartition(lambda inputs, _: [inputs[0] + 0]) for _ in nodes]
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a distribution with the spy EP as pip would leave it, without pip."""
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = []
+
+    def install(distribution):
+        module = distribution.replace("-", "_")
+        modules.append(module)
+        (tmp_path / f"{module}.py").write_text(PLUGIN)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            f"[epctx.execution_providers]\nSpyExecutionProvider = {module}:Provider\n"
+        )
+
+    yield install
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+def context_model(source, *, maker=None):
+    """Return a model of one embedded EPContext node."""
+    node = helper.make_node(
+        "EPContext", ["x"], ["y"], name="c", domain="com.microsoft",
+        embed_mode=1, main_context=1, ep_cache_context=b"payload", source=source,
+    )  # fmt: skip
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    if maker is not None:
+        providers = {source: {"distribution": maker, "version": "1.0", "plugin_api": 1, "options": ""}}
+        text = Manifest(source_digest="0" * 64, providers=providers, payloads=()).dump()
+        model.metadata_props.append(onnx.StringStringEntryProto(key=KEY, value=text))
+    return model.SerializeToString()
+
+
+def test_an_explicit_list_never_imports_another_plugin_not_even_to_word_the_error(install):
+    install("spy-first")
+
+    with pytest.raises(epctx.NotImplementedByProvider, match="none but the CPU EP"):
+        epctx.InferenceSession(
+            context_model("SPYexecutionprovider"), providers=["CPUExecutionProvider"], registry=Registry()
+        )
+
+    assert "spy_first" not in sys.modules
+
+
+def test_two_distributions_of_one_ep_are_an_error_where_nothing_says_which(install):
+    install("spy-first")
+    install("spy-second")
+
+    with pytest.raises(epctx.PluginError, match=r"spy-first 1\.0 and spy-second 1\.0"):
+        epctx.InferenceSession(context_model("SpyExecutionProvider"), registry=Registry())
+
+
+def test_of_two_distributions_the_one_that_made_the_context_loads_it(install):
+    install("spy-first")
+    install("spy-second")
+
+    with epctx.InferenceSession(
+        context_model("SpyExecutionProvider", maker="spy-second"), registry=Registry()
+    ) as session:
+        assert session.get_providers()[0] == "SpyExecutionProvider"
+
+    assert "spy_second" in sys.modules
+    assert "spy_first" not in sys.modules
