@@ -58,6 +58,7 @@ def core(path: Path) -> None:
     """Load, index, partition and splice; no checker, inference, EP or writing."""
     from onnx import NodeProto
 
+    from epctx_core.graph.garbage import collection_paused
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.model_io import parse_model, read_model
@@ -65,6 +66,7 @@ def core(path: Path) -> None:
     from epctx_core.graph.splice import splice
     from epctx_core.graph.subgraph import GraphPartition
 
+    @collection_paused()
     def work() -> None:
         model = parse_model(*read_model(path))
         graph = GraphIndex(model.graph, types=TypeTable(), weights={}, opset_imports={"": 17}, ir_version=9)

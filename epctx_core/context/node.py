@@ -25,11 +25,16 @@ DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
 OPSET_VERSION = 1
 
-_INTEGERS = ("main_context", "embed_mode", "max_size")
-_STRINGS = (
-    "ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes", "onnx_model_filename",
-    "partition_name", "source",
-)  # fmt: skip
+_KINDS = {
+    **dict.fromkeys(("main_context", "embed_mode", "max_size"), AttributeProto.INT),
+    **dict.fromkeys(
+        (
+            "ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes", "onnx_model_filename",
+            "partition_name", "source",
+        ),
+        AttributeProto.STRING,
+    ),
+}  # fmt: skip
 
 BOUNDARY_TYPES = frozenset(
     {
@@ -123,11 +128,13 @@ def read_context_node(node: NodeProto, index: int, path: BodyPath = ()) -> Conte
     values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
     cache: bytes | None = None
     for attribute in node.attribute:
-        check_attribute(name, attribute)
-        if attribute.name == "ep_cache_context":
+        key, kind = attribute.name, attribute.type
+        if _KINDS.get(key, kind) != kind:
+            check_attribute(name, attribute)
+        if key == "ep_cache_context":
             cache = attribute.s
         else:
-            values[attribute.name] = _decoded(name, attribute)
+            values[key] = attribute.i if kind == AttributeProto.INT else _decoded(name, attribute)
     if not node.output:
         raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
     return ContextNodeRecord(
@@ -157,13 +164,7 @@ def _decoded(name: str, attribute: AttributeProto) -> Any:
 
 def check_attribute(name: str, attribute: AttributeProto) -> None:
     """Raise InvalidGraph if an attribute of the operator has another type than the operator says."""
-    wanted = (
-        AttributeProto.INT
-        if attribute.name in _INTEGERS
-        else AttributeProto.STRING
-        if attribute.name in _STRINGS
-        else attribute.type
-    )
+    wanted = _KINDS.get(attribute.name, attribute.type)
     if attribute.type != wanted:
         kinds = AttributeProto.AttributeType
         raise InvalidGraph(

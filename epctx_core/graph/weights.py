@@ -231,7 +231,10 @@ def _other_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     for node in nodes:
-        for attribute in node.attribute:
+        attributes = node.attribute
+        if not attributes:
+            continue
+        for attribute in attributes:
             if attribute.HasField("t"):
                 yield attribute.t
             if attribute.HasField("sparse_tensor"):

@@ -37,8 +37,8 @@ from epctx_core.runtime.plan import Plan, StepSpec
 from epctx_core.runtime.routing import Routing, check_compatibility
 from epctx_core.runtime.steps import (
     BodyPlan,
+    CpuSteps,
     control_flow_step,
-    cpu_step,
     kernel_step,
     partition_step,
 )
@@ -152,6 +152,7 @@ class _Builder:
                 optimizes=self._level == GraphOptimizationLevel.ORT_ENABLE_ALL,
             )
         )
+        self._cpu = CpuSteps(self._engine)
         self._watch = Stopwatch()
 
     def build(self) -> SessionState:
@@ -263,7 +264,7 @@ class _Builder:
             with blame(self._providers.instances.record(kernel.ep), "KernelDef.create"):
                 steps[kernel.node] = kernel_step(part.graph, kernel)
         for group in cpu_groups:
-            steps[group[0]] = cpu_step(part.graph, group, self._engine)
+            steps[group[0]] = self._cpu.step(part.graph, group)
 
     def _plan(self, part: GraphAssignment) -> BodyPlan:
         """Return the plan of a graph; those of the bodies in it are made first."""

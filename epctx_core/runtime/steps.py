@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.providers import CPU_EP
+from epctx_core.graph.canonical import plain_form
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node, attribute_value
 from epctx_core.runtime.control_flow import Body, make_control_flow
@@ -109,20 +110,37 @@ def _named(
     return StepSpec(name=name, ep=ep, run=run_and_drop, inputs=inputs, outputs=wanted, nested=nested)
 
 
-def cpu_step(graph: GraphIndex, nodes: Sequence[int], engine: CpuEngine) -> StepSpec:
-    """Prepare a group of left-over nodes on the default CPU EP.
+class CpuSteps:
+    """Makes the steps of the default CPU EP; small equal groups are prepared once.
 
-    Raises:
-        NotImplementedByProvider: an operator that no engine has.
+    Args:
+        engine: the session's.
     """
-    piece = Subgraph(graph, nodes)
-    return StepSpec(
-        name=node_name(graph, nodes[0]),
-        ep=CPU_EP,
-        run=engine.prepare_piece(piece.model(), piece.weights).run,
-        inputs=piece.input_names,
-        outputs=piece.output_names,
-    )
+
+    def __init__(self, engine: CpuEngine) -> None:
+        self._engine = engine
+        self._known: dict[tuple[object, ...], RunStep] = {}
+
+    def step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
+        """Return the step of a group of left-over nodes.
+
+        Raises:
+            NotImplementedByProvider: an operator that no engine has.
+        """
+        piece = Subgraph(graph, nodes)
+        form = plain_form(graph, nodes, piece.inputs, piece.outputs)
+        run = self._known.get(form) if form is not None else None
+        if run is None:
+            run = self._engine.prepare_piece(piece.model(), piece.weights).run
+            if form is not None:
+                self._known[form] = run
+        return StepSpec(
+            name=node_name(graph, nodes[0]),
+            ep=CPU_EP,
+            run=run,
+            inputs=piece.input_names,
+            outputs=piece.output_names,
+        )
 
 
 def node_name(graph: GraphIndex, index: int) -> str:
