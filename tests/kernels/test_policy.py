@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph.making import model, node
+from graph.making import FLOAT, model, node, value
 from kernels.pieces import piece
 
 from epctx_core.kernels import EnginePolicy
@@ -48,11 +48,22 @@ def test_threads_follow_the_rule(policy, heavy, threads):
     assert options.intra_op_num_threads == threads
 
 
-def test_a_piece_is_heavy_by_its_operators_or_its_length():
-    policy = EnginePolicy(pieces=2)
-    long = model([node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(9)], ["v0"], ["v9"])
+@pytest.mark.parametrize(
+    ("op", "nodes", "shape", "threads"),
+    [
+        ("Conv", 1, [1, 1, 8, 8], 0),
+        ("MatMul", 1, [256, 256], 0),
+        ("MatMul", 1, [32, 32], 1),
+        ("MatMul", 1, ["n", 32], 0),
+        ("Neg", 1, [256, 256], 1),
+        ("Neg", 9, [256, 256], 0),
+        ("Neg", 9, [32, 32], 1),
+    ],
+)
+def test_one_piece_of_several_has_threads_of_its_own_if_it_has_work_for_them(op, nodes, shape, threads):
+    chain = [node(op, [f"v{i}", f"v{i}"][: 1 + (op != "Neg")], [f"v{i + 1}"]) for i in range(nodes)]
+    ends = [value("v0", FLOAT, shape), value(f"v{nodes}", FLOAT, shape)]
 
-    assert policy.threads(piece(op="MatMul"), None) == 0
-    assert policy.threads(long, None) == 0
-    del long.graph.node[8:]
-    assert policy.threads(long, None) == 1
+    made = model(chain, ends[:1], ends[1:])
+
+    assert EnginePolicy(pieces=2).threads(made, None) == threads
