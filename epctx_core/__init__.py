@@ -5,11 +5,14 @@ Everything here is imported on first use: `import epctx_core` loads no other mod
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from epctx_core._version import __version__
 
+# What `typing` calls so; importing that module alone would double the time of importing this one.
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from epctx_core.compile.compiler import ModelCompiler
     from epctx_core.compile.report import CompileReport
     from epctx_core.errors import (

@@ -21,6 +21,7 @@ from epctx_core.context.node import (
 )
 from epctx_core.context.payload import PayloadSet, PayloadWriter
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.digests import digest_in_parallel
 from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
@@ -98,6 +99,7 @@ def make_context_model(
             open_sink=open_memory if embedded else open_file,
             embedded=embedded,
         )
+        digest_in_parallel(weight for p in partitions for weight in p.weights.values())
         described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
         ordered = _Descriptions(choice, partitions, payloads).check(described)
         nodes.update(_context_nodes(ep, ordered, payloads.writers, entries))

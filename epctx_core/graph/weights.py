@@ -87,6 +87,7 @@ class Weight:
         self._data = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self._mapped = mapped
         self._offset = offset
+        self._digest: str | None = None
 
     def __repr__(self) -> str:
         return f"Weight({self.name!r}, {self.dtype}, {list(self.shape)})"
@@ -101,13 +102,16 @@ class Weight:
         """Element type (numpy or ml_dtypes)."""
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the raw bytes."""
-        sha = hashlib.sha256()
-        for chunk in self.chunks():
-            sha.update(chunk)
-        return sha.hexdigest()
+        # No cached_property: Python 3.11's holds one lock for all weights, and these are made in parallel.
+        if self._digest is None:
+            sha = hashlib.sha256()
+            for chunk in self.chunks():
+                sha.update(chunk)
+            self._digest = sha.hexdigest()
+        return self._digest
 
     @property
     def extent(self) -> Extent | None:
