@@ -21,7 +21,7 @@ class ProviderOption:
         type: `int`, `float`, `bool` or `str`; values arrive as text and are converted.
         default: the typed value used when the host gives none.
         choices: the typed values allowed; empty for any.
-        doc: one sentence for `epctx plugins info` and error messages.
+        doc: one sentence for error messages and lists of options.
         secret: the value never leaves the process: not in reports, manifests or logs.
     """
 

@@ -16,7 +16,7 @@ from epctx_core.registry.records import PluginRecord, PluginState, means, same_d
 _SUFFIX = "ExecutionProvider"
 _HINTS = {
     PluginState.BROKEN: "Fix or reinstall {package}, or keep it out with EPCTX_DISABLE_PLUGINS={package}; "
-    "`epctx doctor` checks everything.",
+    "`epctx plugins list --load` tries it.",
     PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
     PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
     PluginState.REMOVED: "Install {package} again.",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compile.providers import CPU_EP
-from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, RuntimeException, suggestion
 from epctx_core.options import RunOptions, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg, model_metadata, node_arg
@@ -143,6 +143,23 @@ class InferenceSession:
     def get_session_options(self) -> SessionOptions:
         """Return the options that the session was made with."""
         return self._options
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change options of the session's EPs while it lives; each EP that can is given all of them.
+
+        Raises:
+            NotImplementedByProvider: no EP of the session takes dynamic options.
+            PluginError: an EP refused them.
+        """
+        instances = self._open().providers.instances
+        takers = [ep for ep in instances.names if instances.implements(ep, "set_dynamic_options")]
+        if not takers:
+            raise NotImplementedByProvider(
+                "no EP of this session takes dynamic options.",
+                hint=f"Its EPs: {', '.join(self.get_providers())}.",
+            )
+        for ep in takers:
+            instances.call(ep, "set_dynamic_options", options=dict(options))
 
     def close(self) -> None:
         """Wait for running calls, shut the EPs down and release everything; further calls do nothing."""

@@ -123,3 +123,37 @@ def test_a_progress_callback_that_raises_is_the_hosts_own_failure(network):
         epctx.ModelCompiler(options, network("lstm").path, progress=progress).compile_to_file()
 
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+class Tunable(Listening):
+    """Takes one dynamic option."""
+
+    name = "TunableExecutionProvider"
+    heard: list[str]
+
+    @hookimpl
+    def set_dynamic_options(self, options):
+        if set(options) != {"ep.dynamic.workload_type"}:
+            raise ValueError(f"no such option among {sorted(options)}")
+        type(self).heard.append(options["ep.dynamic.workload_type"])
+
+
+def test_dynamic_options_reach_the_ep_that_takes_them():
+    registry = Registry(entry_points=False)
+    registry.register(Tunable)
+    Tunable.heard = []
+
+    with epctx.InferenceSession(MODEL, providers=["Tunable"], registry=registry) as session:
+        session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+        with pytest.raises(epctx.PluginError, match="no such option"):
+            session.set_ep_dynamic_options({"ep.dynamic.speed": "1"})
+
+    assert Tunable.heard == ["Efficient"]
+
+
+def test_dynamic_options_that_no_ep_takes_are_refused():
+    with (
+        epctx.InferenceSession(MODEL) as session,
+        pytest.raises(epctx.NotImplementedByProvider, match="dynamic options"),
+    ):
+        session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
