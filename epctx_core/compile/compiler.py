@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.compile.destination import Destination, compiler_destination
+from epctx_core.compile.destination import Destination, destination_of
 from epctx_core.compile.emit import check_can_export
 from epctx_core.compile.optimise import check_level, optimise_model
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
@@ -120,7 +120,7 @@ class ModelCompiler:
         choices = choose_providers(self._session.providers, self._session, self._registry)
         model = self._open(watch, choices)
         output = self._session.config().context_file_path if output_model_path is None else output_model_path
-        destination = compiler_destination(path, output, replace=replace, reads=model.source.weights_files)
+        destination = destination_of(path, output, replace=replace, reads=model.source.weights_files)
         destination.check(self._binaries(destination, choices))
         with closing(ProviderSession()) as providers:
             self._start(model, providers, choices)

@@ -172,48 +172,29 @@ def _names(model: Path, binary: str) -> bool:
         return False
 
 
-def session_destination(
-    model: Path | None, option: str | None, *, reads: tuple[str, ...] = ()
-) -> Destination:
-    """Return where the session-option route writes; it never replaces. See `Destination` for `reads`.
-
-    Raises:
-        InvalidArgument: a model from bytes, and no path given.
-    """
-    if option is None and model is None:
-        raise InvalidArgument(
-            "the model was given as bytes, so there is no name for its context model.",
-            hint="Set the session option 'ep.context_file_path'.",
-        )
-    return _destination(option, model, replace=False, reads=reads)
-
-
-def compiler_destination(
-    model: Path | None,
+def destination_of(
+    source: Path | None,
     output: str | os.PathLike[str] | None,
     *,
     replace: bool,
     reads: tuple[str, ...] = (),
 ) -> Destination:
-    """Return where `ModelCompiler.compile_to_file` writes; see `Destination` for `replace` and `reads`.
+    """Return where the context model of a source goes; see `Destination` for `replace` and `reads`.
+
+    Args:
+        source: the model's path, None for one from bytes.
+        output: what the host asked for; None for the default name beside the source.
 
     Raises:
-        InvalidArgument: a model from bytes, and no path given.
+        InvalidArgument: a model from bytes and no path given, or a path that names a folder.
     """
-    if output is None and model is None:
-        raise InvalidArgument(
-            "the model was given as bytes, so there is no name for its context model.",
-            hint="Give output_model_path.",
-        )
-    return _destination(output, model, replace=replace, reads=reads)
-
-
-def _destination(
-    output: str | os.PathLike[str] | None, model: Path | None, *, replace: bool, reads: tuple[str, ...]
-) -> Destination:
     if output is None:
-        assert model is not None  # noqa: S101 - both callers checked
-        return Destination(path=context_model_path(model), source=model, replace=replace, reads=reads)
+        if source is None:
+            raise InvalidArgument(
+                "the model was given as bytes, so there is no name for its context model.",
+                hint="Give an output path, or set the session option 'ep.context_file_path'.",
+            )
+        return Destination(path=context_model_path(source), source=source, replace=replace, reads=reads)
     text = os.fspath(output)
     if not text or is_folder_name(text):
         raise InvalidArgument(
@@ -221,4 +202,4 @@ def _destination(
             path=text,
             hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
-    return Destination(path=Path(text), source=model, replace=replace, reads=reads)
+    return Destination(path=Path(text), source=source, replace=replace, reads=reads)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from epctx_core.compile.destination import session_destination
+from epctx_core.compile.destination import destination_of
 from epctx_core.compile.emit import check_can_export
 from epctx_core.compile.optimise import optimise_model
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
@@ -215,8 +215,10 @@ class _Builder:
         if not self._config.context_enable:
             return None
         refuse_compiled(self._model)
-        destination = session_destination(
-            self._model.source.path, self._config.context_file_path, reads=self._model.source.weights_files
+        source = self._model.source
+        # The session-option route never replaces, as in ONNX Runtime.
+        destination = destination_of(
+            source.path, self._config.context_file_path, replace=False, reads=source.weights_files
         )
         choices = self._routing.choices
         check_can_export(self._providers)
