@@ -151,7 +151,7 @@ def write_context_model(
         with publication.create(destination.path.name) as file:
             for piece in data:
                 digest.update(piece)
-                write_all(file, piece)
+                file.write(piece)
         publication.commit(binaries=binaries, models=[destination.path.name], replace=destination.replace)
     files = [OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded]
     size = sum(map(len, data))
@@ -173,10 +173,3 @@ def serialize(context: ContextModel, *, embedded: bool) -> list[memoryview]:
             else "Its left-over weights alone are too large; have an EP take more of the model.",
         )
     return embed(context.proto.SerializeToString(deterministic=True), context.embedded)
-
-
-def write_all(file: BinaryIO, data: memoryview) -> None:
-    """Write all bytes to an unbuffered file."""
-    left = data
-    while left:
-        left = left[file.write(left) :]

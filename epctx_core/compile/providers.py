@@ -188,7 +188,7 @@ class ProviderSession:
                 model=model,
                 logger=logging.getLogger(f"epctx.ep.{choice.name}"),
                 cancel=session.cancellation,
-                progress=reported_progress(progress),
+                progress=progress or _no_progress,
                 scratch=_scratch_folder,
                 engine=engine,
                 workspace=workspace,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
-    from epctx_core.graph.index import GraphIndex
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +129,7 @@ def make_report(
             PartitionReport(
                 name=p.name,
                 ep=p.ep,
-                node_names=tuple(_node_name(p.graph, i) for i in p.node_indices),
+                node_names=tuple(p.graph.node_name(i) for i in p.node_indices),
                 operators=tuple(p.graph.nodes[i].op_type for i in p.node_indices),
                 inputs=p.input_names,
                 outputs=p.output_names,
@@ -139,14 +138,9 @@ def make_report(
         ),
         assignments=counts,
         refusals=tuple(
-            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(_node_name(r.graph, i) for i in r.nodes))
+            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(r.graph.node_name(i) for i in r.nodes))
             for r in assignment.refusals
         ),
         timings=dict(timings),
         required_files=tuple(f.path for f in outputs),
     )
-
-
-def _node_name(graph: GraphIndex, index: int) -> str:
-    """Return a node's name; one without a name is called by operator and place."""
-    return graph.nodes[index].name or f"{graph.nodes[index].op_type}_{index}"

@@ -42,7 +42,7 @@ class OpenModel:
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
-        """The EPContext nodes of the main graph."""
+        """The EPContext nodes of the main graph and of all bodies."""
         return read_context_nodes(self.source.proto.graph)
 
     @property

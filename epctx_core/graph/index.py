@@ -149,6 +149,10 @@ class GraphIndex:
                 yield from body.tree()
         yield self
 
+    def node_name(self, index: int) -> str:
+        """Return a node's name; one without a name is called by operator and place."""
+        return self.nodes[index].name or f"{self.nodes[index].op_type}_{index}"
+
     @cached_property
     def special_constants(self) -> frozenset[str]:
         """Constants that are no weights: string and sparse initializers."""

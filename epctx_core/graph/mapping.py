@@ -71,11 +71,6 @@ class MappedFile:
             start = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, start, length + offset - start)
 
-    def prefetch(self) -> None:
-        """Ask for the whole file to be made resident soon."""
-        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
-            self._map.madvise(mmap.MADV_WILLNEED)
-
 
 def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> None:
     """Copy bytes from one open file into another, in the kernel where it can.

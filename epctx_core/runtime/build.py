@@ -140,8 +140,8 @@ class _Builder:
         self._session = session
         self._registry = registry
         self._config: SessionConfig = session.config()
-        manifest = read_manifest(model.source.proto)
-        self._routing = Routing(model.context_nodes, requested, session, registry, manifest)
+        self._manifest = read_manifest(model.source.proto)
+        self._routing = Routing(model.context_nodes, requested, session, registry, self._manifest)
         self._providers = ProviderSession()
         self._steps: dict[GraphIndex, dict[int, StepSpec]] = {}
         self._level = GraphOptimizationLevel(session.graph_optimization_level)
@@ -192,7 +192,9 @@ class _Builder:
         self._engine.policy.pieces = (
             len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
         )
-        self._steps = load_context_nodes(self._model, self._routing.nodes, self._providers, self._session)
+        self._steps = load_context_nodes(
+            self._model, self._routing.nodes, self._providers, self._session, self._manifest
+        )
         self._compile(assignment)
         for part, cpu in groups:
             self._prepare(part, cpu)

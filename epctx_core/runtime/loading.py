@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.pipeline import check_compiled
-from epctx_core.context.manifest import read_manifest
 from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.reader import PayloadReader, plugin_nodes
@@ -21,6 +20,7 @@ from epctx_core.runtime.steps import context_step
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.source import OpenModel
+    from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import SessionOptions
@@ -33,6 +33,7 @@ def load_context_nodes(
     nodes: Mapping[str, Sequence[ContextNodeRecord]],
     providers: ProviderSession,
     session: SessionOptions,
+    manifest: Manifest | None,
 ) -> dict[GraphIndex, dict[int, StepSpec]]:
     """Have each EP load its nodes.
 
@@ -41,6 +42,7 @@ def load_context_nodes(
         nodes: EP type to its nodes.
         providers: the live EPs.
         session: the session's options.
+        manifest: what the model says about its payloads, if it does.
 
     Returns:
         For each graph, the main one or a body, a node's place in it to its step.
@@ -54,7 +56,6 @@ def load_context_nodes(
     if not nodes:
         return steps
     folder = context_folder(model, session.config().context_file_path)
-    manifest = read_manifest(model.source.proto)
     for ep, records in nodes.items():
         session.cancellation.raise_if_requested()
         by_name = _by_name(records)

@@ -47,7 +47,7 @@ def kernel_step(graph: GraphIndex, kernel: KernelNode) -> StepSpec:
     """Return the step of a node that an EP runs by one of its kernels."""
     compute = kernel.kernel.create(Node(graph, kernel.node))
     return _named(
-        node_name(graph, kernel.node),
+        graph.node_name(kernel.node),
         kernel.ep,
         lambda inputs, _outputs: compute(inputs),
         graph.explicit_inputs[kernel.node],
@@ -82,7 +82,7 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan
             output_types=[index.types.get(value) for value in index.output_names],
         )
     proto = graph.nodes[node]
-    called = node_name(graph, node)
+    called = graph.node_name(node)
     run = make_control_flow(
         proto.op_type,
         called,
@@ -135,17 +135,12 @@ class CpuSteps:
             if form is not None:
                 self._known[form] = run
         return StepSpec(
-            name=node_name(graph, nodes[0]),
+            name=graph.node_name(nodes[0]),
             ep=CPU_EP,
             run=run,
             inputs=piece.input_names,
             outputs=piece.output_names,
         )
-
-
-def node_name(graph: GraphIndex, index: int) -> str:
-    """Return a node's name; one without a name is called by operator and place."""
-    return graph.nodes[index].name or f"{graph.nodes[index].op_type}_{index}"
 
 
 def _run_of(compiled: CompiledPartition) -> RunStep:
