@@ -16,6 +16,7 @@ CORE = ROOT / "epctx_core"
 RANKS = {
     "_version": 0,
     "errors": 0,
+    "option_table": 0,
     "options": 0,
     "plugin": 1,
     "registry": 2,
@@ -33,7 +34,13 @@ RANKS = {
     "__main__": 10,
 }
 """Imports go from a higher rank to a lower one, or stay inside one part."""
-SIBLINGS = {("options", "errors"), ("cli", "testing"), ("cli", "templates")}
+SIBLINGS = {
+    ("option_table", "errors"),
+    ("options", "errors"),
+    ("options", "option_table"),
+    ("cli", "testing"),
+    ("cli", "templates"),
+}
 """Pairs of equal rank of which the first may import the second."""
 PARTS_FOR_PLUGINS = {"errors", "plugin", "kernels"}
 TOO_LONG_ALLOWED: set[str] = set()

@@ -178,7 +178,7 @@ def assign(
 
 
 def _place(partition: GraphPartition) -> tuple[object, ...]:
-    return (*chain.from_iterable(partition.graph.path), partition.node_indices[0])
+    return (*partition.graph.place, partition.node_indices[0])
 
 
 class _Round:
@@ -272,13 +272,13 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
     """Return the nodes at a boundary whose values an EPContext node cannot have, with the reason."""
     bad: dict[int, str] = {}
     for partition in partitions:
-        graph = partition.graph
         refused = {
-            name: f"the boundary value {name!r} is {graph.types.get(name)}, which an EPContext node cannot carry"
-            for name in (*partition.input_names, *partition.output_names)
-            if graph.types.get(name).elem_type not in BOUNDARY_TYPES
+            value.name: f"the boundary value {value.name!r} is {value.type}, which an EPContext node cannot carry"
+            for value in chain(partition.inputs, partition.outputs)
+            if value.type.elem_type not in BOUNDARY_TYPES
         }
         if refused:
+            graph = partition.graph
             for node in partition.node_indices:
                 for name in (*graph.inputs[node], *graph.outputs[node]):
                     if name in refused:

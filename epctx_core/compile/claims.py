@@ -88,10 +88,11 @@ class Claims:
     def _indices(self, nodes: Any) -> list[int]:
         try:
             nodes = list(nodes)
-            indices = [n if isinstance(n, int) else n.index for n in nodes]
+            own = [n.index for n in nodes if isinstance(n, Node) and n.is_in(self._graph)]
+            indices = own if len(own) == len(nodes) else [n if isinstance(n, int) else n.index for n in nodes]
         except (TypeError, AttributeError):
             raise self.broken("names something else than nodes of the graph") from None
-        for node in nodes:
+        for node in nodes if indices is not own else ():
             if isinstance(node, Node) and not node.is_in(self._graph):
                 raise self.broken(f"names node {node.name!r} ({node.op_type}), which is in another graph")
         for index in indices:

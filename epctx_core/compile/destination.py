@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from epctx_core.context.naming import binary_name, context_model_path, is_folder_name
@@ -28,6 +28,7 @@ class Destination:
     source: Path | None
     replace: bool
     reads: tuple[str, ...] = ()
+    _own: dict[tuple[object, ...], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -94,9 +95,20 @@ class Destination:
         if not (self.folder / binary).exists():
             return
         self._keep_source(self.folder / binary)
-        if self.path.exists() and _names(self.path, binary):
+        if self._is_own(binary):
             return
         self._refuse_owned(binary, "the context binary")
+
+    def _is_own(self, binary: str) -> bool:
+        """Whether the model that would be replaced names a binary; asked once as long as that model stays."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        version = (binary, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if version not in self._own:
+            self._own[version] = _names(self.path, binary)
+        return self._own[version]
 
     def _check_names(self, binaries: Mapping[str, str]) -> None:
         """Raise InvalidArgument for a name that could not be written, or that two files would have."""
@@ -196,7 +208,8 @@ def destination_of(
             )
         return Destination(path=context_model_path(source), source=source, replace=replace, reads=reads)
     text = os.fspath(output)
-    if not text or is_folder_name(text):
+    # A name without an extension is mostly a folder that somebody forgot to make.
+    if not Path(text).suffix or is_folder_name(text):
         raise InvalidArgument(
             f"the context model's path {text!r} should not point to a folder.",
             path=text,

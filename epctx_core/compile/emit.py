@@ -21,19 +21,20 @@ from epctx_core.context.node import (
 )
 from epctx_core.context.payload import PayloadSet, PayloadWriter
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.digests import digest_in_parallel
+from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
     from epctx_core.compile.assign import Assignment, GraphAssignment
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
     from epctx_core.errors import PluginError
+    from epctx_core.graph.splice import Replacement
     from epctx_core.graph.subgraph import GraphPartition
 
 
@@ -85,7 +86,7 @@ def make_context_model(
     Raises:
         PluginError: an EP describes its nodes wrongly.
     """
-    nodes: dict[GraphPartition, NodeProto] = {}
+    nodes: dict[GraphPartition, Replacement] = {}
     entries: list[PayloadEntry] = []
     contents: dict[bytes, memoryview] = {}
     for ep, choice in providers.choices.items():
@@ -99,10 +100,10 @@ def make_context_model(
             open_sink=open_memory if embedded else open_file,
             embedded=embedded,
         )
-        digest_in_parallel(weight for p in partitions for weight in p.weights.values())
-        described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
-        ordered = _Descriptions(choice, partitions, payloads).check(described)
-        nodes.update(_context_nodes(ep, ordered, payloads.writers, entries))
+        with digests_ahead(weight for p in partitions for weight in p.weights.values()):
+            described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
+            ordered = _Descriptions(choice, partitions, payloads).check(described)
+            nodes.update(_context_nodes(ep, ordered, payloads.writers, entries))
         for written in payloads.writers.values():
             contents.update(written.embedded_bytes())
     main = assignment.main
@@ -114,9 +115,13 @@ def make_context_model(
     return ContextModel(proto=proto, payloads=tuple(entries), embedded=contents)
 
 
-def _replacements(part: GraphAssignment, nodes: Mapping[GraphPartition, NodeProto]) -> dict[int, NodeProto]:
+def _replacements(
+    part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement]
+) -> dict[int, Replacement]:
     """Return first node of a group to what takes its place in one graph: EPContext nodes, rebuilt control flow."""
-    replacements = {partition.node_indices[0]: nodes[partition] for partition in part.partitions}
+    replacements: dict[int, Replacement] = {
+        partition.node_indices[0]: nodes[partition] for partition in part.partitions
+    }
     for node in part.executed:
         bodies = {
             name: splice_body(body.graph, body.partitioner.execution_order(), _replacements(body, nodes))
@@ -131,11 +136,11 @@ def _context_nodes(
     described: Sequence[EPContextNode],
     writers: Mapping[int, PayloadWriter],
     entries: list[PayloadEntry],
-) -> dict[GraphPartition, NodeProto]:
+) -> dict[GraphPartition, Replacement]:
     """Return a partition's EPContext node; payload entries are added to `entries`."""
     finished = {key: (writer.finish(), writer.contents()) for key, writer in writers.items()}
     carried: set[int] = set()
-    nodes: dict[GraphPartition, NodeProto] = {}
+    nodes: dict[GraphPartition, Replacement] = {}
     embedded = any(writer.embedded for writer in writers.values())
     maker = ContextNodeMaker(ep, embed_mode=embedded)
     standard_doc = f"EPContext node for {ep}"
@@ -246,24 +251,29 @@ def _add_metadata(
     facts: dict[str, Mapping[str, Any]] = {}
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
-        if not partitions:
-            continue
-        facts[ep] = {
-            "distribution": choice.record.distribution,
-            "version": choice.record.version,
-            "plugin_api": choice.cls.api_version,
-            "options": options_fingerprint(choice),
-        }
-        with blame(choice.record, "get_compatibility_info"):
-            info = choice.cls.get_compatibility_info(partitions, choice.options)
-        if not isinstance(info, str):
-            raise contract_broken(
-                choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
-            )
+        if partitions:
+            facts[ep] = {
+                "distribution": choice.record.distribution,
+                "version": choice.record.version,
+                "plugin_api": choice.cls.api_version,
+                "options": options_fingerprint(choice),
+            }
+        info = _compatibility_info(choice, partitions)
         if info:
             set_metadata(proto, PREFIX + ep, info)
     manifest = Manifest(source_digest=model.source.digest, providers=facts, payloads=entries)
     set_metadata(proto, KEY, manifest.dump())
+
+
+def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartition]) -> str:
+    """Return what an EP wants a later load to know; EPs without partitions are asked, too."""
+    with blame(choice.record, "get_compatibility_info"):
+        info = choice.cls.get_compatibility_info(partitions, choice.options)
+    if not isinstance(info, str):
+        raise contract_broken(
+            choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
+        )
+    return info
 
 
 def options_fingerprint(choice: ProviderChoice) -> str:

@@ -16,7 +16,7 @@ from epctx_core.compile.limits import PartitionLimits
 from epctx_core.compile.report import OutputFile, Stopwatch
 from epctx_core.context.embedding import embed
 from epctx_core.errors import Fail
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import collection_paused, collection_resumed
 from epctx_core.plugin import CompiledPartition, Purpose
 from epctx_core.publish import Publication
 from epctx_core.registry.guard import contract_broken
@@ -81,9 +81,10 @@ def compile_partitions(
             if not partitions:
                 continue
             session.cancellation.raise_if_requested()
-            result = providers.instances.call(ep, "compile", partitions=partitions)
+            with collection_resumed():
+                result = providers.instances.call(ep, "compile", partitions=partitions)
             providers.keep(result)
-            check_compiled(ep, "compile", result, [repr(p) for p in partitions], providers, purpose)
+            check_compiled(ep, "compile", result, partitions, providers, purpose)
             compiled.update(zip(partitions, result, strict=True))
     session.cancellation.raise_if_requested()
     return compiled
@@ -93,7 +94,7 @@ def check_compiled(
     ep: str,
     hook: str,
     result: Sequence[Any],
-    wanted: Sequence[str],
+    wanted: Sequence[object],
     providers: ProviderSession,
     purpose: Purpose,
 ) -> None:
@@ -101,7 +102,7 @@ def check_compiled(
     record = providers.choices[ep].record
     what = None
     if len(result) != len(wanted):
-        what = f"gave {len(result)} results for {len(wanted)}: {', '.join(wanted[:3])}"
+        what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
     else:
         for name, item in zip(wanted, result, strict=True):
             if not isinstance(item, CompiledPartition):
@@ -164,7 +165,9 @@ def serialize(context: ContextModel, *, embedded: bool) -> list[memoryview]:
     Raises:
         Fail: it is larger than a protobuf can be.
     """
-    size = context.proto.ByteSize() + sum(map(len, context.embedded.values()))
+    # To ask for the size alone would serialise it once more.
+    data = context.proto.SerializeToString(deterministic=True)
+    size = len(data) + sum(map(len, context.embedded.values()))
     if size > PROTOBUF_LIMIT:
         raise Fail(
             f"the context model would have {size:,} bytes; a protobuf holds at most {PROTOBUF_LIMIT:,}.",
@@ -172,4 +175,4 @@ def serialize(context: ContextModel, *, embedded: bool) -> list[memoryview]:
             if embedded
             else "Its left-over weights alone are too large; have an EP take more of the model.",
         )
-    return embed(context.proto.SerializeToString(deterministic=True), context.embedded)
+    return embed(data, context.embedded)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
-from epctx_core.options import SESSION_OPTIONS
+from epctx_core.option_table import SESSION_OPTIONS
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.guard import describe
@@ -113,7 +113,7 @@ def requested_classes(
 
 def _refuse_unknown_eps(session: SessionOptions, registry: Registry) -> None:
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
-    given = [k for k in session.config_entries if k.startswith("ep.") and k not in SESSION_OPTIONS]
+    given = session.provider_option_keys
     if not given:
         return
     starts = [f"ep.{record.name.lower()}." for record in registry.records()]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
+    from epctx_core.graph.subgraph import GraphPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,22 +126,28 @@ def make_report(
     return CompileReport(
         output=output,
         outputs=tuple(outputs),
-        partitions=tuple(
-            PartitionReport(
-                name=p.name,
-                ep=p.ep,
-                node_names=tuple(p.graph.node_name(i) for i in p.node_indices),
-                operators=tuple(p.graph.nodes[i].op_type for i in p.node_indices),
-                inputs=p.input_names,
-                outputs=p.output_names,
-            )
-            for p in assignment.partitions
-        ),
+        partitions=_reported(assignment.partitions),
         assignments=counts,
         refusals=tuple(
-            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(r.graph.node_name(i) for i in r.nodes))
+            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.node_name, r.nodes)))
             for r in assignment.refusals
         ),
         timings=dict(timings),
         required_files=tuple(f.path for f in outputs),
+    )
+
+
+def _reported(partitions: Sequence[GraphPartition]) -> tuple[PartitionReport, ...]:
+    return tuple(
+        [
+            PartitionReport(
+                name=p.name,
+                ep=p.ep,
+                node_names=tuple(map(p.graph.node_name, p.node_indices)),
+                operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
+                inputs=p.input_names,
+                outputs=p.output_names,
+            )
+            for p in partitions
+        ]
     )

@@ -6,7 +6,7 @@ are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import placed_nodes
-from epctx_core.graph.view import attribute_value
+from epctx_core.graph.view import as_text, attribute_value
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
@@ -47,9 +47,9 @@ BOUNDARY_TYPES = frozenset(
 """Element types that the operator takes and gives (the T of onnxruntime's schema)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class ContextNodeRecord:
-    """An EPContext node, decoded.
+    """An EPContext node, decoded. Never changed; not frozen, because a model can have very many.
 
     Attributes:
         index: its place in its graph.
@@ -99,15 +99,20 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
     """
+    return read_placed_nodes(place for place in placed_nodes(graph) if is_context_node(place[2]))
+
+
+def read_placed_nodes(places: Iterable[tuple[BodyPath, int, NodeProto]]) -> list[ContextNodeRecord]:
+    """Decode EPContext nodes, each with the way to its graph and its place there; see `read_context_nodes`."""
     found: dict[str, ContextNodeRecord] = {}
-    for path, i, node in placed_nodes(graph):
-        if is_context_node(node):
-            record = read_context_node(node, i, path)
-            # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
-            if record.name in found:
-                place = "/".join(str(step) for level in (*path, (i,)) for step in level)
-                record = replace(record, name=f"{record.name}#{place}")
-            found[record.name] = record
+    reader = _AttributeReader()
+    for path, i, node in places:
+        record = read_context_node(node, i, path, reader)
+        # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
+        if record.name in found:
+            place = "/".join(str(step) for level in (*path, (i,)) for step in level)
+            record = replace(record, name=f"{record.name}#{place}")
+        found[record.name] = record
     return list(found.values())
 
 
@@ -121,10 +126,67 @@ def payload_files(graph: GraphProto) -> Iterator[str]:
                 yield cache.s.decode(errors="replace")
 
 
-def read_context_node(node: NodeProto, index: int, path: BodyPath = ()) -> ContextNodeRecord:
+def read_context_node(
+    node: NodeProto, index: int, path: BodyPath = (), reader: _AttributeReader | None = None
+) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
     # A name is what routing and messages go by; onnxruntime gives unnamed nodes one, too.
     name = node.name or f"EPContext_{index}"
+    values, cache = (reader or _AttributeReader()).read(name, node)
+    outputs = tuple(node.output[:])
+    if not outputs:
+        raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
+    return ContextNodeRecord(
+        index=index,
+        path=path,
+        name=name,
+        source=_required_text(name, "source", values["source"]),
+        main_context=values["main_context"] == 1,
+        embed_mode=values["embed_mode"] == 1,
+        cache=cache,
+        partition_name=_required_text(name, "partition_name", values.get("partition_name", "")) or name,
+        inputs=tuple(node.input[:]),
+        outputs=outputs,
+        attributes=MappingProxyType(values),
+    )
+
+
+class _AttributeReader:
+    """Decodes attributes. A model has many nodes that differ in names only: those are decoded once."""
+
+    def __init__(self) -> None:
+        self._like = NodeProto()
+        self._probe = NodeProto()
+        self._place = 0
+        self._shared: dict[str, Any] = {}
+
+    def read(self, name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
+        """Return a node's attributes, and `ep_cache_context` apart."""
+        if self._shared and len(node.attribute) == len(self._like.attribute):
+            partition_name = _take_names(self._probe, node, self._place)
+            if self._probe == self._like:
+                return {**self._shared, "partition_name": as_text(partition_name)}, None
+        values, cache = _attributes(name, node)
+        scalars = all(isinstance(value, (int, float, str, bytes)) for value in values.values())
+        # Lists and arrays are each node's own; a payload is not to be copied.
+        if cache is None and scalars and "partition_name" in values:
+            self._shared = values
+            self._place = next(i for i, a in enumerate(node.attribute) if a.name == "partition_name")
+            _take_names(self._like, node, self._place)
+        return values, cache
+
+
+def _take_names(copy: NodeProto, node: NodeProto, place: int) -> bytes:
+    """Make a copy of a node without names, its values' and the one in an attribute; return the latter."""
+    copy.CopyFrom(node)
+    for field in ("name", "input", "output"):
+        copy.ClearField(field)
+    text: bytes = copy.attribute[place].s
+    copy.attribute[place].ClearField("s")
+    return text
+
+
+def _attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
     values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
     cache: bytes | None = None
     for attribute in node.attribute:
@@ -135,21 +197,7 @@ def read_context_node(node: NodeProto, index: int, path: BodyPath = ()) -> Conte
             cache = attribute.s
         else:
             values[key] = attribute.i if kind == AttributeProto.INT else _decoded(name, attribute)
-    if not node.output:
-        raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
-    return ContextNodeRecord(
-        index=index,
-        path=path,
-        name=name,
-        source=_as_text(name, "source", values["source"]),
-        main_context=values["main_context"] == 1,
-        embed_mode=values["embed_mode"] == 1,
-        cache=cache,
-        partition_name=_as_text(name, "partition_name", values.get("partition_name", "")) or name,
-        inputs=tuple(node.input),
-        outputs=tuple(node.output),
-        attributes=MappingProxyType(values),
-    )
+    return values, cache
 
 
 def _decoded(name: str, attribute: AttributeProto) -> Any:
@@ -174,10 +222,38 @@ def check_attribute(name: str, attribute: AttributeProto) -> None:
         )
 
 
-def _as_text(name: str, attribute: str, value: str | bytes) -> str:
+def _required_text(name: str, attribute: str, value: str | bytes) -> str:
     if isinstance(value, bytes):
         raise InvalidGraph(f"EPContext node {name!r} has a {attribute!r} that is not UTF-8.", node=name)
     return value
+
+
+class ContextNodeDraft:
+    """An EPContext node that differs from a template in its name and in what it reads and makes.
+
+    Args:
+        template: complete but for those.
+        place: of `partition_name` among the template's attributes.
+    """
+
+    __slots__ = ("_name", "_place", "_template", "input", "output")
+
+    def __init__(
+        self, template: NodeProto, place: int, name: str, inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        self._template = template
+        self._place = place
+        self._name = name
+        self.input = inputs
+        self.output = outputs
+
+    def write(self, node: NodeProto) -> None:
+        """Fill an empty node."""
+        node.CopyFrom(self._template)
+        node.name = self._name
+        node.attribute[self._place].s = self._name.encode()
+        node.input.extend(self.input)
+        node.output.extend(self.output)
 
 
 class ContextNodeMaker:
@@ -196,11 +272,11 @@ class ContextNodeMaker:
     def reference(
         self,
         name: str,
-        inputs: Iterable[str],
-        outputs: Iterable[str],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
         attributes: Mapping[str, Any],
         doc: str,
-    ) -> NodeProto:
+    ) -> ContextNodeDraft:
         """Return a node that refers to another's payload."""
         # Attributes are few and an EP gives many nodes the same mapping: its identity is the key.
         key = (id(attributes), doc)
@@ -220,13 +296,7 @@ class ContextNodeMaker:
             # Kept, so that no other mapping gets this one's identity.
             self._templates[key] = (template, place, attributes)
         template, place, _ = self._templates[key]
-        node = NodeProto()
-        node.CopyFrom(template)
-        node.name = name
-        node.attribute[place].s = name.encode()
-        node.input.extend(inputs)
-        node.output.extend(outputs)
-        return node
+        return ContextNodeDraft(template, place, name, inputs, outputs)
 
 
 def make_context_node(

@@ -11,13 +11,13 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import PayloadEntry, Segment
 from epctx_core.context.naming import is_payload_name
 from epctx_core.errors import Fail, PluginError
-from epctx_core.graph.mapping import CHUNK, copy_range, start_writing_back
+from epctx_core.graph.mapping import CHUNK, start_writing_back
 from epctx_core.graph.weights import Weight
 
 if TYPE_CHECKING:
@@ -31,6 +31,17 @@ EMBEDDED_LIMIT = (2 << 30) - 1
 """Bytes above which no protobuf can hold a payload."""
 
 _HOOK = "get_ep_context_nodes"
+
+
+@runtime_checkable
+class CopiesMapped(Protocol):
+    """A sink that appends bytes of a mapped file without bringing them into memory.
+
+    From the file that is mapped and was digested: another one may lie at its path by now.
+    """
+
+    def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
+        """Append a range of a mapped file."""
 
 
 class PayloadWriter:
@@ -122,10 +133,11 @@ class PayloadWriter:
             return
         mapped, offset = mapping
         mapped.check_unchanged()
-        if self.embedded:
-            self._put_all(weight)
+        if isinstance(self._sink, CopiesMapped):
+            self._sink.copy_mapped(mapped, offset, weight.nbytes)
+            self.size += weight.nbytes
         else:
-            self._copy(mapped, offset, weight.nbytes)
+            self._put_all(weight)
         mapped.check_unchanged()
 
     def _put_all(self, view: TensorView) -> None:
@@ -164,15 +176,6 @@ class PayloadWriter:
         if self._unflushed >= CHUNK and not self.embedded:
             start_writing_back(self._sink.fileno(), self.size - self._unflushed, self._unflushed)
             self._unflushed = 0
-
-    def _copy(self, mapped: MappedFile, offset: int, length: int) -> None:
-        """Copy a weight to our file without bringing it into memory.
-
-        From the file that is mapped and was digested: another one may lie at its path by now.
-        """
-        copy_range(mapped.descriptor, offset, self._sink.fileno(), self.size, length)
-        self.size += length
-        self._sink.seek(self.size)
 
     def _digest(self, piece: memoryview) -> None:
         while piece:

@@ -24,11 +24,20 @@ BodyPath: TypeAlias = "tuple[tuple[int, str], ...]"
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _BODIES: set[str] = set()
+_OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
+"""Operators that are not ONNX's and come by the thousand."""
 
 
 def may_hold_bodies(node: NodeProto) -> bool:
     """Whether a node's operator can have graph attributes; cheaper than to look at the attributes."""
-    return bool(node.domain) or node.op_type in _operators_with_bodies()
+    return operator_may_hold_bodies(node.domain, node.op_type)
+
+
+def operator_may_hold_bodies(domain: str, op_type: str) -> bool:
+    """Whether an operator can have graph attributes; one that is not known can."""
+    if domain:
+        return (domain, op_type) not in _OTHERS_WITHOUT
+    return op_type in _operators_with_bodies()
 
 
 def _operators_with_bodies() -> set[str]:

@@ -56,33 +56,6 @@ def partition_digest(
     return form.digest()
 
 
-def plain_form(
-    graph: GraphIndex, nodes: Sequence[int], inputs: Sequence[ValueInfo], outputs: Sequence[ValueInfo]
-) -> tuple[object, ...] | None:
-    """Return what decides the digest of nodes without attributes, weights and functions; None for others.
-
-    Made in a fraction of the digest's time: a network of many equal small pieces is digested once a kind.
-    It holds the identities of types, which a type table makes once, so it means something within one graph.
-    """
-    if graph.functions:
-        return None
-    numbers = {"": -1}
-    for value in inputs:
-        numbers[value.name] = len(numbers)
-    form: list[object] = []
-    for index in nodes:
-        node = graph.nodes[index]
-        reads = graph.inputs[index]
-        if node.attribute or not numbers.keys() >= set(reads):
-            return None
-        form.append((node.domain, node.op_type, tuple([numbers[name] for name in reads])))
-        for name in graph.outputs[index]:
-            numbers[name] = len(numbers)
-        form.append(len(numbers))
-    types = [id(value.type) for value in inputs]
-    return (*form, *types, *[(numbers[value.name], id(value.type)) for value in outputs])
-
-
 class _CanonicalForm:
     """The parts that are digested, with numbers in place of names.
 

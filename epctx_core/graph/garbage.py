@@ -35,3 +35,28 @@ def collection_paused() -> Iterator[None]:
             _pauses -= 1
             if not _pauses and _was_enabled:
                 gc.enable()
+
+
+@contextmanager
+def collection_resumed() -> Iterator[None]:
+    """Let the collector work inside the block although it is paused, over what is made inside alone.
+
+    For calls of code that is not ours and may make any amount of garbage. What was made before is set aside:
+    it is in use, and the collector would walk all of it in vain.
+    """
+    global _pauses  # noqa: PLW0603 - see above
+    with _lock:
+        # A host that set objects aside for good would lose that; other pauses are not ours to end.
+        resumes = _pauses == 1 and _was_enabled and not gc.get_freeze_count()
+        if resumes:
+            gc.freeze()
+            gc.enable()
+            _pauses = 0
+    try:
+        yield
+    finally:
+        with _lock:
+            if resumes:
+                gc.unfreeze()
+                gc.disable()
+                _pauses += 1

@@ -12,9 +12,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import free_names, is_executable, may_hold_bodies, named_bodies, outer_names
+from epctx_core.graph.bodies import (
+    free_names,
+    is_executable,
+    named_bodies,
+    operator_may_hold_bodies,
+    outer_names,
+)
 from epctx_core.graph.quantization import QuantizedGroups
 from epctx_core.graph.weights import body_weights
+from epctx_core.graph.wiring import node_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,10 +48,13 @@ class GraphIndex:
     Attributes:
         graph: the protobuf; never changed.
         nodes: its nodes.
+        op_types, domains, names: what each node says; names may be empty.
+        operators: the distinct pairs of domain and operator.
         inputs, outputs: their value names, omitted ones as empty strings. `inputs` holds also the
             outer-scope names that a node's bodies read.
         explicit_inputs: the inputs without those.
         producer: value name to node index.
+        results: the names of the graph's outputs.
         constants: names of initializers that nobody can override; those of enclosing scopes, too, that
             the graph reads.
         weights: the constants' data, for a main graph also that of overridable initializers.
@@ -53,7 +63,7 @@ class GraphIndex:
             can execute (see `bodies.EXECUTABLE`).
         holder: what holds this graph; None for a main graph.
         functions: those that the model defines for itself.
-        digests: of small pieces, by their plain form (see `epctx_core.graph.canonical`).
+        digests: of small pieces, by their plain form (see `epctx_core.graph.wiring`).
 
     Raises:
         InvalidGraph: a name that is not UTF-8, or an initializer in a body whose bytes do not fit.
@@ -78,14 +88,18 @@ class GraphIndex:
         self.digests: dict[tuple[object, ...], str] = {}
         self.holder = holder
         self.nodes: list[NodeProto] = list(graph.node)
-        self.explicit_inputs: list[Sequence[str]] = [tuple(n.input) for n in self.nodes]
-        self.outputs: list[Sequence[str]] = [tuple(n.output) for n in self.nodes]
-        self.producer: dict[str, int] = {
-            name: i for i, outputs in enumerate(self.outputs) for name in outputs if name
-        }
+        self.op_types = [node.op_type for node in self.nodes]
+        self.domains = [node.domain for node in self.nodes]
+        self.names = [node.name for node in self.nodes]
+        self.operators = frozenset(zip(self.domains, self.op_types, strict=True))
+        # A slice of names is made in C; a tuple would be made name by name.
+        self.explicit_inputs: list[Sequence[str]] = [node.input[:] for node in self.nodes]
+        self.outputs: list[Sequence[str]] = [node.output[:] for node in self.nodes]
+        self.producer: dict[str, int] = {name: i for i, names in enumerate(self.outputs) for name in names}
+        self.producer.pop("", None)
         input_names = {value.name for value in graph.input}
         initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-        _check_text(self.producer, initializers, input_names, (node.name for node in self.nodes))
+        _check_text(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
         self.constants = initializers - input_names if ir_version >= 4 else initializers  # noqa: PLR2004
@@ -94,6 +108,7 @@ class GraphIndex:
             self._look_outside(holder.graph, initializers)
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
+        self.results = frozenset(self.output_names)
         self.bodies: dict[int, dict[str, GraphIndex]] = {}
         self.inputs = self._with_outer_names()
 
@@ -107,16 +122,24 @@ class GraphIndex:
 
     def _with_outer_names(self) -> list[Sequence[str]]:
         inputs = list(self.explicit_inputs)
-        for i, node in enumerate(self.nodes):
-            if may_hold_bodies(node):
-                if is_executable(node, self.opset_imports):
-                    self.bodies[i] = {name: self._body(i, name, body) for name, body in named_bodies(node)}
-                    outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.bodies[i].values()))))
-                else:
-                    outer = outer_names(node)
-                if outer:
-                    inputs[i] = (*inputs[i], *outer)
+        for i in self.holders:
+            node = self.nodes[i]
+            if is_executable(node, self.opset_imports):
+                self.bodies[i] = {name: self._body(i, name, body) for name, body in named_bodies(node)}
+                outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.bodies[i].values()))))
+            else:
+                outer = outer_names(node)
+            if outer:
+                inputs[i] = (*inputs[i], *outer)
         return inputs
+
+    @cached_property
+    def holders(self) -> list[int]:
+        """The nodes that may hold bodies."""
+        found = {operator for operator in self.operators if operator_may_hold_bodies(*operator)}
+        if not found:
+            return []
+        return [i for i, o in enumerate(zip(self.domains, self.op_types, strict=True)) if o in found]
 
     def _body(self, node: int, attribute: str, body: GraphProto) -> GraphIndex:
         return GraphIndex(
@@ -135,6 +158,11 @@ class GraphIndex:
         holder = self.holder
         return () if holder is None else (*holder.graph.path, (holder.node, holder.attribute))
 
+    @cached_property
+    def place(self) -> tuple[int | str, ...]:
+        """The steps of `path` in one row."""
+        return tuple(chain.from_iterable(self.path))
+
     def at(self, path: BodyPath) -> GraphIndex | None:
         """Return the index of a body inside, or None if it is in a node that a session does not execute."""
         graph: GraphIndex | None = self
@@ -151,7 +179,7 @@ class GraphIndex:
 
     def node_name(self, index: int) -> str:
         """Return a node's name; one without a name is called by operator and place."""
-        return self.nodes[index].name or f"{self.nodes[index].op_type}_{index}"
+        return self.names[index] or f"{self.op_types[index]}_{index}"
 
     @cached_property
     def special_constants(self) -> frozenset[str]:
@@ -176,6 +204,11 @@ class GraphIndex:
         return QuantizedGroups(self)
 
     @cached_property
+    def kinds(self) -> list[int]:
+        """For each node the number of its kind; see `epctx_core.graph.wiring`."""
+        return node_kinds(self)
+
+    @cached_property
     def predecessors(self) -> list[list[int]]:
         """For each node the nodes whose results it reads; a node read twice stands twice."""
         producer = self.producer
@@ -187,8 +220,11 @@ class GraphIndex:
         consumers: dict[str, list[int]] = {}
         for i, names in enumerate(self.inputs):
             for name in names:
-                if name:
-                    consumers.setdefault(name, []).append(i)
+                if name in consumers:
+                    consumers[name].append(i)
+                else:
+                    consumers[name] = [i]
+        consumers.pop("", None)
         return consumers
 
 

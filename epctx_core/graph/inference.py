@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ class TypeTable:
         values: typed values; of two with one name the first counts.
         graph: the graph with types inferred, whose bodies have tables of their own.
         outer: the table of the enclosing scope, asked for what the graph does not define.
+        infer: gives the whole table when something is asked for that is not in `values`.
     """
 
     def __init__(
@@ -41,11 +42,12 @@ class TypeTable:
         values: Iterable[ValueInfoProto] = (),
         graph: GraphProto | None = None,
         outer: TypeTable | None = None,
+        infer: Callable[[], TypeTable] | None = None,
     ) -> None:
-        self._values: dict[str, ValueInfoProto] = {}
-        for value in values:
-            self._values.setdefault(value.name, value)
-        self._graph, self._outer = graph, outer
+        known = list(values)
+        known.reverse()
+        self._values = dict(zip([value.name for value in known], known, strict=True))
+        self._graph, self._outer, self._infer = graph, outer, infer
         self._bodies: dict[tuple[int, str], TypeTable] = {}
         if graph is not None and outer is not None:
             # A value of unknown type hides one of the same name outside.
@@ -61,13 +63,23 @@ class TypeTable:
 
     def proto(self, name: str) -> TypeProto | None:
         """Return a value's type as ONNX writes it, with symbolic names and non-tensor kinds."""
+        value = self.declaration(name)
+        return value.type if value is not None else None
+
+    def declaration(self, name: str) -> ValueInfoProto | None:
+        """Return a value's name and type as ONNX writes them, None if there is no type."""
         value = self._values.get(name)
-        if value is None:
-            return self._outer.proto(name) if self._outer is not None else None
-        return value.type if value.HasField("type") else None
+        if value is not None and value.HasField("type"):
+            return value
+        if self._infer is not None and name:
+            self._complete(self._infer)
+            return self.declaration(name)
+        return self._outer.declaration(name) if self._outer is not None and value is None else None
 
     def body(self, node: int, attribute: str) -> TypeTable:
         """Return the table of a body that a node holds; one that only looks outside if it is not known."""
+        if self._infer is not None:
+            self._complete(self._infer)
         key = (node, attribute)
         if key not in self._bodies:
             held = named_bodies(self._graph.node[node]) if self._graph is not None else ()
@@ -82,14 +94,19 @@ class TypeTable:
             table = table.body(node, attribute)
         return table
 
+    def _complete(self, infer: Callable[[], TypeTable]) -> None:
+        """Take over what inference finds, which is never less than what was declared."""
+        inferred, self._infer = infer(), None
+        self._values, self._graph = inferred._values, inferred._graph  # noqa: SLF001 - of the same class
+
     def _made(self, name: str) -> TensorType:
-        proto = self.proto(name)
-        if proto is None:
+        value = self.declaration(name)
+        if value is None:
             return UNKNOWN_TYPE
-        key = proto.SerializeToString()
+        key = value.type.SerializeToString()
         made = self._interned.get(key)
         if made is None:
-            made = self._interned[key] = tensor_type(proto)
+            made = self._interned[key] = tensor_type(value.type)
         self._types[name] = made
         return made
 
@@ -116,14 +133,12 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
     return dim.dim_param or None if kind == "dim_param" else None
 
 
-def infer_types(
-    proto: ModelProto, resolve: Callable[[ModelProto], Iterable[ValueInfoProto]] | None = None
-) -> TypeTable:
+def infer_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None) -> TypeTable:
     """Infer the types of a model's values; what the model itself declares wins.
 
     Args:
         proto: the model, without its large weights.
-        resolve: gives declarations for values that a model after inference has no types for.
+        resolve: declares values that a model after inference has no types for, in place.
 
     Raises:
         InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
@@ -140,17 +155,26 @@ def infer_types(
     except (ValueError, RuntimeError):
         inferred = _infer_leniently(probe)
     if resolve is not None:
-        inferred.graph.value_info.extend(resolve(inferred))
+        resolve(inferred)
     return TypeTable(_typed(inferred.graph), inferred.graph)
 
 
-def _typed(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    """Yield what is known of a graph's values after inference; what it declares comes first."""
-    # Outputs need no declaration; inference may know them all the same.
-    yield from (v for v in chain(graph.input, graph.output) if v.type.WhichOneof("value"))
-    yield from graph.value_info
-    for tensor in graph.initializer:
-        yield onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+def declared_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None) -> TypeTable:
+    """Return a model's types, inferred only when one is asked for that the model does not declare.
+
+    For context models, which declare what their nodes take and give: whoever computes on a value checks it.
+    """
+    return TypeTable(_typed(proto.graph), infer=lambda: infer_types(proto, resolve))
+
+
+def _typed(graph: GraphProto) -> list[ValueInfoProto]:
+    """Return what is known of a graph's values after inference; what it declares comes first."""
+    return [
+        # Outputs need no declaration; inference may know them all the same.
+        *[v for v in chain(graph.input, graph.output) if v.type.WhichOneof("value")],
+        *graph.value_info,
+        *[onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in graph.initializer],
+    ]
 
 
 def _with_dense_initializers(proto: ModelProto) -> ModelProto:

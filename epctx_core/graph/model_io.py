@@ -6,7 +6,6 @@ opened is the caller's business.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,15 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, is_detached
 
 if TYPE_CHECKING:
     from onnx import TensorProto, TypeProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+LARGE_STRUCTURE = 8 << 20
+"""Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
 _LEFT_OPEN = "is required but missing"
 
 
@@ -106,16 +108,41 @@ def detach_model(
     Raises:
         InvalidGraph: the ONNX checker refuses the model, or a weight is wrong.
     """
-    weights = detach_weights(proto.graph, open_external, proto.functions)
-    source = SourceModel(proto=proto, weights=weights, path=path, digest=hashlib.sha256(data).hexdigest())
-    check_model(source)
+    with digest_beside(data) as digest:
+        # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at.
+        files = b"location" in data
+        weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
+        detached = files or any(is_detached(tensor) for tensor in proto.graph.initializer)
+        checked = False
+        if not detached and len(data) > LARGE_STRUCTURE:
+            # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
+            del proto
+            checked = _passes(data)
+            proto = parse_model(data, path)
+        source = SourceModel(proto=proto, weights=weights, path=path, digest="")
+        if not checked:
+            check_model(source, None if detached else data)
+        source.digest = digest()
     return source
 
 
-def check_model(source: SourceModel) -> None:
+def _passes(data: bytes) -> bool:
+    """Whether the ONNX checker takes a model as it is."""
+    try:
+        onnx.checker.check_model(data)
+    except (onnx.checker.ValidationError, ValueError):
+        return False
+    return True
+
+
+def check_model(source: SourceModel, data: bytes | None = None) -> None:
     """Run the ONNX checker over a model's structure.
 
     Inputs and outputs may leave their shape open, and outputs their type, as onnxruntime lets them.
+
+    Args:
+        source: the model.
+        data: its bytes, if they are at hand and still say the same.
 
     Raises:
         InvalidGraph: with the checker's words.
@@ -123,7 +150,7 @@ def check_model(source: SourceModel) -> None:
     probe = structure(source.proto)
     try:
         try:
-            onnx.checker.check_model(probe)
+            onnx.checker.check_model(probe if data is None else data)
         except onnx.checker.ValidationError as error:
             if _LEFT_OPEN not in str(error):
                 raise

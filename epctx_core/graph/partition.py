@@ -9,6 +9,7 @@ be disconnected.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 
 class CyclicGroupsError(Exception):
@@ -27,7 +28,8 @@ def level_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -
         claim = claimed[i]
         key = -1 if not claim else 0
         for p in preds:
-            key = max(key, keys[p])
+            if keys[p] > key:  # noqa: PLR1730 - the innermost loop, in which max() takes most of the time
+                key = keys[p]
         append(key if (key & 1) != claim else key + 1)
     return keys
 
@@ -82,7 +84,7 @@ class Partitioner:
         """
         if not units:
             return []
-        if not self._taken and all(len(unit) == 1 for unit in units):
+        if all(len(unit) == 1 for unit in chain(units, self._taken)):
             return self._group_nodes(units)
         graph = _UnitGraph(self._predecessors, [*units, *self._taken])
         try:
@@ -123,8 +125,26 @@ class Partitioner:
         Raises:
             CyclicGroupsError: the groups taken enclose each other.
         """
+        order = self._model_order()
+        if order is not None:
+            return order
         graph = _UnitGraph(self._predecessors, self._taken)
         return [graph.members(unit) for unit in graph.order()]
+
+    def _model_order(self) -> list[list[int]] | None:
+        """Return all groups and other nodes in the order of their first nodes, or None if that cannot be run."""
+        first = list(range(len(self._predecessors)))
+        groups = {min(group): group for group in self._taken}
+        for start, group in groups.items():
+            for node in group:
+                first[node] = start
+        for start, group in groups.items():
+            # A group without gaps reads nothing that stands behind its first node.
+            if max(group) - start >= len(group) and any(
+                first[p] > start for node in group for p in self._predecessors[node]
+            ):
+                return None
+        return [list(groups.get(i, (i,))) for i, start in enumerate(first) if i == start]
 
 
 class _UnitGraph:

@@ -50,7 +50,9 @@ class QuantizedGroups:
     @cached_property
     def groups(self) -> list[QuantizedGroup]:
         """The groups in the order of their targets."""
-        sources = [i for i, node in enumerate(self._graph.nodes) if node.op_type == _OUT_OF]
+        if not any(op_type == _OUT_OF for _, op_type in self._graph.operators):
+            return []
+        sources = [i for i, op_type in enumerate(self._graph.op_types) if op_type == _OUT_OF]
         targets = {reader for i in sources if self._quantizes(i, _OUT_OF) for reader in self._readers(i)}
         found = (self._group(target) for target in sorted(targets))
         return [group for group in found if group is not None]

@@ -6,7 +6,8 @@ A control-flow node in whose bodies something is replaced is itself replaced, by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -18,11 +19,24 @@ if TYPE_CHECKING:
     from epctx_core.graph.weights import Weight
 
 
+class Draft(Protocol):
+    """A node that is written when its place is there: cheaper than to make it and to copy it."""
+
+    input: Sequence[str]
+    output: Sequence[str]
+
+    def write(self, node: NodeProto) -> None:
+        """Fill an empty node."""
+
+
+Replacement: TypeAlias = "NodeProto | Draft"
+
+
 def splice(
     source: ModelProto,
     graph: GraphIndex,
     order: Sequence[Sequence[int]],
-    replacements: Mapping[int, NodeProto],
+    replacements: Mapping[int, Replacement],
 ) -> ModelProto:
     """Return a copy of a model in which groups of nodes are replaced.
 
@@ -45,7 +59,7 @@ def splice(
 
 
 def splice_body(
-    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, NodeProto]
+    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, Replacement]
 ) -> GraphProto:
     """Return a copy of a body in which groups of nodes are replaced; see `splice`."""
     target = GraphProto()
@@ -75,7 +89,7 @@ def _splice_graph(
     target: GraphProto,
     graph: GraphIndex,
     order: Sequence[Sequence[int]],
-    replacements: Mapping[int, NodeProto],
+    replacements: Mapping[int, Replacement],
 ) -> None:
     for field, value in graph.graph.ListFields():
         if field.name not in _REBUILT:
@@ -104,16 +118,23 @@ def _splice_nodes(
     target: GraphProto,
     graph: GraphIndex,
     order: Sequence[Sequence[int]],
-    replacements: Mapping[int, NodeProto],
+    replacements: Mapping[int, Replacement],
 ) -> None:
-    nodes = graph.nodes
-    target.node.extend(replacements.get(group[0]) or nodes[group[0]] for group in order)
+    add = target.node.add
+    for group in order:
+        node = replacements.get(group[0]) or graph.nodes[group[0]]
+        if isinstance(node, NodeProto):
+            add().CopyFrom(node)
+        else:
+            node.write(add())
 
 
 def _taken_constants(
-    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, NodeProto]
+    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, Replacement]
 ) -> set[str]:
     """Return the constants that only replaced nodes read."""
+    if not graph.constants:
+        return set()
     left = set(graph.output_names)
     taken: set[str] = set()
     for group in order:
@@ -122,7 +143,7 @@ def _taken_constants(
             left.update(graph.inputs[group[0]])
         else:
             left.update(replacement.input)
-            if group[0] in graph.bodies:
+            if isinstance(replacement, NodeProto) and group[0] in graph.bodies:
                 left.update(outer_names(replacement))
             for i in group:
                 taken.update(graph.inputs[i])
@@ -141,10 +162,13 @@ def inline_tensor(tensor: TensorProto, weights: Mapping[str, Weight]) -> TensorP
     return inline
 
 
-def _splice_value_info(target: GraphProto, graph: GraphIndex, replacements: Mapping[int, NodeProto]) -> None:
-    """Keep the types of values that are still there, and give each replacement's outputs theirs.
+def _splice_value_info(
+    target: GraphProto, graph: GraphIndex, replacements: Mapping[int, Replacement]
+) -> None:
+    """Keep the types of values that are still there, and give each replacement's inputs and outputs theirs.
 
-    EPContext has no shape inference: without these entries onnxruntime cannot type the graph.
+    EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those
+    of its inputs, too, a session needs no inference (see `declared_types`).
     """
     if not replacements:
         target.value_info.extend(graph.graph.value_info)
@@ -155,13 +179,12 @@ def _splice_value_info(target: GraphProto, graph: GraphIndex, replacements: Mapp
             v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
         )
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
-    for node in replacements.values():
-        for name in node.output:
-            proto = graph.types.proto(name) if name else None
-            if proto is None:
-                continue
-            if name not in typed:
-                target.value_info.add(name=name, type=proto)
-            elif typed[name].type.WhichOneof("value") is None:
-                # Outputs need no declared type, as long as inference finds it.
-                typed[name].type.CopyFrom(proto)
+    around = chain.from_iterable(chain(node.input, node.output) for node in replacements.values())
+    names = [name for name in dict.fromkeys(around) if name in graph.producer]
+    declared = [graph.types.declaration(name) for name in names if name not in typed]
+    target.value_info.extend([value for value in declared if value is not None])
+    for name in typed.keys() & set(names):
+        proto = graph.types.proto(name)
+        if proto is not None and typed[name].type.WhichOneof("value") is None:
+            # Outputs need no declared type, as long as inference finds it.
+            typed[name].type.CopyFrom(proto)

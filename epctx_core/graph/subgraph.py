@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto, TensorProto
 
-from epctx_core.graph.canonical import partition_digest, plain_form
+from epctx_core.graph.canonical import partition_digest
 from epctx_core.graph.functions import used_functions
 from epctx_core.graph.view import Node
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
+from epctx_core.graph.wiring import is_plain, wire
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
 
 DIGEST_DIGITS = 16
+_NO_WEIGHTS: Mapping[str, Weight] = MappingProxyType({})
 
 
 class Subgraph:
@@ -34,38 +35,86 @@ class Subgraph:
         keep_initializers: True to treat weights as inputs.
     """
 
+    # A model can have tens of thousands of pieces.
+    __slots__ = (
+        "_form",
+        "_inputs",
+        "_nodes",
+        "_outputs",
+        "graph",
+        "input_names",
+        "keeps_initializers",
+        "kept_names",
+        "node_indices",
+        "output_names",
+        "weight_names",
+    )
+
     def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, keep_initializers: bool = False) -> None:
         self.graph = graph
         self.node_indices = nodes
         self.keeps_initializers = keep_initializers
-        self.input_names, self.weight_names, self.output_names = _boundary(graph, nodes, keep_initializers)
-        self.kept_names = (
-            tuple(n for n in self.input_names if n in graph.constants) if keep_initializers else ()
+        wiring = wire(graph, nodes)
+        names = tuple(wiring.entering)
+        constants = graph.constants
+        weights = tuple([name for name in names if name in constants]) if constants else ()
+        self.weight_names: tuple[str, ...] = () if keep_initializers else weights
+        self.kept_names: tuple[str, ...] = weights if keep_initializers else ()
+        self.input_names = (
+            tuple([name for name in names if name not in constants]) if self.weight_names else names
         )
+        self.output_names = _leaving(graph, nodes)
+        numbers, form = wiring.numbers, wiring.form
+        self._form: tuple[int, ...] | None = None
+        if not self.weight_names and is_plain(form):
+            self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
+        self._inputs: tuple[ValueInfo, ...] | None = None
+        self._outputs: tuple[ValueInfo, ...] | None = None
+        self._nodes: Sequence[Node] | None = None
 
     def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
-        return tuple(ValueInfo(name, self.graph.types.get(name)) for name in names)
+        types = self.graph.types
+        return tuple([ValueInfo(name, types.get(name)) for name in names])
 
-    @cached_property
+    @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What flows in, in the order of first use."""
-        return self._values(self.input_names)
+        if self._inputs is None:
+            self._inputs = self._values(self.input_names)
+        return self._inputs
 
-    @cached_property
+    @property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """What flows out, in the order of production."""
-        return self._values(self.output_names)
+        if self._outputs is None:
+            self._outputs = self._values(self.output_names)
+        return self._outputs
 
-    @cached_property
+    @property
     def nodes(self) -> Sequence[Node]:
         """The nodes in topological order."""
-        return tuple(Node(self.graph, i) for i in self.node_indices)
+        if self._nodes is None:
+            self._nodes = tuple([Node(self.graph, i) for i in self.node_indices])
+        return self._nodes
+
+    @property
+    def plain_form(self) -> tuple[int, ...] | None:
+        """What tells this piece from others of its graph; None with attributes, weights or functions.
+
+        Made in a fraction of a digest's time: of many equal small pieces one is looked at. A type table
+        makes equal types once, so their identities stand for them.
+        """
+        if self._form is None:
+            return None
+        return (*self._form, *[id(v.type) for v in self.inputs], *[id(v.type) for v in self.outputs])
 
     @property
     def weights(self) -> Mapping[str, Weight]:
         """The initializers that the nodes read, by name; also those kept as inputs."""
         known = self.graph.weights
         names = (*self.weight_names, *self.kept_names)
+        if not names:
+            return _NO_WEIGHTS
         return MappingProxyType({name: known[name] for name in names if name in known})
 
     def value(self, name: str) -> ValueInfo:
@@ -121,30 +170,20 @@ class Subgraph:
                 )
 
 
-def _boundary(
-    graph: GraphIndex, nodes: Sequence[int], keep_initializers: bool
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the names of inputs, weights and outputs of a set of nodes."""
-    made = {name for i in nodes for name in graph.outputs[i]}
-    inputs: dict[str, None] = {}
-    weights: dict[str, None] = {}
-    for i in nodes:
-        for name in graph.inputs[i]:
-            if name and name not in made:
-                is_weight = name in graph.constants and not keep_initializers
-                (weights if is_weight else inputs)[name] = None
+def _leaving(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
+    """Return the names that a set of nodes makes and others read, in the order of production."""
+    made, consumers, results = graph.outputs, graph.consumers, graph.results
     inside = set(nodes)
-    wanted = set(graph.output_names)
-    outputs = [
+    leaving = [
         name
         for i in nodes
-        for name in graph.outputs[i]
-        if name and (name in wanted or any(c not in inside for c in graph.consumers.get(name, ())))
+        for name in made[i]
+        if name in results or not inside.issuperset(consumers.get(name, ()))
     ]
-    if not outputs and nodes:
+    if not leaving and nodes:
         # Dead code: the last results stand for it, since a node needs an output.
-        outputs = [name for name in graph.outputs[nodes[-1]] if name]
-    return tuple(inputs), tuple(weights), tuple(outputs)
+        leaving = [name for name in made[nodes[-1]] if name]
+    return tuple(leaving)
 
 
 class GraphPartition(Subgraph):
@@ -153,6 +192,8 @@ class GraphPartition(Subgraph):
     Its name is made on first use, because it takes a digest of the weights.
     """
 
+    __slots__ = ("_known_digest", "_name", "ep", "number", "prefix")
+
     def __init__(
         self, graph: GraphIndex, nodes: Sequence[int], *, ep: str, keep_initializers: bool = False
     ) -> None:
@@ -160,20 +201,21 @@ class GraphPartition(Subgraph):
         self.ep = ep
         self.prefix = ""
         self.number = 0
+        self._name = self._known_digest = ""
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
-        form = plain_form(self.graph, self.node_indices, self.inputs, self.outputs)
-        known = self.graph.digests.get(form) if form is not None else None
-        if known is None:
-            known = self._digest()
+        if not self._known_digest:
+            form = self.plain_form
+            known = self.graph.digests.get(form) if form is not None else None
+            self._known_digest = known or self._digest()
             if form is not None:
-                self.graph.digests[form] = known
-        return known
+                self.graph.digests[form] = self._known_digest
+        return self._known_digest
 
     def _digest(self) -> str:
         weights = self.graph.weights
@@ -181,7 +223,9 @@ class GraphPartition(Subgraph):
             self.graph, self.node_indices, self.inputs, self.outputs, lambda name: weights[name].digest
         )
 
-    @cached_property
+    @property
     def name(self) -> str:
         """`[prefix]<EP type>_<16 hex digits>_<index>`."""
-        return f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
+        if not self._name:
+            self._name = f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
+        return self._name

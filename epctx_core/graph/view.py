@@ -39,17 +39,17 @@ class Node:
     @property
     def name(self) -> str:
         """The node's name, possibly empty."""
-        return self._graph.nodes[self.index].name
+        return self._graph.names[self.index]
 
     @property
     def op_type(self) -> str:
         """The operator."""
-        return self._graph.nodes[self.index].op_type
+        return self._graph.op_types[self.index]
 
     @property
     def domain(self) -> str:
         """The operator's domain; the default domain is the empty string."""
-        domain = self._graph.nodes[self.index].domain
+        domain = self._graph.domains[self.index]
         return "" if domain == "ai.onnx" else domain
 
     @property
@@ -61,6 +61,11 @@ class Node:
     def inputs(self) -> tuple[str, ...]:
         """Names; an omitted optional input is the empty string."""
         return tuple(self._graph.explicit_inputs[self.index])
+
+    @property
+    def implicit_inputs(self) -> tuple[str, ...]:
+        """What the node's bodies read of the scopes around it, in the order of first use."""
+        return tuple(self._graph.inputs[self.index][len(self.inputs) :])
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -82,9 +87,9 @@ def attribute_value(attribute: AttributeProto) -> Any:
     """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything that can change."""
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.type == AttributeProto.STRING:
-        return _text(value)
+        return as_text(value)
     if attribute.type == AttributeProto.STRINGS:
-        return [_text(v) for v in value]
+        return [as_text(v) for v in value]
     if attribute.type == AttributeProto.TENSOR:
         array = onnx.numpy_helper.to_array(value)
         array.setflags(write=False)
@@ -102,7 +107,8 @@ def _copy(message: Any) -> Any:
     return copy
 
 
-def _text(data: bytes) -> str | bytes:
+def as_text(data: bytes) -> str | bytes:
+    """Decode a text; one that is not UTF-8 stays bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

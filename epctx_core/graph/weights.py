@@ -7,7 +7,6 @@ weights. Knows no EP, and opens no path: the caller says how a name out of a mod
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,6 +19,7 @@ from onnx import TensorProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import bodies
+from epctx_core.graph.digests import Digest
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.plugin import Extent
 
@@ -47,6 +47,9 @@ DETACHED_LOCATION = "epctx-weight"
 
 INLINE_LIMIT = 1024
 """Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
+
+_FORGOTTEN_FROM = 1 << 16
+"""Bytes from which a weight that was read once is worth a call to give its pages back."""
 
 _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
@@ -87,7 +90,7 @@ class Weight:
         self._data = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self._mapped = mapped
         self._offset = offset
-        self._digest: str | None = None
+        self.lazy_digest = Digest()
 
     def __repr__(self) -> str:
         return f"Weight({self.name!r}, {self.dtype}, {list(self.shape)})"
@@ -105,13 +108,7 @@ class Weight:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the raw bytes."""
-        # No cached_property: Python 3.11's holds one lock for all weights, and these are made in parallel.
-        if self._digest is None:
-            sha = hashlib.sha256()
-            for chunk in self.chunks():
-                sha.update(chunk)
-            self._digest = sha.hexdigest()
-        return self._digest
+        return self.lazy_digest.of(self.chunks)
 
     @property
     def extent(self) -> Extent | None:
@@ -137,7 +134,7 @@ class Weight:
         for start in range(0, len(self._data), CHUNK):
             chunk = self._data[start : start + CHUNK]
             yield chunk
-            if self._mapped is not None and len(self._data) > CHUNK:
+            if self._mapped is not None and len(self._data) >= _FORGOTTEN_FROM:
                 self._mapped.forget(self._offset + start, len(chunk))
 
     def tensor_proto(self) -> TensorProto:
@@ -148,18 +145,22 @@ class Weight:
 
 
 def detach_weights(
-    graph: GraphProto, open_external: OpenExternal, functions: Sequence[FunctionProto] = ()
+    graph: GraphProto,
+    open_external: OpenExternal,
+    functions: Sequence[FunctionProto] = (),
+    *,
+    files: bool = True,
 ) -> dict[str, Weight]:
     """Take the initializers' bytes out of a graph.
 
-    Those above `INLINE_LIMIT` bytes stand in the graph afterwards as external tensors at
-    `DETACHED_LOCATION`; small ones are inline. String tensors stay as they are and are not weights.
-    External tensors elsewhere, such as in the bodies of If and Loop, are read into the graph.
+    Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at `DETACHED_LOCATION`, small
+    ones inline; string tensors are no weights. External tensors elsewhere, as in bodies, are read in.
 
     Args:
         graph: changed in place.
         open_external: opens a file that the model names.
         functions: the model's own; external tensors in them are read in, too.
+        files: False if it is known that no tensor lies in a file: attributes and bodies are not searched.
 
     Returns:
         All initializers by name.
@@ -167,20 +168,21 @@ def detach_weights(
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
-    files: dict[str, MappedFile] = {}
+    opened: dict[str, MappedFile] = {}
     weights: dict[str, Weight] = {}
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
             continue
-        weight = _weight_of(tensor, files, open_external)
+        weight = _weight_of(tensor, opened, open_external)
         weights[tensor.name] = weight
         if weight.nbytes > INLINE_LIMIT:
             _replace_data(tensor, detached_tensor(weight))
         elif is_detached(tensor):
             _replace_data(tensor, weight.tensor_proto())
-    for tensor in chain(_other_tensors(graph), *(_node_tensors(function.node) for function in functions)):
+    inner = chain(_other_tensors(graph), *(_node_tensors(function.node) for function in functions))
+    for tensor in inner if files else ():
         if is_detached(tensor):
-            _replace_data(tensor, _weight_of(tensor, files, open_external).tensor_proto())
+            _replace_data(tensor, _weight_of(tensor, opened, open_external).tensor_proto())
     return weights
 
 

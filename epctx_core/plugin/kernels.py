@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.views import NodeView
 
 Kernel: TypeAlias = "Callable[[Sequence[np.ndarray | None]], Sequence[np.ndarray]]"
+"""Takes the node's `inputs` (None for an omitted one), then its `implicit_inputs`; gives its outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)

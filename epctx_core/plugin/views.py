@@ -63,8 +63,7 @@ class TensorType:
 UNKNOWN_TYPE = TensorType(None, None)
 
 
-@dataclass(frozen=True)
-class ValueInfo:
+class ValueInfo(NamedTuple):
     """A named value with its type; the boundary of partitions and context nodes is made of these."""
 
     name: str
@@ -150,6 +149,10 @@ class NodeView(Protocol):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names; an omitted optional input is the empty string."""
+
+    @property
+    def implicit_inputs(self) -> tuple[str, ...]:
+        """What the node's bodies read of the scopes around it, weights included, in the order of first use."""
 
     @property
     def outputs(self) -> tuple[str, ...]:

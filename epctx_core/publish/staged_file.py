@@ -6,12 +6,15 @@ import io
 import os
 from typing import TYPE_CHECKING
 
+from epctx_core.graph.mapping import copy_mapped
 from epctx_core.publish.failures import failure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from _typeshed import ReadableBuffer
+
+    from epctx_core.graph.mapping import MappedFile
 
 
 class StagedFile(io.FileIO):
@@ -39,6 +42,21 @@ class StagedFile(io.FileIO):
         except OSError as exc:
             raise failure("writing a file", self._folder, exc) from exc
         return done
+
+    def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
+        """Append or overwrite bytes of a mapped file at the position, without bringing them into memory.
+
+        Raises:
+            Fail: the disk is full or broken.
+            InvalidGraph: the mapped file was cut or written to.
+        """
+        position = self.tell()
+        try:
+            copy_mapped(mapped, offset, self.fileno(), position, length)
+        except OSError as exc:
+            mapped.check_unchanged()
+            raise failure("writing a file", self._folder, exc) from exc
+        self.seek(position + length)
 
 
 def _create(path: str, flags: int) -> int:

@@ -265,7 +265,10 @@ def test_a_reference_made_from_a_template_is_the_node_made_alone():
         ("n2", other, "d"),
         ("n3", shared, "e"),
     ):
-        assert maker.reference(name, ["x", ""], [f"{name}_y"], attributes, doc) == make_context_node(
+        made = NodeProto()
+        maker.reference(name, ["x", ""], [f"{name}_y"], attributes, doc).write(made)
+
+        assert made == make_context_node(
             name=name,
             source="QNNExecutionProvider",
             inputs=["x", ""],
@@ -276,3 +279,38 @@ def test_a_reference_made_from_a_template_is_the_node_made_alone():
             attributes=attributes,
             doc_string=doc,
         )
+
+
+def test_nodes_that_differ_in_names_only_are_told_apart():
+    attributes = {"notes": "same", "max_size": 3}
+    graph = helper.make_graph([], "g", [], [])
+    for name in ("first", "second", "third"):
+        graph.node.append(
+            make_context_node(
+                name=name,
+                source="QNN",
+                inputs=[f"{name}_in"],
+                outputs=[f"{name}_out"],
+                main_context=False,
+                embed_mode=False,
+                cache=None,
+                attributes=attributes if name != "third" else {**attributes, "max_size": 4},
+            )
+        )
+
+    records = read_context_nodes(graph)
+
+    assert records == [read_context_node(node, i) for i, node in enumerate(graph.node)]
+    assert [record.attributes["partition_name"] for record in records] == ["first", "second", "third"]
+    assert [record.attributes["max_size"] for record in records] == [3, 3, 4]
+
+
+def test_what_could_be_changed_in_one_node_is_not_shared_with_the_next():
+    graph = helper.make_graph([], "g", [], [])
+    listed = [attribute("partition_name", "p"), attribute("vendor_list", [1, 2])]
+    graph.node.extend([node_with(*listed, name="a"), node_with(*listed, name="b")])
+
+    one, other = read_context_nodes(graph)
+    one.attributes["vendor_list"].append(3)
+
+    assert other.attributes["vendor_list"] == [1, 2]

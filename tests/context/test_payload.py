@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from epctx_core.context.payload import BLOCK, PayloadSet, PayloadWriter
 from epctx_core.errors import Fail, InvalidGraph, PluginError
 from epctx_core.plugin import ContextWriter, Extent, Payload
+from epctx_core.publish.staged_file import StagedFile
 
 
 class Target:
@@ -22,7 +23,7 @@ class Target:
 
     def __init__(self, folder, kind):
         self.path = folder / "a_x.bin"
-        self._sink = io.BytesIO() if kind == "embedded" else self.path.open("wb+", buffering=0)
+        self._sink = io.BytesIO() if kind == "embedded" else StagedFile(self.path, folder)
         self.writer = PayloadWriter("a_x.bin", self._sink, embedded=kind == "embedded")
 
     def content(self):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import pytest
 
-from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.garbage import collection_paused, collection_resumed
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +57,62 @@ def test_the_last_of_several_threads_brings_the_collector_back():
 
     assert still_off
     assert gc.isenabled()
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self):
+        self.ring = self
+
+
+def test_inside_a_pause_the_collector_can_be_resumed_for_what_is_made_there():
+    gc.enable()
+
+    with collection_paused():
+        before = weakref.ref(Ring())
+        with collection_resumed():
+            inside = weakref.ref(Ring())
+            gc.collect()
+            resumed = gc.isenabled()
+            found = inside() is None
+            kept = before() is not None
+        off_again = not gc.isenabled()
+    gc.collect()
+
+    assert resumed
+    assert found
+    assert kept
+    assert off_again
+    assert gc.isenabled()
+    assert before() is None
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["on", "off"])
+def test_without_a_pause_there_is_nothing_to_resume(before):
+    (gc.enable if before else gc.disable)()
+
+    with collection_resumed():
+        assert gc.isenabled() is before
+
+    assert gc.isenabled() is before
+
+
+def test_a_host_that_turned_the_collector_off_keeps_it_off():
+    gc.disable()
+
+    with collection_paused(), collection_resumed():
+        assert not gc.isenabled()
+
+
+def test_what_a_host_set_aside_stays_aside():
+    gc.enable()
+    gc.freeze()
+    aside = gc.get_freeze_count()
+
+    try:
+        with collection_paused(), collection_resumed():
+            assert not gc.isenabled()
+        assert gc.get_freeze_count() == aside
+    finally:
+        gc.unfreeze()

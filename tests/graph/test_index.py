@@ -34,7 +34,7 @@ def test_names_that_only_bodies_read_are_inputs_of_the_node_that_holds_the_bodie
 
     # Attributes stand in alphabetical order, so the else branch comes first.
     assert graph.inputs[2] == ("c", "b", "a")
-    assert graph.explicit_inputs[2] == ("c",)
+    assert graph.explicit_inputs[2] == ["c"]
     assert graph.predecessors[2] == [1, 0]
     assert graph.consumers["a"] == graph.consumers["b"] == [2]
 
@@ -77,7 +77,7 @@ def test_what_a_body_defines_itself_is_not_read_from_outside():
         )
     )
 
-    assert graph.inputs[0] == ("c",)
+    assert graph.inputs[0] == ["c"]
 
 
 def sparse(name, at=1):
@@ -149,8 +149,8 @@ def test_omitted_inputs_and_outputs_are_empty_strings_and_connect_nothing():
         )
     )
 
-    assert graph.outputs[0] == ("a", "")
-    assert graph.inputs[1] == ("a", "", "high")
+    assert graph.outputs[0] == ["a", ""]
+    assert graph.inputs[1] == ["a", "", "high"]
     assert "" not in graph.producer
     assert "" not in graph.consumers
     assert graph.predecessors == [[], [0], [1]]

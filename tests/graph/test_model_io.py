@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
-from epctx_core.graph.inference import TypeTable, infer_types
+from epctx_core.graph import model_io
+from epctx_core.graph.inference import TypeTable, declared_types, infer_types
 from epctx_core.graph.model_io import detach_model, parse_model, read_model
 from epctx_core.plugin import UNKNOWN_TYPE
 
@@ -202,6 +203,54 @@ def test_a_declared_shape_that_is_wrong_is_taken_for_a_hint():
     types = infer_types(made)
 
     assert types.get("y").shape == (3,)
+
+
+def declaring(*values):
+    made = model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], [value("x", shape=[2])], ["y"])
+    made.graph.value_info.extend(values)
+    return made
+
+
+def test_declared_types_cost_no_inference(monkeypatch):
+    types = declared_types(declaring(value("a", shape=[2])))
+    monkeypatch.delattr("onnx.shape_inference.infer_shapes")
+
+    assert str(types.get("a")) == "float[2]"
+    assert types.get("") is UNKNOWN_TYPE
+
+
+@pytest.mark.parametrize("entries", [[], [helper.make_empty_tensor_value_info("a")]], ids=["none", "no type"])
+def test_a_type_that_is_not_declared_is_inferred_when_it_is_asked_for(entries):
+    made = declaring(*entries)
+    for entry in made.graph.value_info:
+        entry.ClearField("type")
+
+    assert str(declared_types(made).get("a")) == "float[2]"
+
+
+def test_inference_of_declared_types_that_contradict_each_other_is_refused_when_one_is_missing():
+    made = model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], [value("y", INT64)])
+
+    with pytest.raises(InvalidGraph, match="type inference refuses the model"):
+        declared_types(made).get("a")
+
+
+def test_a_large_structure_that_is_checked_on_its_bytes_is_read_the_same(monkeypatch):
+    made = simple()
+    usual = opened(made)
+    monkeypatch.setattr(model_io, "LARGE_STRUCTURE", 1)
+
+    large = opened(made)
+
+    assert (large.proto, large.digest) == (usual.proto, usual.digest)
+    assert large.weights["w"].array().tolist() == usual.weights["w"].array().tolist()
+
+
+def test_a_large_structure_that_is_wrong_is_refused_with_the_checkers_words(monkeypatch):
+    monkeypatch.setattr(model_io, "LARGE_STRUCTURE", 1)
+
+    with pytest.raises(InvalidGraph, match="the ONNX checker refuses"):
+        opened(model([node("Neg", ["nowhere"], ["y"])], ["x"], ["y"]))
 
 
 def test_operators_nobody_knows_leave_their_results_untyped():

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from epctx_sim_sdk.compiler import compile_partition
-from epctx_sim_sdk.container import open_container, write_container
+from epctx_sim_sdk.container import open_container
+from epctx_sim_sdk.writing import write_container
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.context.payload import PayloadWriter

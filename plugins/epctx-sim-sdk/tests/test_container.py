@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
 import pytest
 from epctx_sim_sdk import container as format_
-from epctx_sim_sdk.container import HEADER_SIZE, PAGE, write_container
+from epctx_sim_sdk.container import FOOT_SIZE, HEAD_SIZE, PAGE
+from epctx_sim_sdk.writing import write_container
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,21 +17,29 @@ from epctx_core.errors import EPFail, InvalidGraph
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+def foot_of(content):
+    return format_.Foot.unpack(memoryview(content)[-FOOT_SIZE:])
+
+
 def rewritten(content, change):
     """A container whose tables were changed by someone who also fixed sizes and digest."""
-    _, _, _, tables, structures, start, _ = format_._FIELDS.unpack_from(content)
-    found = json.loads(content[HEADER_SIZE : HEADER_SIZE + tables])
+    foot = foot_of(content)
+    structures = content[foot.structures_start :][: foot.structures]
+    found = json.loads(content[foot.structures_start + foot.structures : -FOOT_SIZE])
     new = json.dumps(change(found) or found).encode()
-    return sealed(new, content[HEADER_SIZE + tables :][:structures], content[start:])
+    return sealed(new, structures, content[HEAD_SIZE : foot.structures_start])
 
 
 def sealed(tables, structures, weights):
-    start = format_._aligned(HEADER_SIZE + len(tables) + len(structures), PAGE)
-    header = format_._Header(
-        tables=len(tables), structures=len(structures), weights_start=start, total=start + len(weights)
-    ).pack()
-    body = (tables + structures).ljust(start - HEADER_SIZE, b"\0")
-    return header + hashlib.sha256(header + body).digest() + body + weights
+    start = HEAD_SIZE + len(weights)
+    body = structures + tables
+    foot = format_.Foot(
+        structures_start=start,
+        structures=len(structures),
+        tables=len(tables),
+        total=start + len(body) + FOOT_SIZE,
+    )
+    return format_.head() + weights + body + foot.pack(body)
 
 
 @QUICK
@@ -83,7 +91,7 @@ def test_graphs_of_equal_structure_share_their_bytes(scene):
     assert [graph.structure for graph in tables.graphs.values()] == [0, 0]
 
 
-def test_weights_begin_on_a_page_and_large_ones_each_on_their_own(scene):
+def test_small_weights_lie_on_a_line_and_large_ones_on_a_page_of_their_own(scene):
     sizes = (400, 20_000, 300, 30_000)
     graphs = [
         scene.graph(scene.dense(weight=np.full((n, 4), n, np.float32)), number=i) for i, n in enumerate(sizes)
@@ -91,9 +99,8 @@ def test_weights_begin_on_a_page_and_large_ones_each_on_their_own(scene):
 
     content = scene.write(*graphs)
 
-    start = format_._FIELDS.unpack_from(content)[5]
-    offsets = {w.shape[0]: start + w.offset for w in scene.open(content).tables.weights}
-    assert start % PAGE == offsets[20_000] % PAGE == offsets[30_000] % PAGE == 0
+    offsets = {w.shape[0]: w.offset for w in scene.open(content).tables.weights}
+    assert offsets[20_000] % PAGE == offsets[30_000] % PAGE == 0
     assert all(offset % 64 == 0 for offset in offsets.values())
 
 
@@ -116,11 +123,11 @@ def test_nothing_of_the_networks_names_and_notes_is_in_the_payload(scene):
     assert b"graph of" not in content
 
 
-def test_every_changed_byte_before_the_weights_is_noticed(scene):
+def test_every_changed_byte_outside_of_the_weights_is_noticed(scene):
     content = bytearray(scene.write(scene.graph(scene.dense())))
-    start = format_._FIELDS.unpack_from(content)[5]
+    start = foot_of(content).structures_start
 
-    for place in range(start):
+    for place in (*range(HEAD_SIZE), *range(start, len(content))):
         content[place] ^= 0x41
         with pytest.raises(InvalidGraph):
             scene.open(bytes(content))
@@ -144,7 +151,7 @@ def test_bytes_after_the_end_are_noticed(scene):
 
 def test_a_changed_weight_is_found_when_weights_are_read(scene):
     content = bytearray(scene.write(scene.graph(scene.dense())))
-    content[-1] ^= 1
+    content[foot_of(content).structures_start - 1] ^= 1
 
     assert scene.open(bytes(content)).damaged_weights() == [0]
 
@@ -265,9 +272,9 @@ def test_a_later_format_is_refused_by_its_number(scene):
         scene.open(bytes(content))
 
 
-def test_a_payload_that_does_not_keep_to_the_plan_is_an_error(scene):
+def test_a_container_is_written_to_the_start_of_a_payload_only(scene):
     payload = scene.payload()
     payload.write(b"someone was here")
 
-    with pytest.raises(EPFail, match="does not hold"):
+    with pytest.raises(EPFail, match="holds 16 bytes already"):
         write_container(payload, [scene.graph(scene.dense())], scene.facts)

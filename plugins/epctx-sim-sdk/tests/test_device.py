@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from epctx_sim_sdk.container import write_container
 from epctx_sim_sdk.device import Device
+from epctx_sim_sdk.writing import write_container
 
 from epctx_core.errors import InvalidGraph
 

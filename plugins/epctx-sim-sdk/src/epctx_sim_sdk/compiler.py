@@ -32,9 +32,9 @@ _WORTH_NODES = 8
 _WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class SimGraph:
-    """A compiled partition.
+    """A compiled partition. Never changed; not frozen, because a network can have very many.
 
     Attributes:
         structure: a serialised ONNX model without names of its own and without large weights.
@@ -91,7 +91,8 @@ class SimCompiler:
     def compile(self, partition: Partition) -> SimGraph:
         """Convert a partition; see `compile_partition`."""
         # With larger weights the digest would have to read them.
-        small = all(weight.nbytes <= _SMALL for weight in partition.weights.values())
+        weights = partition.weights
+        small = not weights or all(weight.nbytes <= _SMALL for weight in weights.values())
         known = self._structures.get(partition.digest) if small else None
         if known is not None:
             return SimGraph(structure=known, weights={}, partition=partition)

@@ -1,7 +1,8 @@
-"""The binary format: one container with many graphs, written in one pass and read from a mapping.
+"""The binary format: one container with many graphs, read from a mapping.
 
-The header's digest covers everything before the weights, and the tables carry each weight's digest.
-Opening checks the former and reads no weight. The format is described in the package's README.
+Head, weights, graphs and tables, foot: so that it can be written front to back before any digest is known.
+The foot's digest covers everything but the weights, and the tables carry each weight's digest. Opening
+checks the former and reads no weight. `writing` writes it; the package's README describes it.
 """
 
 from __future__ import annotations
@@ -14,188 +15,66 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from epctx_core.errors import EPFail, InvalidGraph
+from epctx_core.errors import InvalidGraph
 from epctx_sim_sdk.foreign import recognise
-from epctx_sim_sdk.tables import (
-    MAX_TABLES,
-    BadTablesError,
-    GraphEntry,
-    Structure,
-    Tables,
-    Weight,
-    decode,
-    encode,
-)
+from epctx_sim_sdk.tables import MAX_TABLES, BadTablesError, GraphEntry, Tables, Weight, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from epctx_core.plugin import Payload, TensorView
-    from epctx_sim_sdk.compiler import SimGraph
+    from typing import Self
 
 MAGIC = b"EPCTXSIM"
-FORMAT_VERSION = 1
+END = b"MISXTCPE"
+FORMAT_VERSION = 2
 PAGE = 4096
-_LINE = 64
-_PAGE_ALIGNED_FROM = 1 << 18
-_FIELDS = struct.Struct("<8sIIQQQQ")
-HEADER_SIZE = _FIELDS.size + hashlib.sha256().digest_size
+LINE = 64
+_HEAD = struct.Struct("<8sII")
+_FIELDS = struct.Struct("<QQQQ")
+_DIGEST_SIZE = hashlib.sha256().digest_size
+HEAD_SIZE = _HEAD.size
+FOOT_SIZE = _FIELDS.size + _DIGEST_SIZE + len(END)
 
 
 class _UnreadableError(Exception):
     """The text completes "the payload a.bin "."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Header:
-    tables: int
-    structures: int
-    weights_start: int
-    total: int
-
-    def pack(self) -> bytes:
-        return _FIELDS.pack(
-            MAGIC, FORMAT_VERSION, HEADER_SIZE, self.tables, self.structures, self.weights_start, self.total
-        )
+def head() -> bytes:
+    """Return the first bytes of every container."""
+    return _HEAD.pack(MAGIC, FORMAT_VERSION, HEAD_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """Everything decided before the first byte is written."""
+class Foot:
+    """The last bytes of a container: where all else lies.
 
-    tables: Tables
-    head: bytes
-    weights_start: int
-    stored: Sequence[tuple[int, TensorView]]
-    total: int
-
-
-def write_container(
-    payload: Payload,
-    graphs: Sequence[SimGraph],
-    made_by: Mapping[str, str],
-    *,
-    before_weight: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Tables:
-    """Write graphs into a fresh payload, front to back.
-
-    Weights of equal content are stored once, whatever their names and graphs. Same graphs and facts
-    give the same bytes.
-
-    Args:
-        payload: nothing may have been written to it.
-        graphs: at least one; their names differ.
-        made_by: facts for version rules, such as `sdk` and `driver`.
-        before_weight: called with (weights written, weights in all) before each weight.
-
-    Returns:
-        What was written as tables.
-
-    Raises:
-        EPFail: two graphs have one name, or the payload put something elsewhere than planned.
+    Attributes:
+        structures_start: where the graphs' structures begin, behind the weights; the tables follow them.
+        structures, tables: lengths in bytes.
+        total: the size of the container.
     """
-    plan = _plan(graphs, made_by)
-    _expect(payload.size, 0, "the start of the payload")
-    _expect(payload.write(plan.head), 0, "the header")
-    _expect(payload.align(PAGE), plan.weights_start, "the first weight")
-    for done, (offset, view) in enumerate(plan.stored):
-        before_weight(done, len(plan.stored))
-        payload.align(_alignment(view.nbytes))
-        _expect(payload.write_tensor(view), offset, f"weight {view.name!r}")
-    _expect(payload.size, plan.total, "the end of the payload")
-    return plan.tables
+
+    structures_start: int
+    structures: int
+    tables: int
+    total: int
+
+    def pack(self, body: bytes) -> bytes:
+        """Return the foot's bytes for structures and tables."""
+        fields = _FIELDS.pack(self.structures_start, self.structures, self.tables, self.total)
+        return fields + _digest(body, fields) + END
+
+    @classmethod
+    def unpack(cls, foot: memoryview) -> Self:
+        """Return what a foot says; nothing is checked."""
+        start, structures, tables, total = _FIELDS.unpack_from(foot)
+        return cls(structures_start=start, structures=structures, tables=tables, total=total)
 
 
-def _expect(found: int, planned: int, what: str) -> None:
-    if found != planned:
-        raise EPFail(f"the container's layout does not hold: {what} lies at {found}, planned was {planned}.")
-
-
-def _alignment(nbytes: int) -> int:
-    return PAGE if nbytes >= _PAGE_ALIGNED_FROM else _LINE
-
-
-def _aligned(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment
-
-
-def _plan(graphs: Sequence[SimGraph], made_by: Mapping[str, str]) -> _Plan:
-    layout = _Layout()
-    entries: dict[str, GraphEntry] = {}
-    for graph in graphs:
-        if graph.name in entries:
-            raise EPFail(f"two graphs of one container are called {graph.name!r}.", node=graph.name)
-        entries[graph.name] = GraphEntry(
-            name=graph.name,
-            structure=layout.structure(graph),
-            weights=tuple((name, layout.weight(view)) for name, view in graph.weights.items()),
-            inputs=graph.inputs,
-            outputs=graph.outputs,
-        )
-    structures, weights = tuple(layout.structures), tuple(layout.weights)
-    tables = Tables(made_by=made_by, structures=structures, weights=weights, graphs=entries)
-    return _place(tables, layout)
-
-
-def _place(tables: Tables, layout: _Layout) -> _Plan:
-    encoded = encode(tables)
-    if len(encoded) > MAX_TABLES:
-        raise EPFail(f"the container's tables have {len(encoded)} bytes; it holds at most {MAX_TABLES}.")
-    body = b"".join((encoded, *layout.blobs))
-    start = _aligned(HEADER_SIZE + len(body), PAGE)
-    total = start + layout.weight_bytes
-    header = _Header(
-        tables=len(encoded), structures=layout.structure_bytes, weights_start=start, total=total
-    ).pack()
-    padding = bytes(start - HEADER_SIZE - len(body))
-    digest = hashlib.sha256(b"".join((header, body, padding))).digest()
-    stored = [(start + offset, view) for offset, view in layout.stored]
-    return _Plan(tables=tables, head=header + digest + body, weights_start=start, stored=stored, total=total)
-
-
-class _Layout:
-    """Gives structures and weights their places; equal ones get the same."""
-
-    def __init__(self) -> None:
-        self.structures: list[Structure] = []
-        self.weights: list[Weight] = []
-        self.blobs: list[bytes] = []
-        self.stored: list[tuple[int, TensorView]] = []
-        self.structure_bytes = 0
-        self.weight_bytes = 0
-        self._structure_of: dict[bytes, int] = {}
-        self._weight_of: dict[Weight, int] = {}
-        self._offset_of: dict[tuple[str, int], int] = {}
-
-    def structure(self, graph: SimGraph) -> int:
-        content = graph.structure
-        if content not in self._structure_of:
-            self._structure_of[content] = len(self.structures)
-            size = graph.activation_bytes
-            place = Structure(offset=self.structure_bytes, length=len(content), activation_bytes=size)
-            self.structures.append(place)
-            self.blobs.append(content)
-            self.structure_bytes += len(content)
-        return self._structure_of[content]
-
-    def weight(self, view: TensorView) -> int:
-        content = (view.digest, view.nbytes)
-        if content not in self._offset_of:
-            offset = _aligned(self.weight_bytes, _alignment(view.nbytes))
-            self._offset_of[content] = offset
-            self.stored.append((offset, view))
-            self.weight_bytes = offset + view.nbytes
-        weight = Weight(
-            offset=self._offset_of[content],
-            length=view.nbytes,
-            elem_type=view.elem_type,
-            shape=tuple(view.shape),
-            digest=view.digest,
-        )
-        if weight not in self._weight_of:
-            self._weight_of[weight] = len(self.weights)
-            self.weights.append(weight)
-        return self._weight_of[weight]
+def _digest(body: bytes | memoryview, fields: bytes | memoryview) -> bytes:
+    sha = hashlib.sha256(head())
+    sha.update(body)
+    sha.update(fields)
+    return sha.digest()
 
 
 class Container:
@@ -206,12 +85,11 @@ class Container:
         tables: the checked tables.
     """
 
-    def __init__(self, view: memoryview, tables: Tables, header: _Header, subject: str) -> None:
+    def __init__(self, view: memoryview, tables: Tables, foot: Foot, subject: str) -> None:
         self.subject = subject
         self.tables = tables
-        structures = HEADER_SIZE + header.tables
-        self._structures = view[structures : structures + header.structures]
-        self._weights = view[header.weights_start : header.total]
+        self._structures = view[foot.structures_start :][: foot.structures]
+        self._weights = view[: foot.structures_start]
 
     def structure(self, entry: GraphEntry) -> bytes:
         """Return the serialised ONNX model of a graph."""
@@ -264,7 +142,7 @@ def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
 
 
 def open_container(view: memoryview, *, ep: str, node: str, name: str) -> Container:
-    """Open a payload. Reads header, tables and structures; no weight is read.
+    """Open a payload. Reads tables and structures; no weight is read.
 
     Args:
         view: the whole payload.
@@ -278,8 +156,9 @@ def open_container(view: memoryview, *, ep: str, node: str, name: str) -> Contai
     subject = f"the payload {name}"
     view = view.cast("B").toreadonly() if view.format != "B" or not view.readonly else view
     try:
-        header = _read_header(view, ep)
-        tables = _read_tables(view, header)
+        _check_head(view, ep)
+        foot = _read_foot(view)
+        tables = _read_tables(view, foot)
     except _UnreadableError as error:
         raise InvalidGraph(
             f"{ep} cannot load node {node!r}: {subject} {error}.",
@@ -287,46 +166,54 @@ def open_container(view: memoryview, *, ep: str, node: str, name: str) -> Contai
             ep=ep,
             hint="Compile the source model again, or restore the payload from where it came.",
         ) from error
-    return Container(view, tables, header, subject)
+    return Container(view, tables, foot, subject)
 
 
-def _read_tables(view: memoryview, header: _Header) -> Tables:
-    content = bytes(view[HEADER_SIZE : HEADER_SIZE + header.tables])
+def _read_tables(view: memoryview, foot: Foot) -> Tables:
+    content = bytes(view[foot.structures_start + foot.structures :][: foot.tables])
     try:
-        return decode(content, (header.structures, header.total - header.weights_start))
+        return decode(content, (foot.structures, foot.structures_start))
     except BadTablesError as error:
         raise _UnreadableError(f"is damaged: {error}") from error
 
 
-def _read_header(view: memoryview, ep: str) -> _Header:
-    """Check magic, sizes and digest. The text of the error completes "the payload a.bin ..."."""
+def _check_head(view: memoryview, ep: str) -> None:
+    """Check mark and format. The text of the error completes "the payload a.bin ..."."""
     if not len(view):
         raise _UnreadableError("is empty")
     if bytes(view[: len(MAGIC)]) != MAGIC:
         _refuse_foreign(view, ep)
-    if len(view) < HEADER_SIZE:
+    if len(view) < HEAD_SIZE + FOOT_SIZE:
         raise _UnreadableError(
-            f"is truncated: it has {len(view)} bytes, and its header alone needs {HEADER_SIZE}"
+            f"is truncated: it has {len(view)} bytes, and one without graphs has {HEAD_SIZE + FOOT_SIZE}"
         )
-    _, version, size, *places = _FIELDS.unpack_from(view)
-    if (version, size) != (FORMAT_VERSION, HEADER_SIZE):
+    _, version, size = _HEAD.unpack_from(view)
+    if (version, size) != (FORMAT_VERSION, HEAD_SIZE):
         raise _UnreadableError(
-            f"has format {version} ({size} bytes of header); this simulated SDK reads {FORMAT_VERSION}"
+            f"has format {version} ({size} bytes of head); this simulated SDK reads {FORMAT_VERSION}"
         )
-    header = _Header(tables=places[0], structures=places[1], weights_start=places[2], total=places[3])
-    if header.total != len(view):
-        kind = "truncated" if header.total > len(view) else "longer than it should be"
-        raise _UnreadableError(f"is {kind}: it has {len(view)} bytes, and its header says {header.total}")
-    start = _aligned(HEADER_SIZE + header.tables + header.structures, PAGE)
-    if header.tables > MAX_TABLES or header.weights_start != start or start > header.total:
-        raise _UnreadableError("is damaged: the sizes in its header contradict each other")
-    digest = hashlib.sha256(view[: _FIELDS.size])
-    digest.update(view[HEADER_SIZE : header.weights_start])
-    if digest.digest() != bytes(view[_FIELDS.size : HEADER_SIZE]):
+
+
+def _read_foot(view: memoryview) -> Foot:
+    """Check sizes and digest. The text of the error completes "the payload a.bin ..."."""
+    raw = view[-FOOT_SIZE:]
+    if raw[-len(END) :] != END:
         raise _UnreadableError(
-            "is damaged: its header and tables do not have the digest that is written in it"
+            "is truncated, longer than it should be or damaged: it does not end with the mark of an end"
         )
-    return header
+    foot = Foot.unpack(raw)
+    if foot.total != len(view):
+        kind = "truncated" if foot.total > len(view) else "longer than it should be"
+        raise _UnreadableError(f"is {kind}: it has {len(view)} bytes, and its foot says {foot.total}")
+    body = foot.total - FOOT_SIZE - foot.structures_start
+    if foot.tables > MAX_TABLES or foot.structures_start < HEAD_SIZE or foot.structures + foot.tables != body:
+        raise _UnreadableError("is damaged: the sizes in its foot contradict each other")
+    fields, digest = raw[: _FIELDS.size], raw[_FIELDS.size : -len(END)]
+    if _digest(view[foot.structures_start : -FOOT_SIZE], fields) != digest:
+        raise _UnreadableError(
+            "is damaged: its graphs and tables do not have the digest that is written in it"
+        )
+    return foot
 
 
 def _refuse_foreign(view: memoryview, ep: str) -> None:

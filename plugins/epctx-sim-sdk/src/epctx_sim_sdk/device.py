@@ -43,8 +43,11 @@ _Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
 
 @dataclass(kw_only=True)
 class _Shared:
+    """A prepared model; `release` is called once by each of its users."""
+
     prepared: PreparedModel
     users: int = 0
+    release: Callable[[], None] | None = None
 
 
 @dataclass(kw_only=True)
@@ -70,7 +73,7 @@ class Device:
             arrays = container.arrays(entry)
             return _parse(container.structure(entry), arrays, container.subject, entry.name), arrays
 
-        places = tuple(place for _, place in entry.weights)
+        places = tuple([place for _, place in entry.weights])
         return self._use((container, entry.structure, places), read)
 
     def compile(self, graph: SimGraph) -> CompiledPartition:
@@ -90,10 +93,11 @@ class Device:
                 model, arrays = read()
                 # None has the engine judge, which goes by operators alone.
                 heavy = False if _is_light(model) else None
-                shared = _Shared(prepared=self.engine.prepare(model, arrays, heavy=heavy))
-                self._shared[key] = shared
+                prepared = self.engine.prepare(model, arrays, heavy=heavy)
+                shared = self._shared[key] = _Shared(prepared=prepared)
+                shared.release = lambda: self._release(key, shared)
             shared.users += 1
-        return CompiledPartition(run=shared.prepared.run, close=lambda: self._release(key, shared))
+        return CompiledPartition(run=shared.prepared.run, close=shared.release)
 
     def _release(self, key: Hashable, shared: _Shared) -> None:
         with self._lock:

@@ -1,0 +1,153 @@
+"""Writes a container front to back, in one pass: weights first, what describes them last.
+
+So a weight's digest may still be in the making while earlier weights are written. See `container` for the
+format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EPFail
+from epctx_sim_sdk.container import FOOT_SIZE, LINE, PAGE, Foot, head
+from epctx_sim_sdk.tables import MAX_TABLES, GraphEntry, Structure, Tables, Weight, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from epctx_core.plugin import Payload, TensorView
+    from epctx_sim_sdk.compiler import SimGraph
+
+PAGE_ALIGNED_FROM = 1 << 18
+"""Bytes from which a weight begins on a page of its own."""
+
+
+def write_container(
+    payload: Payload,
+    graphs: Sequence[SimGraph],
+    made_by: Mapping[str, str],
+    *,
+    before_weight: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Tables:
+    """Write graphs into a fresh payload.
+
+    Weights of equal content are stored once, whatever their names and graphs. Same graphs and facts
+    give the same bytes.
+
+    Args:
+        payload: nothing may have been written to it.
+        graphs: at least one; their names differ.
+        made_by: facts for version rules, such as `sdk` and `driver`.
+        before_weight: called with (weights handled, weights in all) before each weight of each graph.
+
+    Returns:
+        What was written as tables.
+
+    Raises:
+        EPFail: two graphs have one name, the tables are too large, or something was written before.
+    """
+    if payload.size:
+        raise EPFail(f"a container begins its payload, and this one holds {payload.size} bytes already.")
+    payload.write(head())
+    weights, structures = _Weights(payload), _Structures()
+    total, done = sum(len(graph.weights) for graph in graphs), 0
+    places: list[tuple[tuple[str, int], ...]] = []
+    for graph in graphs:
+        placed = []
+        for name, view in graph.weights.items():
+            before_weight(done, total)
+            placed.append((name, weights.place(view)))
+            done += 1
+        places.append(tuple(placed))
+    tables = Tables(
+        made_by=made_by,
+        graphs=_entries(graphs, structures, places),
+        structures=tuple(structures.places),
+        weights=tuple(weights.entries),
+    )
+    _write_end(payload, b"".join(structures.contents), encode(tables))
+    return tables
+
+
+def _entries(
+    graphs: Sequence[SimGraph], structures: _Structures, places: Sequence[tuple[tuple[str, int], ...]]
+) -> dict[str, GraphEntry]:
+    """Return the graphs' entries. A graph's name is made from the digests of its weights."""
+    entries: dict[str, GraphEntry] = {}
+    for graph, weights in zip(graphs, places, strict=True):
+        name = graph.name
+        if name in entries:
+            raise EPFail(f"two graphs of one container are called {name!r}.", node=name)
+        entries[name] = GraphEntry(
+            name=name,
+            structure=structures.place(graph),
+            weights=weights,
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+        )
+    return entries
+
+
+def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
+    if len(tables) > MAX_TABLES:
+        raise EPFail(f"the container's tables have {len(tables)} bytes; it holds at most {MAX_TABLES}.")
+    body = structures + tables
+    foot = Foot(
+        structures_start=payload.size,
+        structures=len(structures),
+        tables=len(tables),
+        total=payload.size + len(body) + FOOT_SIZE,
+    )
+    payload.write(body + foot.pack(body))
+
+
+class _Weights:
+    """Writes weights; equal ones get the same place."""
+
+    def __init__(self, payload: Payload) -> None:
+        self.entries: list[Weight] = []
+        self._payload = payload
+        self._number_of: dict[Weight, int] = {}
+        self._offset_of: dict[tuple[str, int], int] = {}
+
+    def place(self, view: TensorView) -> int:
+        """Return a weight's number in the tables; its bytes are written if they are new."""
+        weight = Weight(
+            offset=self._offset(view),
+            length=view.nbytes,
+            elem_type=view.elem_type,
+            shape=tuple(view.shape),
+            digest=view.digest,
+        )
+        if weight not in self._number_of:
+            self._number_of[weight] = len(self.entries)
+            self.entries.append(weight)
+        return self._number_of[weight]
+
+    def _offset(self, view: TensorView) -> int:
+        content = (view.digest, view.nbytes)
+        if content not in self._offset_of:
+            self._payload.align(PAGE if view.nbytes >= PAGE_ALIGNED_FROM else LINE)
+            self._offset_of[content] = self._payload.write_tensor(view)
+        return self._offset_of[content]
+
+
+class _Structures:
+    """Gives structures their places; equal ones get the same."""
+
+    def __init__(self) -> None:
+        self.places: list[Structure] = []
+        self.contents: list[bytes] = []
+        self._number_of: dict[bytes, int] = {}
+        self._end = 0
+
+    def place(self, graph: SimGraph) -> int:
+        """Return a structure's number in the tables."""
+        content = graph.structure
+        if content not in self._number_of:
+            self._number_of[content] = len(self.places)
+            size = graph.activation_bytes
+            self.places.append(Structure(offset=self._end, length=len(content), activation_bytes=size))
+            self.contents.append(content)
+            self._end += len(content)
+        return self._number_of[content]

@@ -1,0 +1,218 @@
+"""Large external weights through a compile: each byte hashed once and written once, whatever goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from end_to_end.routes import refused, with_qnn
+from end_to_end.small_models import finished, saved, snapshot, tensor
+from networks.catalog import run_onnxruntime
+from onnx import TensorProto, helper
+
+import epctx_core as epctx
+from epctx_core.graph import digests
+
+WIDTH = 1024
+NBYTES = WIDTH * WIDTH * 4
+COUNTERS = Path("/proc/self/io")
+COMPILE = """
+import sys
+import epctx_core as epctx
+options = epctx.SessionOptions()
+options.add_provider("QNN")
+print("begun", flush=True)
+epctx.ModelCompiler(options, sys.argv[1]).compile_to_file(sys.argv[2])
+"""
+
+
+def matmuls(path: Path, places: list[int]) -> Path:
+    """Write a chain of matrix products whose weights lie at these places, counted in weights, of one file."""
+    count = len(places)
+    model = finished(
+        [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"m{i}") for i in range(count)],
+        [tensor("v0", shape=(1, WIDTH))],
+        [tensor(f"v{count}", shape=(1, WIDTH))],
+    )
+    for i, place in enumerate(places):
+        weight = model.graph.initializer.add(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[WIDTH, WIDTH])
+        weight.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "weights.bin"), ("offset", place * NBYTES), ("length", NBYTES)):
+            weight.external_data.add(key=key, value=str(value))
+    return saved(model, path)
+
+
+def filled(path: Path, contents: list[int]) -> list[bytes]:
+    """Write weights drawn from these seeds into a file; return each one's bytes."""
+    weights = [
+        (np.random.default_rng(seed).standard_normal((WIDTH, WIDTH), np.float32) / 32).tobytes()
+        for seed in contents
+    ]
+    path.write_bytes(b"".join(weights))
+    return weights
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "network"
+    made.mkdir()
+    return made
+
+
+def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, monkeypatch):
+    weights = filled(folder / "weights.bin", [1, 2, 1, 3, 2])
+    source = matmuls(folder / "m.onnx", [0, 1, 2, 3, 4, 0])
+    hashed = []
+
+    class Counting:
+        def __init__(self):
+            self._sha = hashlib.sha256()
+            self.hexdigest = self._sha.hexdigest
+
+        def update(self, data):
+            hashed.append(len(data))
+            self._sha.update(data)
+
+    monkeypatch.setattr(digests, "hashlib", SimpleNamespace(sha256=Counting))
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+
+    # The model's own file, too. The first and the last initializer are one range of a file, but two weights.
+    assert sum(hashed) == source.stat().st_size + 6 * NBYTES
+    binary = (folder / "m_qnn.bin").read_bytes()
+    assert [binary.count(weight) for weight in weights] == [1] * 5
+    assert len(binary) < 3 * NBYTES + 16_384
+
+
+def test_the_compiled_network_computes_the_same(folder):
+    filled(folder / "weights.bin", [1, 2, 1, 3])
+    source = matmuls(folder / "m.onnx", [0, 1, 2, 3])
+    inputs = {"v0": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
+    (wanted,) = run_onnxruntime(source, inputs)
+
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+
+    (folder / "weights.bin").unlink()
+    with epctx.InferenceSession(folder / "m_ctx.onnx") as session:
+        np.testing.assert_allclose(session.run(None, inputs)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_two_compiles_give_the_same_bytes_whichever_thread_was_first(folder):
+    filled(folder / "weights.bin", [1, 2, 1, 3, 2, 4, 5, 6])
+    source = matmuls(folder / "m.onnx", list(range(8)))
+    found = set()
+
+    for _ in range(4):
+        epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+        found.add(((folder / "m_ctx.onnx").read_bytes(), (folder / "m_qnn.bin").read_bytes()))
+
+    assert len(found) == 1
+
+
+@pytest.mark.skipif(not COUNTERS.exists(), reason="bytes are counted on Linux only")
+def test_no_weight_is_read_into_memory_and_each_is_written_once(folder):
+    filled(folder / "weights.bin", list(range(8)))
+    source = matmuls(folder / "m.onnx", list(range(8)))
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file(
+        folder / "before_ctx.onnx"
+    )  # imports are read, too
+    before = counted()
+
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+
+    after = counted()
+    assert after["wchar"] - before["wchar"] < 8 * NBYTES + (1 << 20)
+    # Where the file system takes no writes past its cache, the kernel reads for its copy.
+    assert after["rchar"] - before["rchar"] < 8 * NBYTES + (1 << 20)
+
+
+def counted() -> dict[str, int]:
+    return {
+        key: int(value) for key, value in (line.split(": ") for line in COUNTERS.read_text().splitlines())
+    }
+
+
+def test_a_disk_that_takes_no_more_in_the_middle_of_a_weight_is_named_and_no_plugin_is_blamed(folder):
+    filled(folder / "weights.bin", [1, 2, 3, 4])
+    source = matmuls(folder / "m.onnx", [0, 1, 2, 3])
+    before = {name: len(content) for name, content in snapshot(folder).items()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (NBYTES + NBYTES // 2, hard))
+    try:
+        with pytest.raises(epctx.EpctxError, match="failed while writing a file: File too large") as caught:
+            epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert type(caught.value) is epctx.errors.Fail
+    assert {name: len(content) for name, content in snapshot(folder).items()} == before
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("epctx-")] == []
+
+
+def test_weights_that_are_written_to_meanwhile_are_noticed(folder, monkeypatch):
+    filled(folder / "weights.bin", [1, 2, 3, 4])
+    source = matmuls(folder / "m.onnx", [0, 1, 2, 3])
+    begun = digests.digests_ahead
+
+    def disturbed(weights):
+        os.utime(folder / "weights.bin", ns=(1, 1))
+        return begun(weights)
+
+    monkeypatch.setattr("epctx_core.compile.emit.digests_ahead", disturbed)
+
+    with refused(epctx.InvalidGraph, "was written to while it was in use", folder=folder):
+        epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+
+
+def test_control_c_ends_a_compile_at_once_and_leaves_nothing_behind(folder):
+    count = 1024
+    with (folder / "weights.bin").open("wb") as file:
+        file.truncate(count * NBYTES)  # 4 GiB without a byte on the disk
+    source = matmuls(folder / "m.onnx", list(range(count)))
+    command = [sys.executable, "-c", COMPILE, str(source), str(folder / "m_ctx.onnx")]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "begun\n"
+        wait_for_staging(folder)
+        start = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=30)
+
+    assert time.monotonic() - start < 5
+    assert child.returncode == -signal.SIGINT
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert sorted(path.name for path in folder.iterdir()) == ["m.onnx", "weights.bin"]
+
+
+def wait_for_staging(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not list(folder.glob(".epctx-*/new/*.bin")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_manifest_has_the_digests_of_what_lies_in_the_file(folder):
+    filled(folder / "weights.bin", [1, 2, 1])
+    source = matmuls(folder / "m.onnx", [0, 1, 2])
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+    text = next(p.value for p in onnx.load(folder / "m_ctx.onnx").metadata_props if p.key == "epctx.manifest")
+    binary, place = (folder / "m_qnn.bin").read_bytes(), 0
+
+    (payload,) = json.loads(text)["payloads"]
+
+    for length, digest, *_ in payload["segments"]:
+        assert hashlib.sha256(binary[place : place + length]).hexdigest() == digest
+        place += length
+    assert place == len(binary) == payload["bytes"]
