@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.node import ContextNodeRecord, read_context_nodes
+from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, read_context_nodes, read_placed_nodes
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import TypeTable, infer_types
+from epctx_core.graph.inference import TypeTable, declared_types, infer_types
 from epctx_core.graph.inlining import FunctionId, inline_functions
 from epctx_core.graph.model_io import SourceModel, detach_model, parse_model, read_model
 from epctx_core.kernels.contrib_types import resolve_types
@@ -43,7 +43,14 @@ class OpenModel:
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
         """The EPContext nodes of the main graph and of all bodies."""
-        return read_context_nodes(self.source.proto.graph)
+        graph = self.graph
+        if graph.holders:
+            return read_context_nodes(graph.graph)
+        if (DOMAIN, OP_TYPE) not in graph.operators:
+            return []
+        operators = zip(graph.domains, graph.op_types, strict=True)
+        places = [i for i, operator in enumerate(operators) if operator == (DOMAIN, OP_TYPE)]
+        return read_placed_nodes([((), i, graph.nodes[i]) for i in places])
 
     @property
     def identity(self) -> ModelIdentity:
@@ -70,9 +77,8 @@ def open_model(
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
     """
     data, path = read_model(model)
-    proto = parse_model(data, path)
     folder = _WeightsFolder(path, config.external_initializers_folder)
-    source = detach_model(proto, data, path, folder.open)
+    source = detach_model(parse_model(data, path), data, path, folder.open)
     source.weights_files = tuple(folder.opened)
     if source.proto.functions:
         inline_functions(source, kept_functions())
@@ -85,7 +91,9 @@ def index_model(source: SourceModel) -> OpenModel:
     Raises:
         InvalidGraph: types that contradict each other, or a name that is not UTF-8.
     """
-    types = infer_types(source.proto, resolve_types)
+    nodes = source.proto.graph.node
+    find = declared_types if OP_TYPE in {node.op_type for node in nodes} else infer_types
+    types = find(source.proto, resolve_types)
     graph = GraphIndex(
         source.proto.graph,
         types=types,

@@ -8,13 +8,21 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
+from epctx_core.graph.bodies import bodies, free_names, may_hold_bodies
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    from onnx import GraphProto, NodeProto
+
+    _Known: TypeAlias = "ValueInfoProto | TensorProto"
 
 _log = logging.getLogger("epctx.kernels")
 _ONNX_DOMAINS = frozenset(
@@ -24,26 +32,72 @@ _TENSOR = re.compile(r"tensor\((\w+)\)")
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
 
 
-def resolve_types(inferred: ModelProto) -> list[ValueInfoProto]:
-    """Return declarations for values of the main graph that inference left without a type.
+def resolve_types(inferred: ModelProto) -> None:
+    """Declare values that inference left without a type, in place: those of the main graph and of bodies.
 
-    Empty at no cost where all operators are onnx's own, and where onnxruntime is not installed or
-    cannot read the model.
+    Does nothing, at no cost, where all operators are onnx's own, and where onnxruntime is not installed
+    or cannot read the model.
 
     Args:
         inferred: a model after onnx's inference, without detached weights.
     """
     if all(opset.domain in _ONNX_DOMAINS for opset in inferred.opset_import):
-        return []
-    unknown = _unknown_names(inferred)
-    if not unknown or not onnxruntime_is_installed():
-        return []
-    probe = ModelProto()
-    probe.CopyFrom(inferred)
+        return
+    if any(map(_is_foreign, inferred.graph.node)) and onnxruntime_is_installed():
+        _resolve(inferred, inferred.graph, {})
+
+
+def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) -> None:
+    """Resolve a graph, then its bodies, which may read what the graph makes."""
+    makers = _makers_of_unknown(graph)
+    # What a body makes may hang on a value outside that such an operator made.
+    if makers and (outer or any(map(_is_foreign, makers.values()))):
+        unknown = set(makers)
+        graph.value_info.extend(_ask(_probe(model, graph, outer, unknown), unknown))
+    holders = [node for node in graph.node if may_hold_bodies(node) and any(True for _ in bodies(node))]
+    if holders:
+        scope = {**outer, **_known(graph)}
+        for node in holders:
+            for body in bodies(node):
+                _declare_inputs(body, [scope.get(name) for name in node.input])
+                _resolve(model, body, scope)
+
+
+def _declare_inputs(body: GraphProto, given: Sequence[_Known | None]) -> None:
+    """Give the inputs of a body the element types of its node's, where they have none.
+
+    A Loop and a Scan hand their inputs on in order; a slice or a later iteration may have another shape.
+    """
+    for value, source in zip(body.input, given, strict=False):
+        if source is None or _is_typed(value):
+            continue
+        if isinstance(source, TensorProto):
+            value.type.tensor_type.elem_type = source.data_type
+        elif source.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.elem_type = source.type.tensor_type.elem_type
+
+
+def _probe(
+    model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known], unknown: set[str]
+) -> ModelProto:
+    """Return a model of one graph that gives out what is not known; a body takes in what it reads outside."""
+    probe = ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
+    )
+    probe.graph.CopyFrom(graph)
+    for name in dict.fromkeys(free_names(graph)) if outer else ():
+        given = outer.get(name)
+        if isinstance(given, TensorProto):
+            probe.graph.initializer.append(given)
+        elif given is not None:
+            probe.graph.input.append(given)
     declared = {value.name for value in probe.graph.output}
-    for name in unknown:
-        if name not in declared:
-            probe.graph.output.add(name=name)
+    for name in unknown - declared:
+        probe.graph.output.add(name=name)
+    return probe
+
+
+def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
     try:
         from epctx_core.kernels.versions import fit_versions, load_structure
 
@@ -60,18 +114,23 @@ def onnxruntime_is_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def _unknown_names(model: ModelProto) -> set[str]:
-    """Return the outputs without a type; none if no operator of another domain made one of them."""
-    graph = model.graph
+def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
+    """Return the values without a type, with the nodes that make them."""
     typed = {v.name for values in (graph.value_info, graph.output) for v in values if _is_typed(v)}
-    unknown: set[str] = set()
-    foreign = False
-    for node in graph.node:
-        missing = [name for name in node.output if name and name not in typed]
-        if missing:
-            unknown.update(missing)
-            foreign = foreign or node.domain not in _ONNX_DOMAINS
-    return unknown if foreign else set()
+    return {name: node for node in graph.node for name in node.output if name and name not in typed}
+
+
+def _is_foreign(node: NodeProto) -> bool:
+    """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
+    if node.domain not in _ONNX_DOMAINS:
+        return True
+    return may_hold_bodies(node) and any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
+
+
+def _known(graph: GraphProto) -> dict[str, _Known]:
+    """Return what a graph's bodies may read of it: declarations of values, and constants."""
+    values = chain(graph.output, graph.value_info, graph.input)
+    return {v.name: v for v in values if _is_typed(v)} | {t.name: t for t in graph.initializer}
 
 
 def _is_typed(value: ValueInfoProto) -> bool:

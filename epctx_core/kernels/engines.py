@@ -19,7 +19,8 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
 from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
-from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize
+from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize, rewritten_bytes
+from epctx_core.kernels.policy import PREPACK_LIMIT
 from epctx_core.options import GraphOptimizationLevel
 
 if TYPE_CHECKING:
@@ -113,10 +114,36 @@ class CpuEngine:
 
     def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
         """Make a piece of the default CPU EP ready to run, optimised first where that pays."""
-        optimized = self.optimize(model, weights) if self.policy.pays_to_optimize(model) else None
-        if optimized is not None:
-            model, weights = optimized
+        if self.policy.pays_to_optimize(model):
+            if self._may_be_copied(model, weights):
+                prepared = self._prepare_optimized(model, weights)
+                if prepared is not None:
+                    return prepared
+            else:
+                model, weights = self.optimize(model, weights) or (model, weights)
         return self.prepare(model, {name: weight.array() for name, weight in weights.items()})
+
+    def _may_be_copied(self, model: ModelProto, weights: Mapping[str, TensorView]) -> bool:
+        """Whether an engine that optimises for itself, over copies of all weights, needs not much more memory."""
+        if any(weight.extent is not None or weight.dtype.isbuiltin != 1 for weight in weights.values()):
+            # Those in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
+            return False
+        kept = sum(weight.nbytes for weight in weights.values()) - rewritten_bytes(model, weights)
+        return kept <= PREPACK_LIMIT
+
+    def _prepare_optimized(
+        self, model: ModelProto, weights: Mapping[str, TensorView]
+    ) -> PreparedModel | None:
+        """Have the first engine optimise for itself; None if it cannot, or does not take the model."""
+        engine = self._engines[0]
+        if not hasattr(engine, "prepare_optimized"):
+            return None
+        try:
+            arrays = {name: weight.array() for name, weight in weights.items()}
+            return PreparedHandle(engine.prepare_optimized(model, arrays))
+        except (NotImplementedByProvider, InvalidGraph) as error:
+            _log.info("a piece stays as it is: %s.", error)
+            return None
 
     def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""

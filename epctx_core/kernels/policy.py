@@ -56,7 +56,7 @@ class EnginePolicy:
 
     def threads(self, model: ModelProto, heavy: bool | None) -> int:
         """Return the thread count for a piece; 0 means one a core."""
-        if self.intra_op_num_threads or self.pieces == 1:
+        if self.intra_op_num_threads or (self.pieces == 1 and heavy is None):
             return self.intra_op_num_threads
         return 0 if (_fills_threads(model) if heavy is None else heavy) else 1
 

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.plugin.hookspecs import PROJECT, HookSpecs
@@ -65,8 +65,7 @@ def hooks() -> Mapping[str, tuple[str, ...]]:
 
 def marked_methods(owner: object) -> Iterator[MarkedMethod]:
     """Yield what a class, an object or a module marks with `hookimpl`; evaluates no property."""
-    for attribute in dir(owner):
-        static = inspect.getattr_static(owner, attribute, None)
+    for attribute, static in _static_attributes(owner):
         function = getattr(static, "__func__", static) if _is_method(static) else static
         mark = _mark(static) or _mark(function)
         if mark is not None and callable(function):
@@ -78,6 +77,16 @@ def marked_methods(owner: object) -> Iterator[MarkedMethod]:
                 bound=_is_bound(owner, attribute, static),
                 wrapper=bool(mark.get("wrapper") or mark.get("hookwrapper")),
             )
+
+
+def _static_attributes(owner: object) -> Iterator[tuple[str, object]]:
+    """Yield what stands in a class, an object or a module, by name, as it is written there."""
+    if inspect.isclass(owner):
+        # The same as below at a tenth of the time, which each new session spends on each EP.
+        found = {name: static for cls in reversed(owner.__mro__) for name, static in vars(cls).items()}
+        yield from sorted(found.items())
+    else:
+        yield from ((name, inspect.getattr_static(owner, name, None)) for name in dir(owner))
 
 
 def _is_method(static: object) -> bool:
@@ -92,8 +101,13 @@ def _is_bound(owner: object, attribute: str, static: object) -> bool:
 
 
 def _mark(static: object) -> Mapping[str, Any] | None:
-    # Not getattr: an object with __getattr__, such as a logger proxy, would answer to any name.
-    mark = inspect.getattr_static(static, _MARK, None)
+    if isinstance(static, FunctionType):
+        mark = vars(static).get(_MARK)
+    elif type(static).__module__ == "builtins" and not (_is_method(static) or inspect.isclass(static)):
+        return None
+    else:
+        # Not getattr: an object with __getattr__, such as a logger proxy, would answer to any name.
+        mark = inspect.getattr_static(static, _MARK, None)
     return mark if isinstance(mark, dict) else None
 
 

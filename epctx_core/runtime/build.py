@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import onnx
 
 from epctx_core.compile.destination import destination_of
 from epctx_core.compile.emit import check_can_export
+from epctx_core.compile.node_names import check_names
 from epctx_core.compile.optimise import optimise_model
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
 from epctx_core.compile.providers import (
@@ -32,9 +33,11 @@ from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
 from epctx_core.registry.guard import blame
+from epctx_core.runtime.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
+from epctx_core.runtime.compatibility import check_compatibility
 from epctx_core.runtime.loading import load_context_nodes
 from epctx_core.runtime.plan import Plan, StepSpec
-from epctx_core.runtime.routing import Routing, check_compatibility
+from epctx_core.runtime.routing import Routing
 from epctx_core.runtime.steps import (
     BodyPlan,
     CpuSteps,
@@ -59,14 +62,17 @@ LOAD_ATTEMPTS = 5
 
 @dataclass(kw_only=True)
 class SessionState:
-    """What a session owns while it is open.
+    """What a session owns while it is open. The model itself is not among it.
 
     Attributes:
+        inputs, outputs: the model's, in its order.
         defaults: inputs that the caller may leave out, with their values.
         on_start, on_end: the EPs with the hook of that name; mostly none, and then they cost nothing.
     """
 
-    model: OpenModel
+    metadata: ModelMetadata
+    inputs: Sequence[NodeArg]
+    outputs: Sequence[NodeArg]
     providers: ProviderSession
     plan: Plan
     defaults: Mapping[str, np.ndarray]
@@ -104,17 +110,40 @@ def build_session(
     gives the old model or the new one.
     """
     for attempt in range(LOAD_ATTEMPTS):
-        model = open_model(
-            path_or_bytes,
-            session.config(),
-            lambda: kept_functions(requested_classes(requested or (), registry)),
-        )
-        try:
-            return _Builder(model, session, requested, registry).build()
-        except ReplacedBinaryError:
-            if attempt == LOAD_ATTEMPTS - 1 or _is_unchanged(model):
-                raise
-    raise AssertionError("the loop returns or raises")
+        with contextlib.ExitStack() as pause:
+            # Loading makes very many small objects; those that do not last are gone before it is over.
+            pause.enter_context(collection_paused())
+            last = attempt == LOAD_ATTEMPTS - 1
+            state = _attempt(path_or_bytes, session, requested, registry, compiling=pause.close, last=last)
+        if state is not None:
+            return state
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _attempt(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+    *,
+    compiling: Callable[[], None],
+    last: bool,
+) -> SessionState | None:
+    """Return the session; None if the model's files were being replaced and this is not the last attempt."""
+    model = open_model(
+        path_or_bytes,
+        session.config(),
+        lambda: kept_functions(requested_classes(requested or (), registry)),
+    )
+    if not model.context_nodes:
+        # That is an EP's business and may take long.
+        compiling()
+    try:
+        return _Builder(model, session, requested, registry).build()
+    except ReplacedBinaryError:
+        if last or _is_unchanged(model):
+            raise
+    return None
 
 
 def _is_unchanged(model: OpenModel) -> bool:
@@ -165,11 +194,12 @@ class _Builder:
 
     def _build(self) -> SessionState:
         nodes = self._model.context_nodes
-        if nodes:
-            for warning in check_compatibility(
-                self._model.source.proto, self._routing, fail_on_suboptimal=self._config.fail_on_suboptimal
-            ):
-                _log.warning("%s", warning)
+        for warning in check_compatibility(
+            self._model.source.proto,
+            self._routing.choices,
+            fail_on_suboptimal=self._config.fail_on_suboptimal,
+        ):
+            _log.warning("%s", warning)
         self._providers.start(
             self._routing.choices,
             purpose=Purpose.LOAD if nodes else Purpose.RUN,
@@ -189,6 +219,8 @@ class _Builder:
             for part in assignment.graphs
         ]
         self._check_allowed(assignment, groups)
+        if destination is not None:
+            check_names(self._model, assignment)
         self._engine.policy.pieces = (
             len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
         )
@@ -216,6 +248,7 @@ class _Builder:
         """Return where the context model goes, checked before anything is compiled; None for nowhere."""
         if not self._config.context_enable:
             return None
+        self._config.refuse_unsupported()
         refuse_compiled(self._model)
         source = self._model.source
         # The session-option route never replaces, as in ONNX Runtime.
@@ -292,8 +325,11 @@ class _Builder:
         graph = self._model.graph
         instances = self._providers.instances
         plan = self._plan(assignment.main).plan
+        types = self._model.types
         return SessionState(
-            model=self._model,
+            metadata=model_metadata(self._model),
+            inputs=[node_arg(name, types) for name in graph.input_names],
+            outputs=[node_arg(name, types) for name in graph.output_names],
             providers=self._providers,
             plan=plan,
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},

@@ -13,6 +13,7 @@ from epctx_core.context.reader import PayloadReader, plugin_nodes
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE
 from epctx_core.graph.garbage import collection_paused
+from epctx_core.options import Verification
 from epctx_core.plugin import Purpose
 from epctx_core.publish import interrupted_copies
 from epctx_core.runtime.steps import context_step
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
     from epctx_core.compile.source import OpenModel
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.options import SessionOptions
+    from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.runtime.plan import StepSpec
+
+_WEIGHTS_ONLY = (
+    " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
+)
 
 
 @collection_paused()
@@ -55,26 +61,51 @@ def load_context_nodes(
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
     if not nodes:
         return steps
-    folder = context_folder(model, session.config().context_file_path)
+    config = session.config()
+    named = {ep: _by_name(records) for ep, records in nodes.items()}
+    readers = _readers(named, context_folder(model, config), config, providers, manifest)
     for ep, records in nodes.items():
         session.cancellation.raise_if_requested()
-        by_name = _by_name(records)
-        graphs = {record.path: _graph_of(model, record) for record in records}
+        by_name, reader = named[ep], readers[ep]
+        graphs: dict[BodyPath, GraphIndex] = {}
+        for record in records:
+            if record.path not in graphs:
+                graph = graphs[record.path] = _graph_of(model, record)
+                steps.setdefault(graph, {})
         views = plugin_nodes(records, model.types, ep)
-        reader = PayloadReader(
-            by_name,
-            folder=folder,
-            manifest=manifest,
-            other_copies=lambda name: interrupted_copies(folder.folder, name) if folder else (),
-            scratch=providers.scratch,
-        )
         loaded = providers.instances.call(ep, "load_context", nodes=views, reader=reader)
         providers.keep(loaded)
         check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = by_name[view.name]
-            steps.setdefault(graphs[record.path], {})[record.index] = context_step(record, ep, runnable)
+            steps[graphs[record.path]][record.index] = context_step(record, ep, runnable)
     return steps
+
+
+def _readers(
+    nodes: Mapping[str, Mapping[str, ContextNodeRecord]],
+    folder: ModelFolder | None,
+    config: SessionConfig,
+    providers: ProviderSession,
+    manifest: Manifest | None,
+) -> dict[str, PayloadReader]:
+    """Return for each EP what finds its payloads; all are checked now if the host wants that."""
+    readers = {
+        ep: PayloadReader(
+            records,
+            folder=folder,
+            manifest=manifest,
+            other_copies=lambda name: interrupted_copies(folder.folder, name) if folder else (),
+            scratch=providers.scratch,
+            map_binaries=config.map_binaries,
+            verification=config.verification,
+        )
+        for ep, records in nodes.items()
+    }
+    if config.verification is Verification.FULL:
+        for reader in readers.values():
+            reader.load_all()
+    return readers
 
 
 def _graph_of(model: OpenModel, record: ContextNodeRecord) -> GraphIndex:
@@ -88,7 +119,7 @@ def _graph_of(model: OpenModel, record: ContextNodeRecord) -> GraphIndex:
     return graph
 
 
-def context_folder(model: OpenModel, option: str | None) -> ModelFolder | None:
+def context_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
     """Return where context binaries lie: the folder of `ep.context_file_path`, else the model's.
 
     None for a model from bytes that needs none.
@@ -96,7 +127,7 @@ def context_folder(model: OpenModel, option: str | None) -> ModelFolder | None:
     Raises:
         InvalidArgument: a model from bytes that names files, without the option.
     """
-    path = model.source.path
+    path, option = model.source.path, config.context_file_path
     if option is not None:
         return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
     if path is not None:
@@ -107,7 +138,8 @@ def context_folder(model: OpenModel, option: str | None) -> ModelFolder | None:
                 f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
                 f"in the file {node.file_name!r}.",
                 node=node.name,
-                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
+                hint="Set the session option 'ep.context_file_path' to the path the model would have."
+                + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
             )
     return None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepSpec:
+class StepSpec(NamedTuple):
     """One step before slots are given out.
 
     Attributes:
@@ -74,15 +72,17 @@ class Plan:
         for step in steps:
             for name in step.outputs:
                 slots.setdefault(name, len(slots))
-        self._check_reads(steps, outputs, slots)
+        try:
+            self._outputs = tuple([slots[name] for name in outputs])
+            given = {slots[name] for name in (*inputs, *constants)}
+            self.steps = _with_frees(steps, slots, keep={*given, *self._outputs, 0})
+        except KeyError:
+            raise _reads_nothing(steps, outputs, slots) from None
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
         self._input_count = len(inputs)
-        self._outputs = tuple(slots[name] for name in outputs)
-        given = {slots[name] for name in (*inputs, *constants)}
         self._given = given & set(self._outputs)
-        self.steps = _with_frees(steps, slots, keep={*given, *self._outputs, 0})
         self._only = self._only_step()
 
     def _only_step(self) -> Step | None:
@@ -92,15 +92,6 @@ class Plan:
         step = self.steps[0]
         whole = step.inputs == tuple(range(1, 1 + self._input_count)) and step.outputs == self._outputs
         return step if whole and not step.spec.nested else None
-
-    @staticmethod
-    def _check_reads(steps: Sequence[StepSpec], outputs: Sequence[str], slots: Mapping[str, int]) -> None:
-        for reader, names in [*((s.name, s.inputs) for s in steps), ("the graph's outputs", outputs)]:
-            for name in names:
-                if name not in slots:
-                    raise InvalidGraph(
-                        f"{reader} reads the value {name!r}, which nothing gives.", node=reader
-                    )
 
     def run(self, feeds: Sequence[np.ndarray], options: RunOptions | None = None) -> list[Any]:
         """Run all steps; return the model's outputs in order.
@@ -150,16 +141,25 @@ def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
     return results if type(results) is list else list(results)
 
 
+def _reads_nothing(
+    steps: Sequence[StepSpec], outputs: Sequence[str], slots: Mapping[str, int]
+) -> InvalidGraph:
+    """Say who is the first to read a value that nobody gives."""
+    readers = [*((step.name, step.inputs) for step in steps), ("the graph's outputs", outputs)]
+    reader, name = next((r, name) for r, names in readers for name in names if name not in slots)
+    return InvalidGraph(f"{reader} reads the value {name!r}, which nothing gives.", node=reader)
+
+
 def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]) -> list[Step]:
     """Return the steps, each freeing the values of which it is the last reader."""
     seen = set(keep)
     planned: list[Step] = []
     for spec in reversed(steps):
-        inputs = tuple(slots[name] for name in spec.inputs)
-        outputs = tuple(slots[name] for name in spec.outputs)
-        frees = tuple(dict.fromkeys(slot for slot in (*inputs, *outputs) if slot not in seen))
-        seen.update(frees)
-        planned.append(Step(spec.run, inputs, outputs, frees, spec))
+        inputs = tuple([slots[name] for name in spec.inputs])
+        outputs = tuple([slots[name] for name in spec.outputs])
+        fresh = {*inputs, *outputs} - seen
+        seen |= fresh
+        planned.append(Step(spec.run, inputs, outputs, tuple(fresh), spec))
     planned.reverse()
     return planned
 

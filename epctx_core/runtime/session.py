@@ -15,7 +15,7 @@ from epctx_core.compile.providers import CPU_EP
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, RuntimeException, suggestion
 from epctx_core.options import RunOptions, SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg, model_metadata, node_arg
+from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.runtime.build import SessionState, build_session
 
 if TYPE_CHECKING:
@@ -62,10 +62,8 @@ class InferenceSession:
         self._options = sess_options or SessionOptions()
         requested = _requested(self._options, providers, provider_options)
         self._state: SessionState | None = build_session(path_or_bytes, self._options, requested, registry)
-        model, graph = self._state.model, self._state.model.graph
         self._path = Path(path_or_bytes) if not isinstance(path_or_bytes, bytes) else None
-        self._inputs = [node_arg(name, model.types) for name in graph.input_names]
-        self._outputs = [node_arg(name, model.types) for name in graph.output_names]
+        self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._feeds = FeedOrder(self._inputs, self._defaults)
         # Calls under way. append and pop are atomic, so that a run takes no lock.
@@ -138,7 +136,7 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the model says about itself."""
-        return model_metadata(self._open().model)
+        return self._open().metadata
 
     def get_session_options(self) -> SessionOptions:
         """Return the options that the session was made with."""

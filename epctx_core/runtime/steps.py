@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.providers import CPU_EP
-from epctx_core.graph.canonical import plain_form
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node, attribute_value
 from epctx_core.runtime.control_flow import Body, make_control_flow
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from epctx_core.kernels import CpuEngine
     from epctx_core.plugin import CompiledPartition
     from epctx_core.runtime.plan import Plan, RunStep
+
+    _FormOfOne = tuple[GraphIndex | int, ...]
 
 
 def partition_step(partition: GraphPartition, compiled: CompiledPartition) -> StepSpec:
@@ -50,7 +51,7 @@ def kernel_step(graph: GraphIndex, kernel: KernelNode) -> StepSpec:
         graph.node_name(kernel.node),
         kernel.ep,
         lambda inputs, _outputs: compute(inputs),
-        graph.explicit_inputs[kernel.node],
+        graph.inputs[kernel.node],
         graph.outputs[kernel.node],
     )
 
@@ -99,7 +100,7 @@ def _named(
 ) -> StepSpec:
     """Return a step without the outputs that the model omits: a plan has no place for those."""
     if all(outputs):
-        return StepSpec(name=name, ep=ep, run=run, inputs=inputs, outputs=outputs, nested=nested)
+        return StepSpec(name, ep, run, inputs, outputs, nested)
     kept = [place for place, output in enumerate(outputs) if output]
 
     def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
@@ -119,7 +120,8 @@ class CpuSteps:
 
     def __init__(self, engine: CpuEngine) -> None:
         self._engine = engine
-        self._known: dict[tuple[object, ...], RunStep] = {}
+        self._known: dict[tuple[GraphIndex, tuple[int, ...]], RunStep] = {}
+        self._ones: dict[_FormOfOne | None, RunStep] = {}
 
     def step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
         """Return the step of a group of left-over nodes.
@@ -127,20 +129,48 @@ class CpuSteps:
         Raises:
             NotImplementedByProvider: an operator that no engine has.
         """
+        one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
+        if one in self._ones:
+            node = nodes[0]
+            return StepSpec(
+                graph.node_name(node), CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node]
+            )
+        spec, plain = self._piece(graph, nodes)
+        if plain and one is not None:
+            self._ones[one] = spec.run
+        return spec
+
+    def _piece(self, graph: GraphIndex, nodes: Sequence[int]) -> tuple[StepSpec, bool]:
+        """Return the step, and whether operators, wiring and types are all that decides its work."""
         piece = Subgraph(graph, nodes)
-        form = plain_form(graph, nodes, piece.inputs, piece.outputs)
+        plain = piece.plain_form
+        # A form means something within its graph.
+        form = None if plain is None else (graph, plain)
         run = self._known.get(form) if form is not None else None
         if run is None:
             run = self._engine.prepare_piece(piece.model(), piece.weights).run
             if form is not None:
                 self._known[form] = run
-        return StepSpec(
-            name=graph.node_name(nodes[0]),
-            ep=CPU_EP,
-            run=run,
-            inputs=piece.input_names,
-            outputs=piece.output_names,
-        )
+        name = graph.node_name(nodes[0])
+        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names), form is not None
+
+
+def _form_of_one(graph: GraphIndex, node: int) -> _FormOfOne | None:
+    """Return what tells a node from others of its graph, in less time still than `Subgraph.plain_form`.
+
+    Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
+    reads a weight or one value twice, and for one of whose results some are not read.
+    """
+    inputs, outputs = graph.inputs[node], graph.outputs[node]
+    names = {*inputs, *outputs}
+    if len(names) < len(inputs) + len(outputs) or "" in names or not graph.constants.isdisjoint(names):
+        return None
+    consumers, results = graph.consumers, graph.results
+    if not all(name in consumers or name in results for name in outputs):
+        return None
+    type_of = graph.types.get
+    # A table makes equal types one object.
+    return graph, graph.kinds[node], *[id(type_of(name)) for name in (*inputs, *outputs)]
 
 
 def _run_of(compiled: CompiledPartition) -> RunStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from control_flow.agreement_of_ways import (
     agreeing,
@@ -14,6 +15,7 @@ from control_flow.agreement_of_ways import (
 )
 from end_to_end.engine_eps import Alpha, Beta, EngineProvider, scripted
 from end_to_end.small_models import saved
+from onnx.reference import ReferenceEvaluator
 
 import epctx_core as epctx
 from epctx_core.plugin import ComputeCapability, KernelDef, KernelRegistry, Refusal, hookimpl
@@ -197,6 +199,64 @@ def test_kernels_of_an_ep_run_nodes_inside_bodies(tmp_path):
         (result,) = session.run(None, FEEDS[0])
 
     np.testing.assert_array_equal(result, np.maximum(X, 0) + 2 * np.array([2, 3], np.float32))
+
+
+class WholeByKernel(EngineProvider):
+    """Runs control-flow nodes whole, by a kernel on onnx's reference implementation."""
+
+    name = "WholeByKernelExecutionProvider"
+
+    @hookimpl
+    def get_kernel_registry(self):
+        kernels = [
+            KernelDef(op_type=op_type, since_version=1, create=self._kernel)
+            for op_type in ("If", "Loop", "Scan")
+        ]
+        return KernelRegistry(kernels)
+
+    def _kernel(self, node):
+        graph = onnx.helper.make_graph(
+            [node.proto()],
+            "whole",
+            [onnx.ValueInfoProto(name=name) for name in (*node.inputs, *node.implicit_inputs) if name],
+            [onnx.ValueInfoProto(name=name) for name in node.outputs],
+        )
+        opset = onnx.helper.make_opsetid("", node.opset_version)
+        reference = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[opset]))
+        names = (*node.inputs, *node.implicit_inputs)
+        return lambda inputs: reference.run(None, dict(zip(names, inputs, strict=True)))
+
+    @hookimpl
+    def get_capability(self, graph, kernels):
+        outermost = [node for node in graph.nodes if not graph.parent_node and kernels.lookup(node)]
+        return [ComputeCapability([node], fuse=False) for node in outermost]
+
+
+def test_a_kernel_of_a_whole_control_flow_node_gets_what_its_bodies_read_outside(tmp_path):
+    # onnx's reference takes a Loop without a condition for one that is false.
+    source = saved(model_of(NESTED.replace("n, , a", "n, c, a")), tmp_path / "m.onnx")
+    registry, options = registry_of(WholeByKernel)
+
+    with (
+        epctx.InferenceSession(source) as alone,
+        epctx.InferenceSession(source, options, registry=registry) as session,
+    ):
+        for feeds in FEEDS:
+            np.testing.assert_allclose(session.run(None, feeds)[0], alone.run(None, feeds)[0], rtol=1e-6)
+
+
+def test_a_node_says_what_its_bodies_read_outside_in_the_order_of_first_use(tmp_path):
+    seen = {}
+
+    def look(honest, graph):
+        seen.update({node.op_type: (node.inputs, node.implicit_inputs) for node in graph.nodes})
+        return [Refusal("only looking", graph.nodes)]
+
+    compiled(model_of(NESTED), tmp_path / "m.onnx", scripted(get_capability=look))
+
+    assert seen["If"] == (("c",), ("n", "a", "w"))
+    assert seen["Loop"] == (("n", "", "a"), ("w",))
+    assert seen["Relu"] == (("x",), ())
 
 
 def test_the_same_model_gives_the_same_names_and_bytes_and_names_are_unique(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from kernels.pieces import hide_onnxruntime
 from onnx import TensorProto, numpy_helper
 
 from epctx_core.context.paths import ModelFolder
+from epctx_core.errors import InvalidGraph
 from epctx_core.graph.weights import is_detached
 from epctx_core.kernels import CpuEngine, EnginePolicy, optimiser
 from epctx_core.kernels.optimiser import CONTRIB, Allowed, NotOptimizedError, optimize
@@ -156,6 +158,36 @@ def test_an_unchanged_weight_in_a_file_is_not_read(tmp_path):
 
     assert found.weights["dense"] is views["dense"]
     assert operators(found.model) == ["Conv", "MatMul"]
+
+
+@pytest.fixture
+def in_a_file(tmp_path):
+    """The network with its weights in a file of another folder, and that file."""
+    made = convolution_and_normalisation()
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights", size_threshold=0)
+    proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    folder = ModelFolder(tmp_path)
+    source = opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+    return source, tmp_path / "m.weights"
+
+
+def test_what_was_computed_from_another_file_put_in_the_place_of_the_weights_is_not_used(in_a_file):
+    source, weights = in_a_file
+    other = weights.with_name("other")
+    other.write_bytes(bytes(weights.stat().st_size))
+    other.replace(weights)
+
+    with pytest.raises(NotOptimizedError, match=r"another file lies at .*m\.weights"):
+        optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
+
+
+def test_a_weights_file_that_was_written_to_is_named(in_a_file):
+    source, weights = in_a_file
+    weights.write_bytes(bytes(weights.stat().st_size))
+    os.utime(weights, ns=(1, 1))
+
+    with pytest.raises(InvalidGraph, match="was written to while it was in use"):
+        optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 
 def test_onnxruntimes_own_operators_come_only_where_they_are_allowed():

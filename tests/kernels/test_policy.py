@@ -35,6 +35,8 @@ def test_prepacking_follows_the_rule(prefer_latency, megabytes, prepacked):
     ("policy", "heavy", "threads"),
     [
         (EnginePolicy(), None, 0),
+        (EnginePolicy(), True, 0),
+        (EnginePolicy(), False, 1),
         (EnginePolicy(intra_op_num_threads=3), None, 3),
         (EnginePolicy(intra_op_num_threads=3, pieces=9), False, 3),
         (EnginePolicy(pieces=2), None, 1),

@@ -1,0 +1,95 @@
+"""Operators that onnx does not know, in bodies: onnxruntime says what they make, so EPs can work around them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from control_flow.agreement_of_ways import agreeing, compiled, model_of
+from end_to_end.engine_eps import EngineProvider
+from onnx import helper
+
+from epctx_core.kernels import contrib_types
+
+
+class Around(EngineProvider):
+    """Takes operators of ONNX that stand before and behind those of another domain."""
+
+    name = "AroundExecutionProvider"
+    binary_suffix = "around"
+    operators = frozenset({"Relu", "Neg", "Abs"})
+
+
+X = np.array([-1.5, 2.5], np.float32)
+FEEDS = [{"c": np.array(c), "n": np.array(2, np.int64), "x": X} for c in (True, False)]
+
+IF = """agraph (bool c, int64 n, float[2] x) => (float[2] y) {
+    z = If (c) <
+        then_branch = t () => (b) { a = Neg(x) g = com.microsoft.FastGelu(a) b = Relu(g) },
+        else_branch = e () => (q) { q = com.microsoft.QuickGelu<alpha = 1.0>(x) }
+    >
+    y = Abs(z)
+}"""
+LOOP = """agraph (bool c, int64 n, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+    y = Loop (n, , x) <
+        body = l (int64 i, bool go, float[2] s) => (bool go, float[2] s2) {
+            f = com.microsoft.BiasGelu(s, w)
+            s2 = Neg(f)
+        }
+    >
+}"""
+SCAN = """agraph (bool c, int64 n, float[2] x) => (float[2] y, float[2] rows) {
+    y, rows = Scan (x, x) <
+        num_scan_inputs = 1,
+        body = s (float[2] state, float one) => (float[2] state2, float row) {
+            g = com.microsoft.FastGelu(state)
+            state2 = Relu(g)
+            row = Neg(one)
+        }
+    >
+}"""
+NESTED = """agraph (bool c, int64 n, float[2] x) => (float[2] y) {
+    outer = com.microsoft.FastGelu(x)
+    y = If (c) <
+        then_branch = t () => (b) {
+            h = com.microsoft.QuickGelu<alpha = 1.0>(outer)
+            b = Loop (n, , h) <
+                body = l (int64 i, bool go, s) => (bool go, s2) {
+                    f = com.microsoft.FastGelu(h)
+                    r = Abs(f)
+                    s2 = Add(r, s)
+                }
+            >
+        },
+        else_branch = e () => (b) { b = Abs(outer) }
+    >
+}"""
+
+
+def foreign_model(text):
+    model = model_of(text)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("text", "operators"),
+    [
+        pytest.param(IF, [("Neg",), ("Relu",), ("Abs",)], id="If"),
+        pytest.param(LOOP, [("Neg",)], id="Loop"),
+        pytest.param(SCAN, [("Relu", "Neg")], id="Scan"),
+        pytest.param(NESTED, [("Abs",), ("Abs",)], id="nested"),
+    ],
+)
+def test_what_stands_around_them_in_a_body_is_taken_and_computes_the_same(tmp_path, text, operators):
+    report = agreeing(foreign_model(text), FEEDS, tmp_path, [Around])
+
+    assert [partition.operators for partition in report.partitions] == operators
+
+
+def test_without_onnxruntime_they_are_left_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(contrib_types, "onnxruntime_is_installed", lambda: False)
+
+    report = compiled(foreign_model(LOOP), tmp_path / "m.onnx", Around)
+
+    assert report.partitions == ()
+    assert any("'f' is ?[?]" in refusal.reason for refusal in report.refusals)

@@ -1,0 +1,104 @@
+"""Heavy pieces of the default CPU EP: their engine optimises for itself where copies of weights cost little."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from graph.making import indexed, model, node, opened, value
+from kernels.pieces import hide_onnxruntime
+from kernels.test_optimiser import WIDE, convolution_and_normalisation, drawn
+
+from epctx_core.context.paths import ModelFolder
+from epctx_core.graph.subgraph import Subgraph
+from epctx_core.kernels import CpuEngine, EnginePolicy, engines
+from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+
+X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
+
+
+@pytest.fixture
+def optimised(monkeypatch):
+    """The models that were optimised before they were prepared."""
+    seen = []
+    real = engines.optimize
+
+    def noted(given, *rest):
+        seen.append(given)
+        return real(given, *rest)
+
+    monkeypatch.setattr(engines, "optimize", noted)
+    return seen
+
+
+def whole(source):
+    graph = indexed(source)
+    return Subgraph(graph, range(len(graph.nodes)))
+
+
+def prepared(piece):
+    return CpuEngine(EnginePolicy(optimizes=True)).prepare_piece(piece.model(), piece.weights)
+
+
+def wanted(made, x=X):
+    return onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+
+
+def test_weights_in_memory_are_optimised_in_the_session_that_runs_them(optimised):
+    made = convolution_and_normalisation()
+
+    handle = prepared(whole(opened(made)))
+
+    assert not optimised
+    np.testing.assert_allclose(handle.run([X])[0], wanted(made)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_such_a_session_needs_the_weights_it_was_made_with_no_more():
+    made = convolution_and_normalisation()
+    piece = whole(opened(made))
+    arrays = {name: weight.array().copy() for name, weight in piece.weights.items()}
+    engine = OnnxRuntimeEngine(EnginePolicy(optimizes=True))
+
+    prepared_by_itself = engine.prepare_optimized(piece.model(), arrays)
+    for array in arrays.values():
+        array[:] = 0
+
+    np.testing.assert_allclose(prepared_by_itself.run([X])[0], wanted(made)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_weights_in_a_file_stay_there(tmp_path, optimised):
+    made = convolution_and_normalisation()
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    folder = ModelFolder(tmp_path)
+    proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    source = opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+
+    handle = prepared(whole(source))
+
+    assert len(optimised) == 1
+    np.testing.assert_allclose(handle.run([X])[0], wanted(convolution_and_normalisation())[0], atol=1e-4)
+
+
+def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(monkeypatch, optimised):
+    made = convolution_and_normalisation()
+    monkeypatch.setattr(engines, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
+
+    prepared(whole(opened(made)))
+
+    assert len(optimised) == 1
+
+
+def test_a_piece_that_onnxruntime_refuses_runs_all_the_same(monkeypatch):
+    made = model(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", shape=[2, 40])],
+        [value("y", shape=[2, 40])],
+        [drawn("w", 40, 40)],
+    )
+    expected = wanted(made, np.ones((2, 40), np.float32))
+    hide_onnxruntime(monkeypatch)
+
+    handle = prepared(whole(opened(made)))
+
+    np.testing.assert_allclose(handle.run([np.ones((2, 40), np.float32)])[0], expected[0], rtol=1e-5)
