@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epctx_sim_qnn import QnnProvider
+from epctx_sim_qnn.rules import RULES
+from epctx_sim_sdk.versions import Relation
 from onnx import TensorProto
 
 from epctx_core.errors import InvalidGraph
@@ -36,7 +38,19 @@ VERSIONS = [
     ({}, {"htp_arch": "69"}, NO, "htp_arch 73"),
     ({}, {"runtime_htp_arch": "75"}, RECOMPILE, ""),
     ({"htp_arch": "75"}, {"runtime_htp_arch": "75"}, OPTIMAL, ""),
+    ({"runtime_driver_version": "sim-2.0.0"}, {}, NO, "driver sim-2.0.0"),
+    ({}, {"runtime_driver_version": "none"}, NO, "needs none"),
+    ({"runtime_driver_version": "none"}, {}, OPTIMAL, ""),
+    ({"runtime_driver_version": "none"}, {"runtime_driver_version": "none"}, OPTIMAL, ""),
+    ({"runtime_backend": "gpu"}, {}, NO, "backend gpu"),
+    ({}, {"runtime_backend": "cpu"}, NO, "needs cpu"),
+    ({"runtime_backend": "gpu"}, {"runtime_backend": "gpu"}, OPTIMAL, ""),
+    ({"runtime_api_version": "2"}, {}, NO, "api 2"),
+    ({}, {"runtime_api_version": "2"}, OPTIMAL, ""),
+    ({"runtime_blob_version": "99"}, {}, NO, "blob 99"),
+    ({}, {"runtime_blob_version": "99"}, OPTIMAL, ""),
     ({"soc_model": "60"}, {}, OPTIMAL, ""),
+    ({}, {"soc_model": "60"}, OPTIMAL, ""),
     ({"soc_model": "60"}, {"soc_model": "43"}, RECOMPILE, ""),
     ({"soc_model": "60"}, {"soc_model": "60"}, OPTIMAL, ""),
 ]
@@ -82,9 +96,17 @@ def test_a_compatibility_text_of_ours_without_a_field_is_unsupported(scene, fiel
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("vendor", "OpenVINO"), ("backend", "gpu"), ("api", "2"), ("blob", "2")],
+    [
+        ("vendor", "OpenVINO"),
+        ("backend", "gpu"),
+        ("api", "two"),
+        ("blob", "two"),
+        ("sdk", "2.51.0"),
+        ("driver", "1.8.0"),
+        ("htp_arch", "sm_90"),
+    ],
 )
-def test_another_vendor_backend_api_or_format_is_unsupported(scene, field, value):
+def test_a_fact_that_cannot_be_compared_is_unsupported(scene, field, value):
     info = QnnProvider.get_compatibility_info(scene.partitions(scene.two_partitions()), scene.options())
     parts = [f"{field}={value}" if part.startswith(f"{field}=") else part for part in info.split(";")]
 
@@ -254,3 +276,18 @@ def test_every_truncation_of_a_payload_is_refused(scene):
     for length in range(0, len(content), 97):
         with pytest.raises(InvalidGraph):
             loaded(scene, node, content[:length])
+
+
+def test_the_table_says_something_about_each_way_in_which_each_fact_can_differ():
+    versions = {
+        Relation.OLDER, Relation.OLDER_MAJOR, Relation.NEWER, Relation.NEWER_MAJOR, Relation.OTHER, Relation.MISSING,
+    }  # fmt: skip
+    numbers = {Relation.OLDER, Relation.NEWER, Relation.OTHER, Relation.MISSING}
+    words = {Relation.OTHER, Relation.MISSING}
+
+    said = {field: {relation for known, relation in RULES if known == field} for field, _ in RULES}
+
+    assert said == {
+        "vendor": words, "backend": words, "api": numbers, "blob": numbers, "sdk": versions, "driver": versions,
+        "htp_arch": numbers, "soc_model": numbers,
+    }  # fmt: skip

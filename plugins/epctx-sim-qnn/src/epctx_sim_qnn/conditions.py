@@ -35,6 +35,16 @@ def constant(graph: GraphView, name: str) -> np.ndarray | None:
     return np.asarray(given[0]) if given else None
 
 
+def is_number(graph: GraphView, name: str, number: float, tolerance: float) -> bool:
+    """Whether a value is one constant number, to a share of it."""
+    # Of a weight the shape says whether it is worth reading.
+    weight = graph.initializer(name)
+    if weight is not None and weight.shape not in ((), (1,)):
+        return False
+    array = constant(graph, name)
+    return array is not None and array.size == 1 and abs(float(array.item()) - number) <= tolerance * number
+
+
 def _text(node: NodeView, name: str, default: str) -> str:
     value: Any = node.attributes.get(name, default)
     return value.decode() if isinstance(value, bytes) else str(value)

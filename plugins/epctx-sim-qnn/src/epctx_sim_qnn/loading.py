@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import Container, open_container
@@ -13,12 +14,19 @@ from epctx_sim_qnn import settings
 from epctx_sim_qnn.rules import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from epctx_sim_sdk.device import Device
     from epctx_sim_sdk.tables import GraphEntry
 
-    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, ProviderContext, ValueInfo
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextNode,
+        ContextReader,
+        ProviderContext,
+        TensorType,
+        ValueInfo,
+    )
 
 _SHOWN_NAMES = 5
 
@@ -36,6 +44,7 @@ class ContextLoader:
         self._device = device
         self._runtime = settings.runtime_facts(context.options, context.target)
         self._containers: dict[str, Container] = {}
+        self._accepted: set[Hashable] = set()
 
     def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
         """Return one runnable for each node, in order.
@@ -72,9 +81,7 @@ class ContextLoader:
 
     def _load_one(self, node: ContextNode) -> CompiledPartition:
         container, entry = self._find(node)
-        claims, made_by = _claims(node), container.tables.made_by
-        if not claims.items() <= made_by.items():
-            self._judge({**made_by, **claims}, node, "the node")
+        self._judge_claims(node, container)
         _check_boundary(node, container, entry)
         try:
             return self._device.load(container, entry)
@@ -82,9 +89,25 @@ class ContextLoader:
             error.node, error.ep = error.node or node.name, error.ep or settings.EP
             raise
 
+    def _judge_claims(self, node: ContextNode, container: Container) -> None:
+        """Judge what the node itself states: it must be as acceptable as what the payload does."""
+        stated = node.attributes.get("ep_sdk_version"), node.attributes.get("hardware_architecture")
+        if (container, *stated) in self._accepted:
+            return
+        claims, made_by = _claims(*stated), container.tables.made_by
+        if claims.items() <= made_by.items():
+            self._accepted.add((container, *stated))
+        else:
+            self._judge({**made_by, **claims}, node, "the node")
+
     def _find(self, node: ContextNode) -> tuple[Container, GraphEntry]:
         """Return the graph of a node: in its primary's payload, or in the one payload that has it."""
         primary = node if node.main_context else node.primary
+        if primary is not None and primary.name in self._containers:
+            container = self._containers[primary.name]
+            entry = container.tables.graphs.get(node.partition_name)
+            if entry is not None:
+                return container, entry
         if primary is not None:
             candidates = [self._containers[primary.name]] if primary.name in self._containers else []
         else:
@@ -110,10 +133,9 @@ class ContextLoader:
         )
 
 
-def _claims(node: ContextNode) -> dict[str, str]:
-    """Return the facts that the node itself states; they must be as acceptable as the payload's."""
+def _claims(sdk: object, hardware: object) -> dict[str, str]:
+    """Return the facts that a node states."""
     claims = {}
-    sdk, hardware = (node.attributes.get(key) for key in ("ep_sdk_version", "hardware_architecture"))
     if isinstance(sdk, str) and sdk:
         claims["sdk"] = sdk
     if isinstance(hardware, str) and hardware:
@@ -126,7 +148,9 @@ def _check_boundary(node: ContextNode, container: Container, entry: GraphEntry) 
         ("inputs", node.inputs, entry.inputs),
         ("outputs", node.outputs, entry.outputs),
     ):
-        if len(stated) != len(held) or not all(map(_fits, stated, held)):
+        if len(stated) != len(held) or not all(
+            a.type == b.type or _fits(a.type, b.type) for a, b in zip(stated, held, strict=True)
+        ):
             raise InvalidGraph(
                 f"{settings.EP} cannot load node {node.name!r}: its {kind} are {_shown(stated)}, but graph"
                 f" {entry.name!r} in {container.subject} has {_shown(held)}.",
@@ -136,7 +160,8 @@ def _check_boundary(node: ContextNode, container: Container, entry: GraphEntry) 
             )
 
 
-def _fits(stated: ValueInfo, held: ValueInfo) -> bool:
+@lru_cache(maxsize=256)
+def _fits(stated: TensorType, held: TensorType) -> bool:
     """Whether a node's value can be a graph's; names may differ, and what is unknown fits."""
     if stated.elem_type is not None and stated.elem_type != held.elem_type:
         return False

@@ -1,6 +1,9 @@
 """Which nodes the simulated HTP backend takes, as one table, with a reason for each refusal.
 
-The operators are those that the real EP's documentation lists. Edit the table to change what is taken.
+The operators are those that the real EP's documentation lists, and IsNaN, which its newer versions build.
+Edit the table to change what is taken. A group of nodes that QNN fuses is taken if the table takes the
+operator that it becomes. So is a node on constants alone that only taken nodes read: ONNX Runtime
+computes it before the real EP is asked, and the simulated SDK when it compiles.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto
 
 from epctx_sim_qnn import conditions
+from epctx_sim_qnn.fusions import Fusion, find_fusions
 
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView, ValueInfo
@@ -91,6 +95,7 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
     **_each("Mean Pow PRelu Sum", Operator(types=FLOAT)),
     **_each("Mod", Operator(types=INT32)),
     **_each("Equal Greater GreaterOrEqual Less LessOrEqual", Operator(types=NUMBER, outputs={0: BOOL})),
+    **_each("IsNaN", Operator(types=FLOAT, outputs={0: BOOL})),
     **_each("And Not Or", Operator(types=BOOL)),
     **_each("Where", Operator(types=NUMBER, inputs={0: BOOL})),
 
@@ -149,6 +154,11 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
 }
 # fmt: on
 
+_QUANTISES = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_NEVER_FOLDED = _QUANTISES | {
+    "Constant", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
+    "Bernoulli",
+}  # fmt: skip
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -165,6 +175,21 @@ class Support:
         self._results = {value.name for value in graph.outputs}
         self._borders = self._results.union(value.name for value in graph.inputs) if offload_io else set()
         self._known: dict[int, str | None] = {}
+        for fusion in find_fusions(graph):
+            if self._takes(fusion):
+                self._known.update((node.index, None) for node in fusion.nodes)
+
+    def _takes(self, fusion: Fusion) -> bool:
+        """Whether QNN takes what a group becomes, with the values around it.
+
+        A group has one input, so all of it lands in one convex partition. Only a quantized group at its
+        border that is not whole could take a node out of it.
+        """
+        operator = OPERATORS["", fusion.op_type]
+        around = (self._graph.producer(fusion.root), *self._graph.consumers(fusion.result))
+        return not any(
+            self._bad_value(fusion.nodes[0], name, operator.types) for name in (fusion.root, fusion.result)
+        ) and not any(node and node.op_type in _QUANTISES and self.refusal(node) for node in around)
 
     def __call__(self, node: NodeView) -> bool | str:
         """Return True, or the reason for which the node is refused."""
@@ -180,6 +205,8 @@ class Support:
         operator = OPERATORS.get((node.domain, node.op_type))
         if node.op_type in _CONTROL_FLOW and not node.domain:
             return f"{node.op_type}: QNN has no control flow"
+        if self._is_folded(node):
+            return None
         if operator is None:
             shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
             return f"{shown} is not an operator of QNN's HTP backend"
@@ -188,12 +215,30 @@ class Support:
             reason = f"{node.op_type}: no node that QNN takes reads it"
         return reason
 
+    def _is_folded(self, node: NodeView) -> bool:
+        """Whether a node has a constant result that only nodes read which QNN takes."""
+        given = [name for name in node.inputs if name]
+        if not given or not all(conditions.is_constant(self._graph, name) for name in given):
+            return False
+        readers = [reader for name in node.outputs for reader in self._graph.consumers(name)]
+        # They have a computed input, so the table judges them: this goes one step deep.
+        return (
+            not node.domain
+            and node.op_type not in _NEVER_FOLDED
+            and bool(readers)
+            and self._results.isdisjoint(node.outputs)
+            and not any(
+                self._bad_value(node, name, CASTABLE) for name in (*given, *filter(None, node.outputs))
+            )
+            and all(self.refusal(reader) is None for reader in readers)
+        )
+
     def _misfit(self, node: NodeView, operator: Operator) -> str | None:
         """Check values against the table's line, cheapest test first."""
         if any(map(self._is_read, node.outputs[operator.used_outputs :])):
             return f"{node.op_type}: QNN gives only {operator.used_outputs} of its results"
         borders = self._borders and self._borders.intersection((*node.inputs[:1], *node.outputs[:1]))
-        if borders and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        if borders and node.op_type in _QUANTISES:
             return f"{node.op_type}: left to the CPU because offload_graph_io_quantization is 1"
         for position in operator.constant:
             given = node.inputs[position] if position < len(node.inputs) else ""

@@ -110,21 +110,22 @@ class QnnProvider(ExecutionProvider):
         if self._compiler is None:
             fp16 = self.context.options["enable_htp_fp16_precision"]
             self._compiler = SimCompiler(self.name, fp16=fp16, engine=self.context.engine)
+        # One that only says "not to be run here" serves for all.
+        exported = CompiledPartition(None) if self.context.purpose is Purpose.EXPORT else None
         compiled = []
         for done, partition in enumerate(partitions):
             self.context.cancel.raise_if_requested()
             self.context.progress("compile", done, len(partitions))
             graph = self._compiler.compile(partition)
             self._graphs.append(graph)
-            exporting = self.context.purpose is Purpose.EXPORT
-            compiled.append(CompiledPartition(None) if exporting else self._opened_device().compile(graph))
+            compiled.append(exported or self._opened_device().compile(graph))
         self.context.progress("compile", len(partitions), len(partitions))
         return compiled
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Write one container with all graphs; the first node carries it."""
-        from epctx_sim_sdk.container import write_container
+        from epctx_sim_sdk.writing import write_container
 
         if not self._graphs:
             return []

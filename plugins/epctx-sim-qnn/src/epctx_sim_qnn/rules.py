@@ -19,9 +19,11 @@ RULES: Final[Rules] = {
     ("backend", Relation.OTHER): _NO,
     ("backend", Relation.MISSING): _NO,
     # The payload's interface and format: what is newer cannot be read.
+    ("api", Relation.OLDER): _OPTIMAL,
     ("api", Relation.NEWER): _NO,
     ("api", Relation.OTHER): _NO,
     ("api", Relation.MISSING): _NO,
+    ("blob", Relation.OLDER): _OPTIMAL,
     ("blob", Relation.NEWER): _NO,
     ("blob", Relation.OTHER): _NO,
     ("blob", Relation.MISSING): _NO,
@@ -36,7 +38,9 @@ RULES: Final[Rules] = {
     ("driver", Relation.OLDER_MAJOR): _NO,
     ("driver", Relation.NEWER): _NO,
     ("driver", Relation.NEWER_MAJOR): _NO,
+    # Made by a driver, and the runtime has none; made without one runs on both.
     ("driver", Relation.OTHER): _NO,
+    ("driver", Relation.MISSING): _OPTIMAL,
     # The device: newer hardware runs what was made for older, not at its best.
     ("htp_arch", Relation.OLDER): _RECOMPILE,
     ("htp_arch", Relation.NEWER): _NO,
@@ -44,4 +48,6 @@ RULES: Final[Rules] = {
     ("htp_arch", Relation.MISSING): _NO,
     ("soc_model", Relation.OLDER): _RECOMPILE,
     ("soc_model", Relation.NEWER): _RECOMPILE,
+    ("soc_model", Relation.OTHER): _NO,
+    ("soc_model", Relation.MISSING): _OPTIMAL,
 }

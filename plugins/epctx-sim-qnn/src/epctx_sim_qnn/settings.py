@@ -18,6 +18,8 @@ ARCHITECTURES = (68, 69, 73, 75, 79, 81)
 
 CONTEXT_API = "1"
 """The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
+NO_DRIVER = "none"
+"""What `runtime_driver_version` says for a runtime without a driver of its own."""
 
 _NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
 _PERFORMANCE_MODES = (
@@ -92,7 +94,8 @@ OPTIONS = (
         "runtime_driver_version",
         str,
         default="",
-        doc="Simulation only: the driver version that the runtime claims to have, such as sim-1.8.0.",
+        doc="Simulation only: the driver version that the runtime claims to have, such as sim-1.8.0; none for a"
+        " runtime that works without a driver of its own.",
     ),
     ProviderOption(
         "runtime_htp_arch",
@@ -100,6 +103,25 @@ OPTIONS = (
         default=0,
         choices=(0, *ARCHITECTURES),
         doc="Simulation only: the architecture of the simulated device when loading; 0 for that of htp_arch.",
+    ),
+    ProviderOption(
+        "runtime_backend",
+        str,
+        default="",
+        choices=("", "cpu", "gpu", "htp"),
+        doc="Simulation only: the QNN backend that the runtime claims to be; empty for that of backend_type.",
+    ),
+    ProviderOption(
+        "runtime_api_version",
+        int,
+        default=int(CONTEXT_API),
+        doc="Simulation only: the version of the payloads' interface that the runtime claims to have.",
+    ),
+    ProviderOption(
+        "runtime_blob_version",
+        int,
+        default=0,
+        doc="Simulation only: the version of the payloads' format that the runtime claims to have; 0 for the real one.",
     ),
 )
 
@@ -139,21 +161,23 @@ def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dic
 
     facts = {
         "vendor": "QNN",
-        "backend": str(options["backend_type"]),
-        "api": CONTEXT_API,
-        "blob": BLOB_VERSION,
+        "backend": options["runtime_backend"] or options["backend_type"],
+        "api": str(options["runtime_api_version"]),
+        "blob": str(options["runtime_blob_version"] or BLOB_VERSION),
         "sdk": runtime_version(
             options["runtime_sdk_version"], SDK_VERSION, option="runtime_sdk_version", ep=EP
         ),
-        "driver": runtime_version(
-            options["runtime_driver_version"], DRIVER_VERSION, option="runtime_driver_version", ep=EP
-        ),
         "htp_arch": str(target_architecture(options, target)),
     }
+    if options["runtime_driver_version"] != NO_DRIVER:
+        facts["driver"] = runtime_version(
+            options["runtime_driver_version"], DRIVER_VERSION, option="runtime_driver_version", ep=EP
+        )
     return facts | ({"soc_model": str(options["soc_model"])} if options["soc_model"] else {})
 
 
 def runtime_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
     """Return the same about the simulated device that loads."""
-    facts = compiler_facts(options, target)
+    # A payload made by a driver needs one; a payload made without needs none.
+    facts = {"driver": NO_DRIVER, **compiler_facts(options, target)}
     return facts | ({"htp_arch": str(options["runtime_htp_arch"])} if options["runtime_htp_arch"] else {})
