@@ -6,9 +6,16 @@ import re
 import tomllib
 from pathlib import Path
 
-project = tomllib.loads(Path(__file__).parent.parent.joinpath("pyproject.toml").read_text())["project"]
+root = Path(__file__).parent.parent
+project = tomllib.loads(root.joinpath("pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-for requirement in [*project["dependencies"], *extras["ort"], *extras["cli"]]:
+optional = [
+    requirement
+    for path in sorted(root.glob("plugins/*/pyproject.toml"))
+    for extra in tomllib.loads(path.read_text())["project"].get("optional-dependencies", {}).values()
+    for requirement in extra
+]
+for requirement in [*project["dependencies"], *extras["ort"], *extras["cli"], *optional]:
     match = re.match(r"([\w.-]+)>=([\w.]+)", requirement)
     if match is None:
         message = f"{requirement!r} in pyproject.toml has no lower bound"

@@ -31,3 +31,17 @@ def worst_relative_error(results: Sequence[np.ndarray], reference: Sequence[np.n
     if len(results) != len(reference):
         return float("inf")
     return max((relative_error(a, b) for a, b in zip(results, reference, strict=True)), default=0.0)
+
+
+def quantisation_error(result: np.ndarray, reference: np.ndarray, step: float) -> tuple[int, float]:
+    """Return by how many quantisation steps two results differ at most, and in which share of elements.
+
+    Args:
+        result: dequantised numbers.
+        reference: the same from elsewhere.
+        step: the scale of the DequantizeLinear that gave both.
+    """
+    if result.shape != reference.shape or result.dtype != reference.dtype:
+        return 1 << 30, 1.0
+    apart = np.rint(np.abs(result.astype(np.float64) - reference) / step)
+    return int(apart.max(initial=0)), float(np.count_nonzero(apart) / max(apart.size, 1))

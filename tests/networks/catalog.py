@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 from networks import fill
+from networks.quantise import quantise
 
 EXPORTED_FOLDER = Path(__file__).parent.parent / "models"
 EXPORTED = ("bert", "lstm", "resnet")
 FILLED = fill.NETWORKS
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
 """Filled networks above 200 MB: their weights lie in a file beside the model."""
+QUANTISED = ("resnet50_int8", "resnet_int8", "shufflenet_int8", "squeezenet_int8")
+"""QDQ INT8 forms of others, quantised when they are first asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class Catalog:
         """Return a fresh copy of a network.
 
         Args:
-            name: one of `EXPORTED` or `FILLED`.
+            name: one of `EXPORTED`, `FILLED` or `QUANTISED`.
             seed: which inputs; 0 gives the stored ones of an exported network.
         """
         if name not in self._masters:
@@ -77,7 +80,10 @@ class _Master:
         self.name = name
         self.path = folder / f"{name}.onnx"
         self._examples: dict[int, tuple[dict[str, np.ndarray], list[np.ndarray]]] = {}
-        if name in EXPORTED:
+        if name in QUANTISED:
+            base = _Master(name.removesuffix("_int8"), folder.with_name(f"{name}-base"))
+            quantise(base.path, self.path)
+        elif name in EXPORTED:
             shutil.copyfile(EXPORTED_FOLDER / name / "model.onnx", self.path)
         else:
             fill.save(fill.fill(name), self.path, external=name in LARGE)

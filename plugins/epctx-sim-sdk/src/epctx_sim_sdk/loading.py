@@ -1,0 +1,192 @@
+"""From EPContext nodes to runnables: which payload, which graph, and whether versions allow it.
+
+Knows no vendor. What a vendor demands of a node's attributes it checks before its nodes come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import Compatibility, ContextNode
+from epctx_sim_sdk.container import Container, open_container
+from epctx_sim_sdk.versions import Rules, judge, refuse_unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextReader,
+        PayloadView,
+        ProviderContext,
+        TensorType,
+        ValueInfo,
+    )
+    from epctx_sim_sdk.device import Device
+    from epctx_sim_sdk.tables import GraphEntry
+
+_SHOWN_NAMES = 5
+_RECOMPILE = "The context model and its binary belong to different compilations; compile again."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPolicy:
+    """What a vendor says about loading.
+
+    Attributes:
+        ep: the EP type.
+        rules: the vendor's version rules.
+        runtime: the facts about the device that loads.
+        claims: gives the facts that a node's own attributes state; they must be as acceptable as the
+            payload's. None for one that the vendor needs and the node does not state.
+        lone_graph_fits: whether the only graph of a payload may have another name than its node.
+    """
+
+    ep: str
+    rules: Rules
+    runtime: Mapping[str, str]
+    claims: Callable[[ContextNode], Mapping[str, str | None]]
+    lone_graph_fits: bool = False
+
+
+class ContextLoader:
+    """Loads the nodes of one session; payloads stay open between calls.
+
+    Args:
+        context: the EP instance's context.
+        device: where graphs become runnable.
+        policy: the vendor's.
+    """
+
+    def __init__(self, context: ProviderContext, device: Device, policy: LoadPolicy) -> None:
+        self._context = context
+        self._device = device
+        self._policy = policy
+        self._containers: dict[str, Container] = {}
+        self._opened: dict[int, tuple[PayloadView, Container]] = {}
+        self._accepted: set[Hashable] = set()
+
+    def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
+        """Return one runnable for each node, in order.
+
+        Raises:
+            InvalidGraph: a payload that is damaged, foreign or made for another runtime; a graph that
+                is missing, ambiguous, or does not fit its node.
+        """
+        for node in nodes:
+            if node.main_context and node.name not in self._containers:
+                self._containers[node.name] = self._open(node, reader)
+        loaded = []
+        for done, node in enumerate(nodes):
+            self._context.cancel.raise_if_requested()
+            self._context.progress("load", done, len(nodes))
+            loaded.append(self._load_one(node))
+        self._context.progress("load", len(nodes), len(nodes))
+        return loaded
+
+    def _open(self, node: ContextNode, reader: ContextReader) -> Container:
+        """Return a primary's container; primaries that name one file share it."""
+        payload = reader.payload(node)
+        known = self._opened.get(id(payload))
+        if known is not None:
+            return known[1]
+        container = open_container(payload.view, ep=self._policy.ep, node=node.name, name=payload.name)
+        self._judge(container.tables.made_by, node, container.subject)
+        # The payload is kept, so that no other one gets its identity.
+        self._opened[id(payload)] = payload, container
+        return container
+
+    def _judge(self, made_by: Mapping[str, str], node: ContextNode, subject: str) -> None:
+        judgement = judge(self._policy.rules, made_by, self._policy.runtime)
+        refuse_unsupported(judgement, ep=self._policy.ep, node=node.name, subject=subject)
+        if judgement.verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+            self._context.logger.info(
+                "%s: %s was made for %s %s, this runtime has %s; compiling again would make it faster.",
+                node.name, subject, judgement.field, judgement.found, judgement.needed,
+            )  # fmt: skip
+
+    def _load_one(self, node: ContextNode) -> CompiledPartition:
+        container, entry = self._find(node)
+        self._judge_claims(node, container)
+        self._check_boundary(node, container, entry)
+        try:
+            return self._device.load(container, entry)
+        except InvalidGraph as error:
+            error.node, error.ep = error.node or node.name, error.ep or self._policy.ep
+            raise
+
+    def _judge_claims(self, node: ContextNode, container: Container) -> None:
+        """Judge what the node itself states; equal claims on one payload are judged once."""
+        claims, made_by = self._policy.claims(node), container.tables.made_by
+        key = (container, *claims.items())
+        if key in self._accepted:
+            return
+        if any(made_by.get(field) != value for field, value in claims.items()):
+            stated = {field: value for field, value in {**made_by, **claims}.items() if value is not None}
+            self._judge(stated, node, "the node")
+        self._accepted.add(key)
+
+    def _find(self, node: ContextNode) -> tuple[Container, GraphEntry]:
+        """Return the graph of a node: in its primary's payload, or in the one payload that has it."""
+        primary = node if node.main_context else node.primary
+        own = None if primary is None else self._containers.get(primary.name)
+        if own is not None and node.partition_name in own.tables.graphs:
+            return own, own.tables.graphs[node.partition_name]
+        every = [container for _, container in self._opened.values()]
+        candidates = every if primary is None else [own] if own is not None else []
+        found = [c for c in candidates if node.partition_name in c.tables.graphs]
+        if len(found) == 1:
+            return found[0], found[0].tables.graphs[node.partition_name]
+        if self._policy.lone_graph_fits and len(candidates) == 1 and len(candidates[0].tables.graphs) == 1:
+            # Old writers gave node and graph different names; with one graph there is no doubt.
+            return candidates[0], next(iter(candidates[0].tables.graphs.values()))
+        raise self._not_found(node, candidates, len(found))
+
+    def _not_found(self, node: ContextNode, candidates: list[Container], hits: int) -> InvalidGraph:
+        names = [name for c in candidates for name in c.tables.graphs]
+        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
+        where = f"{hits} of its {len(candidates)} payloads hold" if hits else "no payload of this EP holds"
+        return self._refused(
+            node, f"{where} a graph {node.partition_name!r}; graphs found: {shown or 'none'}."
+        )
+
+    def _check_boundary(self, node: ContextNode, container: Container, entry: GraphEntry) -> None:
+        for kind, stated, held in (
+            ("inputs", node.inputs, entry.inputs),
+            ("outputs", node.outputs, entry.outputs),
+        ):
+            # Most pairs are equal, and comparing costs less than asking.
+            unequal = [(a.type, b.type) for a, b in zip(stated, held, strict=False) if a.type != b.type]
+            if len(stated) != len(held) or not all(_fits(*pair) for pair in unequal):
+                raise self._refused(
+                    node,
+                    f"its {kind} are {_shown(stated)}, but graph {entry.name!r} in {container.subject} has"
+                    f" {_shown(held)}.",
+                )
+
+    def _refused(self, node: ContextNode, why: str) -> InvalidGraph:
+        ep = self._policy.ep
+        return InvalidGraph(
+            f"{ep} cannot load node {node.name!r}: {why}", node=node.name, ep=ep, hint=_RECOMPILE
+        )
+
+
+@lru_cache(maxsize=256)
+def _fits(stated: TensorType, held: TensorType) -> bool:
+    """Whether a node's value can be a graph's; names may differ, and what is unknown fits."""
+    if stated.elem_type is not None and stated.elem_type != held.elem_type:
+        return False
+    if stated.shape is None or held.shape is None:
+        return True
+    return len(stated.shape) == len(held.shape) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int)
+        for a, b in zip(stated.shape, held.shape, strict=True)
+    )
+
+
+def _shown(values: Sequence[ValueInfo]) -> str:
+    return "(" + ", ".join(str(value.type) for value in values) + ")"

@@ -1,0 +1,74 @@
+"""What one EP instance does with the SDK, whoever the vendor: compile, write, open the device, close.
+
+A vendor's provider calls it from its hooks and adds what is its own: what it takes, how it describes its
+nodes, and its version rules.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_sim_sdk.compiler import SimCompiler, SimGraph
+from epctx_sim_sdk.device import Device
+from epctx_sim_sdk.writing import write_container
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epctx_core.plugin import Partition, Payload, ProviderContext
+    from epctx_sim_sdk.tables import Tables
+
+
+class SimSession:
+    """The SDK as one EP instance uses it.
+
+    Args:
+        ep: the EP type, for messages.
+        context: the EP instance's context.
+        fp16: store float32 weights as float16.
+
+    Attributes:
+        graphs: what was compiled so far, in the order of the partitions.
+    """
+
+    def __init__(self, ep: str, context: ProviderContext, *, fp16: bool = False) -> None:
+        self._context = context
+        self._compiler = SimCompiler(ep, fp16=fp16, engine=context.engine)
+        self.graphs: list[SimGraph] = []
+
+    @cached_property
+    def device(self) -> Device:
+        """The device, opened when it is first asked for: an export never does."""
+        return Device(engine=self._context.engine)
+
+    def compile(self, partitions: Sequence[Partition]) -> list[CompiledPartition]:
+        """Convert partitions; under EXPORT nothing runs and no device is opened."""
+        exporting = self._context.purpose is Purpose.EXPORT
+        compiled = []
+        for done, partition in enumerate(partitions):
+            self._step("compile", done, len(partitions))
+            graph = self._compiler.compile(partition)
+            self.graphs.append(graph)
+            compiled.append(CompiledPartition(None) if exporting else self.device.compile(graph))
+        self._context.progress("compile", len(partitions), len(partitions))
+        return compiled
+
+    def write(self, payload: Payload, made_by: Mapping[str, str]) -> Tables:
+        """Write one container with all graphs; see `write_container`."""
+
+        def before_weight(done: int, total: int) -> None:
+            self._step("write", done, total)
+
+        return write_container(payload, self.graphs, made_by, before_weight=before_weight)
+
+    def _step(self, stage: str, done: int, total: int) -> None:
+        self._context.cancel.raise_if_requested()
+        self._context.progress(stage, done, total)
+
+    def close(self) -> None:
+        """Close what still runs and let go of weights; may follow a failure."""
+        self.graphs.clear()
+        if "device" in self.__dict__:
+            self.device.close()

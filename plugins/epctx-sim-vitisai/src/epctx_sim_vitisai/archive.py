@@ -1,0 +1,188 @@
+"""The payload: a tar of the compile cache directory, as the real EP has it, made and read in memory.
+
+Two members: `context.json` says which graphs there are, in the order of their `index`; `compiled.sim` is the
+simulated SDK's container. The former is filled up with spaces, so that the latter begins on a page and its
+weights are used where they lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epctx_sim_sdk.container import PAGE
+from epctx_sim_sdk.foreign import recognise
+
+from epctx_core.errors import InvalidGraph
+from epctx_sim_vitisai import tar
+from epctx_sim_vitisai.settings import EP
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Payload
+    from epctx_sim_vitisai.recording import Recording
+
+FOLDER = "SIMULATED-not-for-hardware"
+CONTEXT = f"{FOLDER}/context.json"
+COMPILED = f"{FOLDER}/compiled.sim"
+MAX_CONTEXT = 1 << 26
+"""Bytes of context.json: enough for half a million graphs."""
+CONTEXT_FACT = "context"
+"""The fact of the container that holds the digest of context.json, so that both belong together."""
+
+_HINT = "Compile the source model again, or restore the payload from where it came."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What context.json says.
+
+    Attributes:
+        prefix: the archive's finalised key, the attribute `cache_file_prefix` of its nodes.
+        cache_key: the option `cache_key` it was made with, or empty.
+        graphs: names in the order of `index`.
+    """
+
+    prefix: str
+    cache_key: str
+    graphs: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        """Return JSON, filled up with spaces so that what follows it in the archive begins on a page."""
+        content = {
+            "simulated": "made by epctx-sim-vitisai, not for hardware",
+            "cache_file_prefix": self.prefix,
+            "cache_key": self.cache_key,
+            "graphs": self.graphs,
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        return text + b" " * (-(len(text) + 2 * tar.BLOCK) % PAGE)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the encoded form."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """An opened archive.
+
+    Attributes:
+        name: the payload's name, for messages.
+        description: what context.json says.
+        view: the container.
+        digest: the payload's root digest, or None.
+    """
+
+    name: str
+    description: Description
+    context_digest: str
+    view: memoryview
+    digest: str | None = None
+
+    def as_file(self) -> str:
+        """Not to be asked for: no member of an archive is ever put into a file.
+
+        Raises:
+            InvalidGraph: always.
+        """
+        raise InvalidGraph(f"{EP}: the archive {self.name} is read in memory only.", ep=EP)
+
+
+def write_archive(
+    payload: Payload, description: Description, container: Recording, before_step: Callable[[], None]
+) -> None:
+    """Write an archive.
+
+    Args:
+        payload: nothing may have been written to it.
+        description: of the graphs in the container.
+        container: the SDK's.
+        before_step: called before each piece; may raise.
+    """
+    context = description.encode()
+    payload.write(tar.header(CONTEXT, len(context)) + context + tar.header(COMPILED, container.size))
+    container.replay(payload, before_step)
+    payload.write(tar.padding(container.size) + tar.END)
+
+
+def open_archive(view: memoryview, *, node: str, name: str) -> Archive:
+    """Open a payload that is not encrypted; the container in it is not looked into.
+
+    Raises:
+        InvalidGraph: empty, truncated, altered, or another vendor's.
+    """
+    try:
+        _check_origin(view)
+        found = _read(view)
+        context = bytes(found[CONTEXT])
+        description = _decode(context)
+    except tar.BadTarError as error:
+        raise InvalidGraph(
+            f"{EP} cannot load node {node!r}: the payload {name} {error}.", node=node, ep=EP, hint=_HINT
+        ) from error
+    digest = hashlib.sha256(context).hexdigest()
+    return Archive(name=name, description=description, context_digest=digest, view=found[COMPILED])
+
+
+def check_belongs_together(
+    archive: Archive, made_by: Mapping[str, str], graphs: Sequence[str], node: str
+) -> None:
+    """Do nothing if context.json and the container of an archive were made together.
+
+    Args:
+        archive: opened.
+        made_by: the facts of its container.
+        graphs: the names of the container's graphs, in any order.
+        node: for the message.
+
+    Raises:
+        InvalidGraph: they were not.
+    """
+    described = archive.description.graphs
+    if made_by.get(CONTEXT_FACT) != archive.context_digest or sorted(described) != sorted(graphs):
+        raise InvalidGraph(
+            f"{EP} cannot load node {node!r}: the payload {archive.name} is damaged: its {CONTEXT!r} is not the"
+            f" one that {COMPILED!r} was made with.",
+            node=node,
+            ep=EP,
+            hint=_HINT,
+        )
+
+
+def _read(view: memoryview) -> Mapping[str, memoryview]:
+    found = tar.members(view)
+    if found.keys() != {CONTEXT, COMPILED}:
+        raise tar.BadTarError(f"is damaged: its members are {', '.join(map(repr, found)) or 'none'}")
+    if len(found[CONTEXT]) > MAX_CONTEXT:
+        raise tar.BadTarError(f"is damaged: its {CONTEXT!r} has more than {MAX_CONTEXT:,} bytes")
+    return found
+
+
+def _check_origin(view: memoryview) -> None:
+    if not len(view):
+        raise tar.BadTarError("is empty")
+    if tar.looks_like_tar(view) and tar.first_name(view) == CONTEXT:
+        return
+    what = recognise(view)
+    if what is not None:
+        raise tar.BadTarError(f"is {what}; this {EP} is simulated and reads only what it wrote itself")
+    if len(view) < tar.BLOCK:
+        raise tar.BadTarError(f"is truncated or foreign: it has {len(view)} bytes, less than a tar header")
+    raise tar.BadTarError(
+        f"is damaged or foreign: it begins with {bytes(view[:8]).hex(' ')}, and not as this simulated {EP} begins one"
+    )
+
+
+def _decode(content: bytes) -> Description:
+    try:
+        found = json.loads(content)
+        prefix, key, graphs = found["cache_file_prefix"], found["cache_key"], found["graphs"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise tar.BadTarError(f"is damaged: its {CONTEXT!r} cannot be read") from error
+    if not isinstance(graphs, list) or not all(isinstance(text, str) for text in (prefix, key, *graphs)):
+        raise tar.BadTarError(f"is damaged: its {CONTEXT!r} says something else than names")
+    return Description(prefix=prefix, cache_key=key, graphs=tuple(graphs))

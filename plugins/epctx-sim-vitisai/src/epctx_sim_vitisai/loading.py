@@ -1,0 +1,199 @@
+"""From EPContext nodes to runnables: which nodes belong to which archive, and whether all of them are there.
+
+The versions, the graphs and their boundaries are the SDK's loader's business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epctx_sim_sdk.container import open_container
+from epctx_sim_sdk.loading import ContextLoader, LoadPolicy
+
+from epctx_core.errors import InvalidGraph
+from epctx_sim_vitisai import settings
+from epctx_sim_vitisai.archive import Archive, check_belongs_together, open_archive
+from epctx_sim_vitisai.rules import RULES, by_minor
+from epctx_sim_vitisai.sealing import Sealer, UnsealingError, is_sealed
+from epctx_sim_vitisai.settings import COMPONENTS, EP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_sim_sdk.device import Device
+
+    from epctx_core.plugin import (
+        CompiledPartition,
+        ContextNode,
+        ContextReader,
+        PayloadView,
+        ProviderContext,
+        TensorView,
+    )
+
+_RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
+_NEW_PAYLOAD = "Compile the source model again, or restore the payload from where it came."
+
+
+class NodeLoader:
+    """Loads the nodes of one session; all nodes of an archive come in one call, as the real EP demands.
+
+    Args:
+        context: the EP instance's context.
+        device: where graphs become runnable.
+        sealer: for encrypted payloads; None without a key.
+    """
+
+    def __init__(self, context: ProviderContext, device: Device, sealer: Sealer | None) -> None:
+        self._sealer = sealer
+        self._cache_key = settings.check_cache_key(context.options)
+        self._archives: dict[str, Archive] = {}
+        runtime = by_minor(settings.runtime_facts(context.options, context.target))
+        policy = LoadPolicy(ep=EP, rules=RULES, runtime=runtime, claims=_claims)
+        self._loader = ContextLoader(context, device, policy)
+
+    def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
+        """Return one runnable for each node, in order.
+
+        Raises:
+            InvalidGraph: a payload that is damaged, foreign, locked or made for another runtime; nodes that
+                are not those of their archive.
+        """
+        members = _Members(reader)
+        for node in nodes:
+            if node.main_context:
+                members.archives[node.name] = self._open(node, reader)
+        self._check_places(nodes)
+        return self._loader.load(nodes, members)
+
+    def _open(self, node: ContextNode, reader: ContextReader) -> Archive:
+        payload = reader.payload(node)
+        archive = open_archive(self._unlocked(node, payload), node=node.name, name=payload.name)
+        prefix = _prefix(node)
+        description = archive.description
+        if description.prefix != prefix:
+            raise _refused(
+                node,
+                f"its cache_file_prefix is {prefix!r}, that of the payload {payload.name} {description.prefix!r}.",
+                _NEW_PAYLOAD,
+            )
+        if self._cache_key and description.cache_key != self._cache_key:
+            raise _refused(
+                node,
+                f"the option cache_key is {self._cache_key!r}, and the payload {payload.name} was made with"
+                f" {description.cache_key!r}.",
+                "Leave the option out, or give the one that the model was compiled with.",
+            )
+        if prefix in self._archives:
+            raise _refused(node, f"two nodes carry the archive {prefix!r}.", _RECOMPILE)
+        self._check_container(archive, node)
+        self._archives[prefix] = archive
+        return archive
+
+    def _unlocked(self, node: ContextNode, payload: PayloadView) -> memoryview:
+        """Return the bytes of an archive, decrypted if they are encrypted."""
+        stated = node.attributes.get("enable_encryption", 0) == 1
+        if is_sealed(payload.view):
+            if self._sealer is None:
+                raise _refused(
+                    node,
+                    f"the payload {payload.name} is encrypted, and there is no key.",
+                    "Give the option encryption_key that the model was compiled with.",
+                )
+            try:
+                return self._sealer.open(payload.view, _prefix(node))
+            except UnsealingError as error:
+                raise _refused(
+                    node,
+                    f"the payload {payload.name} cannot be decrypted: encryption_key is not the one it was"
+                    " encrypted with, or node or payload were altered.",
+                    _NEW_PAYLOAD,
+                ) from error
+        # Who asks for encryption asks for its proof of origin, too.
+        if stated or self._sealer is not None:
+            why = "the node says that it is" if stated else "there is an encryption_key"
+            raise _refused(
+                node,
+                f"the payload {payload.name} is not encrypted, but {why}.",
+                _NEW_PAYLOAD if stated else "Leave encryption_key out for models that are not encrypted.",
+            )
+        return payload.view
+
+    def _check_container(self, archive: Archive, node: ContextNode) -> None:
+        container = open_container(archive.view, ep=EP, node=node.name, name=archive.name)
+        check_belongs_together(archive, container.tables.made_by, list(container.tables.graphs), node.name)
+
+    def _check_places(self, nodes: Sequence[ContextNode]) -> None:
+        """Check that the nodes of each archive are complete: their `index` runs from 0 without a gap."""
+        placed: dict[str, dict[int, ContextNode]] = {}
+        for node in nodes:
+            prefix = _prefix(node)
+            archive = self._archives.get(prefix)
+            if archive is None:
+                raise _refused(
+                    node, f"no node with main_context=1 carries its archive {prefix!r}.", _RECOMPILE
+                )
+            index = self._index(node, archive)
+            twin = placed.setdefault(prefix, {}).setdefault(index, node)
+            if twin is not node:
+                raise _refused(node, f"its index {index} is also that of {twin.name!r}.", _RECOMPILE)
+        for prefix, found in placed.items():
+            count = len(self._archives[prefix].description.graphs)
+            missing = [index for index in range(count) if index not in found]
+            if missing:
+                first = next(iter(found.values()))
+                raise _refused(
+                    first,
+                    f"the model has {len(found)} nodes of the archive {prefix!r}, which holds {count} graphs;"
+                    f" index {missing[0]} is missing.",
+                    _RECOMPILE,
+                )
+
+    def _index(self, node: ContextNode, archive: Archive) -> int:
+        index, graphs = node.attributes.get("index"), archive.description.graphs
+        if not isinstance(index, int):
+            raise _refused(node, "it has no index.", _RECOMPILE)
+        if not 0 <= index < len(graphs):
+            raise _refused(
+                node, f"its index is {index}, and its archive holds {len(graphs)} graphs.", _RECOMPILE
+            )
+        if graphs[index] != node.partition_name:
+            raise _refused(
+                node,
+                f"its index is {index}, where its archive holds {graphs[index]!r}, not {node.partition_name!r}.",
+                _RECOMPILE,
+            )
+        return index
+
+
+class _Members:
+    """Gives the SDK's loader the containers in archives in place of the payloads; implements `ContextReader`."""
+
+    def __init__(self, reader: ContextReader) -> None:
+        self.archives: dict[str, Archive] = {}
+        self._reader = reader
+
+    def payload(self, node: ContextNode) -> Archive:
+        """Return the archive that a primary carries."""
+        return self.archives[node.name]
+
+    def source_tensor(self, name: str) -> TensorView:
+        """Return a weight of the source model."""
+        return self._reader.source_tensor(name)
+
+
+def _prefix(node: ContextNode) -> str:
+    prefix = node.attributes.get("cache_file_prefix")
+    if not isinstance(prefix, str) or not prefix:
+        raise _refused(node, "it has no cache_file_prefix, by which it finds its archive.", _RECOMPILE)
+    return prefix
+
+
+def _claims(node: ContextNode) -> dict[str, str | None]:
+    """Return the versions that the node itself states."""
+    stated = {component: node.attributes.get(f"version_of_{component}") for component in COMPONENTS}
+    return dict(by_minor({key: text for key, text in stated.items() if isinstance(text, str) and text}))
+
+
+def _refused(node: ContextNode, why: str, hint: str) -> InvalidGraph:
+    return InvalidGraph(f"{EP} cannot load node {node.name!r}: {why}", node=node.name, ep=EP, hint=hint)

@@ -1,0 +1,123 @@
+"""Which operators the simulated VitisAI EP takes in INT8, as one table, with a reason for each refusal.
+
+The operators are those of convolution networks that AMD's documentation of Ryzen AI lists for 8-bit
+activations and weights (A8W8, XINT8). Edit the table to change what is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import GraphView, NodeView
+
+Rule = Callable[["NodeView", "GraphView"], str | None]
+
+ACTIVATIONS = frozenset({TensorProto.INT8, TensorProto.UINT8})
+WEIGHTS = frozenset({TensorProto.INT8})
+BIASES = frozenset({TensorProto.INT32})
+MAX_RANK = 5
+"""What moves data; what computes takes at most 4."""
+QUANTIZERS = frozenset({"", "com.microsoft"})
+"""Domains of QuantizeLinear and DequantizeLinear."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """What one operator takes. Inputs that none of the fields name come from a DequantizeLinear of 8 bits.
+
+    Attributes:
+        weight: the input that is a constant: INT8, dequantised, zero point 0, one scale a tensor or a channel.
+        bias: the input that is an INT32 constant, dequantised.
+        plain: inputs that are constants and not quantised: shapes, axes, limits.
+        ranks: the ranks of the first input.
+        followed: whether an activation of `FOLLOWING` may stand between it and its QuantizeLinear.
+        rule: a further condition; returns the reason to refuse, or None.
+    """
+
+    weight: int | None = None
+    bias: int | None = None
+    plain: tuple[int, ...] = ()
+    ranks: range = range(1, 5)
+    followed: bool = False
+    rule: Rule | None = None
+
+
+def _whole(node: NodeView, _graph: GraphView) -> str | None:
+    """A Gemm that is a layer: x times weight plus bias."""
+    if node.attributes.get("transA") or any(node.attributes.get(k, 1) != 1 for k in ("alpha", "beta")):
+        return "Gemm: this EP takes neither transA nor factors other than 1"
+    return None
+
+
+def _last_axis(node: NodeView, graph: GraphView) -> str | None:
+    """Softmax over the last axis; before opset 13 it also covers those behind its axis."""
+    rank = len(graph.value(node.inputs[0]).shape or ())
+    axis = int(node.attributes.get("axis", -1 if node.opset_version >= 13 else 1))  # noqa: PLR2004 - see above
+    return None if axis % max(rank, 1) == rank - 1 else "Softmax: this EP takes the last axis only"
+
+
+def _constant_border(node: NodeView, _graph: GraphView) -> str | None:
+    """Padding with a constant."""
+    mode = _text(node, "mode", "constant")
+    return None if mode == "constant" else f"Pad: this EP does not take the mode {mode}"
+
+
+def _interpolation(node: NodeView, _graph: GraphView) -> str | None:
+    """Nearest and linear interpolation over the whole image."""
+    mode = _text(node, "mode", "nearest")
+    if mode not in ("nearest", "linear"):
+        return f"Resize: this EP does not take the mode {mode}"
+    crops = _text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    return "Resize: this EP does not crop" if crops else None
+
+
+def _text(node: NodeView, name: str, default: str) -> str:
+    value = node.attributes.get(name, default)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _each(names: str, operator: Operator) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), operator)
+
+
+_IMAGE = range(4, 5)
+_ANY = range(1, MAX_RANK + 1)
+
+# fmt: off
+OPERATORS: Mapping[str, Operator] = {
+    # layers
+    **_each("Conv ConvTranspose", Operator(weight=1, bias=2, ranks=_IMAGE, followed=True)),
+    **_each("Gemm", Operator(weight=1, bias=2, ranks=range(2, 3), followed=True, rule=_whole)),
+    **_each("MatMul", Operator(ranks=range(2, 5))),
+
+    # pools
+    **_each("AveragePool GlobalAveragePool GlobalMaxPool MaxPool", Operator(ranks=_IMAGE)),
+    **_each("ReduceMean", Operator(plain=(1,))),
+
+    # two values and more
+    **_each("Add", Operator(followed=True)),
+    **_each("Div Max Min Mul Sub", Operator()),
+    **_each("Concat", Operator()),
+
+    # one value each
+    **_each("HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh", Operator()),
+    **_each("Clip", Operator(plain=(1, 2))),
+    **_each("Softmax", Operator(rule=_last_axis)),
+
+    # moving data
+    **_each("DepthToSpace", Operator(ranks=_IMAGE)),
+    **_each("Flatten Identity Transpose", Operator(ranks=_ANY)),
+    **_each("Reshape Squeeze Unsqueeze", Operator(plain=(1,), ranks=_ANY)),
+    **_each("Slice", Operator(plain=(1, 2, 3, 4))),
+    **_each("Pad", Operator(plain=(1, 2, 3), rule=_constant_border)),
+    **_each("Resize", Operator(plain=(1, 2, 3), ranks=_IMAGE, rule=_interpolation)),
+}
+# fmt: on
+
+FOLLOWING = frozenset({"Clip", "LeakyRelu", "Relu"})
+"""Activations that the device computes together with the layer before them."""

@@ -1,0 +1,54 @@
+"""Payloads that are kept: what was recorded is what is written, and its size was known before."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+from epctx_sim_sdk.tables import Weight
+from epctx_sim_vitisai.cache import StoredTensor
+from epctx_sim_vitisai.recording import Recording, StreamPayload
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def tensor(content):
+    digest = hashlib.sha256(content).hexdigest()
+    weight = Weight(offset=0, length=len(content), elem_type=2, shape=(len(content),), digest=digest)
+    return StoredTensor("w", np.frombuffer(content, np.uint8), weight)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.binary(max_size=50)),
+        st.tuples(st.just("align"), st.sampled_from([1, 64, 4096])),
+        st.tuples(st.just("write_tensor"), st.binary(min_size=1, max_size=3).map(tensor)),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_a_replayed_recording_is_what_would_have_been_written(steps):
+    direct, replayed = io.BytesIO(), io.BytesIO()
+    payload, recording = StreamPayload(direct), Recording()
+
+    offsets = [(getattr(payload, name)(value), getattr(recording, name)(value)) for name, value in steps]
+    size_before = recording.size
+    recording.replay(StreamPayload(replayed), lambda: None)
+
+    assert all(one == other for one, other in offsets)
+    assert direct.getvalue() == replayed.getvalue()
+    assert size_before == payload.size == len(direct.getvalue())
+
+
+def test_files_are_taken_whole(tmp_path):
+    (tmp_path / "tool.out").write_bytes(b"abc")
+    sink, recording = io.BytesIO(), Recording()
+    recording.write(b"12")
+
+    assert recording.add_file(tmp_path / "tool.out") == 2
+    recording.replay(StreamPayload(sink), lambda: None)
+    assert StreamPayload(io.BytesIO()).add_file(tmp_path / "tool.out") == 0
+    assert sink.getvalue() == b"12abc"
