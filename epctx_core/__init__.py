@@ -46,6 +46,11 @@ if TYPE_CHECKING:
         register_execution_provider,
         unregister_execution_provider,
     )
+    from epctx_core.runtime.compatibility import (
+        CompiledModelCompatibility,
+        get_compatibility_info_from_model,
+        get_model_compatibility,
+    )
     from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.runtime.session import InferenceSession
 
@@ -56,6 +61,9 @@ _HOME = {
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
         "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
+    ),
+    "epctx_core.runtime.compatibility": (
+        "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_model_compatibility",
     ),
     "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (

@@ -1,22 +1,28 @@
-"""Session options: what a host may set, with defaults and allowed values.
+"""Session options: what a host may set, and what it means together.
 
-Owns the `ep.*` and `session.*` keys and the objects a host fills in (`SessionOptions`, `RunOptions`).
-Names, arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt key or value
-this module raises `InvalidArgument` with a suggestion. Provider options (`ep.<ep name>.<key>`) are only
-recognised here: each EP's schema checks them.
+Owns the objects a host fills in (`SessionOptions`, `RunOptions`) and their typed reading; the keys are in
+`option_table`. Names, arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt
+key or value, `InvalidArgument` is raised with a suggestion. Provider options (`ep.<ep name>.<key>`) are
+only recognised here: each EP's schema checks them.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Any
 
-from epctx_core.errors import InvalidArgument, ModelLoadCanceled, suggestion
+from epctx_core.errors import InvalidArgument, ModelLoadCanceled
+from epctx_core.option_table import (
+    SESSION_OPTIONS,
+    check_entry,
+    is_ignored,
+    is_provider_option,
+    suggested_key,
+)
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 4096
@@ -46,105 +52,23 @@ class OrtCompileApiFlags(IntFlag):
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionOption:
-    """One key that epctx acts on; `choices` empty means any text that `pattern` matches."""
+class WeightlessMode(IntEnum):
+    """Which of the source's weights a payload refers to instead of holding them."""
 
-    key: str
-    default: str
-    choices: tuple[str, ...] = ()
-    pattern: str = ".*"
-    doc: str
-
-    def check(self, value: str) -> None:
-        """Raise InvalidArgument if the value is not allowed for this key."""
-        if self.choices and value not in self.choices:
-            allowed = " or ".join(repr(c) for c in self.choices)
-            raise InvalidArgument(
-                f"session option {self.key!r} has the value {value!r}; allowed is {allowed}.", hint=self.doc
-            )
-        if not re.fullmatch(self.pattern, value, re.DOTALL):
-            raise InvalidArgument(
-                f"session option {self.key!r} has the value {value!r}, which does not match {self.pattern!r}.",
-                hint=self.doc,
-            )
+    NONE = 0
+    EXTERNAL_ONLY = 1
+    ALL = 2
 
 
-_FLAG = ("0", "1")
-SESSION_OPTIONS: Mapping[str, SessionOption] = MappingProxyType(
-    {
-        option.key: option
-        for option in (
-            SessionOption(
-                key="ep.context_enable",
-                default="0",
-                choices=_FLAG,
-                doc="1: creating a session also writes the context model.",
-            ),
-            SessionOption(
-                key="ep.context_file_path",
-                default="",
-                doc="Where the context model is written; for a model from bytes, also the path whose folder holds its binaries.",
-            ),
-            SessionOption(
-                key="ep.context_embed_mode",
-                default="0",
-                choices=_FLAG,
-                doc="1: payloads are stored inside the context model; 0: in a file beside it.",
-            ),
-            SessionOption(
-                key="ep.context_node_name_prefix",
-                default="",
-                pattern=r"[A-Za-z0-9_.-]{0,128}",
-                doc="Put before every partition's name: node name, partition_name and the graph name in the payload.",
-            ),
-            SessionOption(
-                key="ep.prefer_latency",
-                default="",
-                choices=("", *_FLAG),
-                doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights.",
-            ),
-            SessionOption(
-                key="ep.partition_min_nodes",
-                default="1",
-                pattern="[0-9]{1,9}",
-                doc="Partitions of fewer nodes are left to the next EP; the report says so.",
-            ),
-            SessionOption(
-                key="ep.partition_max_count",
-                default="",
-                pattern="[0-9]{0,9}",
-                doc="The most partitions that each EP may have; of more, the largest are kept. Empty: no limit.",
-            ),
-            SessionOption(
-                key="session.model_external_initializers_file_folder_path",
-                default="",
-                doc="The folder of a model's external weights; needed for a model from bytes that has such weights.",
-            ),
-            SessionOption(
-                key="session.disable_cpu_ep_fallback",
-                default="0",
-                choices=_FLAG,
-                doc="1: a node that no EP takes is an error instead of running on the CPU EP.",
-            ),
-            SessionOption(
-                key="session.disable_model_compile",
-                default="0",
-                choices=_FLAG,
-                doc="1: a session in which an EP would have to compile is refused.",
-            ),
-            SessionOption(
-                key="session.fail_on_suboptimal_compiled_model",
-                default="0",
-                choices=_FLAG,
-                doc="1: a context model that an EP would rather compile again is refused instead of warned about.",
-            ),
-        )
-    }
-)
+class Verification(Enum):
+    """How far payloads are held against the manifest when they are loaded."""
 
-# Whether such an EP exists is checked where EPs are looked up.
-_PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
+    HEAD = "head"
+    """Size, first segment and some blocks: tells truncated and swapped payloads apart without reading weights."""
+    LAZY = "lazy"
+    """Each payload whole, when an EP first asks for it."""
+    FULL = "full"
+    """All payloads whole, before any EP gets one."""
 
 
 class CancellationFlag:
@@ -177,12 +101,26 @@ class CancellationFlag:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """The typed, immutable reading of a SessionOptions' config entries."""
+    """The typed, immutable reading of a SessionOptions' config entries; the table of keys says what each means.
+
+    Attributes:
+        external_initializers_file: where the initializers of a written context model go, relative to it.
+        external_initializers_folder: where the weights of a model that is read lie.
+        map_binaries: False for a private copy of each context binary, verified whole.
+        source_model_path: the source of a weightless context model.
+    """
 
     context_enable: bool
     context_file_path: str | None
     embed: bool
     node_name_prefix: str
+    external_initializers_file: str | None
+    map_binaries: bool
+    verification: Verification
+    source_model_path: str | None
+    weightless: WeightlessMode
+    share_contexts: bool
+    stop_sharing: bool
     prefer_latency: bool | None
     partition_min_nodes: int
     partition_max_count: int | None
@@ -190,6 +128,28 @@ class SessionConfig:
     disable_cpu_ep_fallback: bool
     disable_model_compile: bool
     fail_on_suboptimal: bool
+    record_assignments: bool
+
+    def refuse_unsupported(self) -> None:
+        """Refuse what a context model cannot be compiled with yet, rather than write another one than was asked for.
+
+        Raises:
+            InvalidArgument: a share group, weightless mode, or a file for initializers.
+        """
+        for asked, what, without in (
+            (self.share_contexts, "ep.share_ep_contexts=1", "each model gets a binary of its own"),
+            (self.weightless is not WeightlessMode.NONE, "weightless mode", "payloads hold their weights"),
+            (
+                self.external_initializers_file is not None,
+                "ep.context_model_external_initializers_file_name",
+                "left-over weights are stored in the context model",
+            ),
+        ):
+            if asked:
+                raise InvalidArgument(
+                    f"compiling with {what} is not supported by this version of epctx.",
+                    hint=f"Leave the option out: {without}.",
+                )
 
 
 class SessionOptions:
@@ -230,7 +190,8 @@ class SessionOptions:
         """Set one config entry.
 
         Raises:
-            InvalidArgument: an unknown `ep.*` key, a value outside the allowed ones, or one too long.
+            InvalidArgument: a key `ep.*` or `session.*` that neither epctx nor onnxruntime knows, a value
+                outside the allowed ones, or one too long.
         """
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidArgument(
@@ -240,14 +201,7 @@ class SessionOptions:
             raise InvalidArgument(
                 f"session option {key[:40]!r}: a key has 1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH} characters."
             )
-        option = SESSION_OPTIONS.get(key)
-        if option is not None:
-            option.check(value)
-        elif key.startswith("ep.") and not _PROVIDER_OPTION.fullmatch(key):
-            raise InvalidArgument(
-                f"unknown session option {key!r}.{suggestion(key, SESSION_OPTIONS)}",
-                hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
-            )
+        check_entry(key, value)
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
@@ -260,7 +214,7 @@ class SessionOptions:
             return self._entries[key]
         if key in SESSION_OPTIONS:
             return SESSION_OPTIONS[key].default
-        raise InvalidArgument(f"session option {key!r} was never set.{suggestion(key, SESSION_OPTIONS)}")
+        raise InvalidArgument(f"session option {key!r} was never set.{suggested_key(key)}")
 
     def add_provider(self, name: str, options: Mapping[str, Any] | None = None) -> None:
         """Append an EP; order is priority. Short names (`QNN`) are accepted.
@@ -286,9 +240,12 @@ class SessionOptions:
     @property
     def ignored_config_entries(self) -> tuple[str, ...]:
         """The keys that were set and that epctx does not act on."""
-        return tuple(
-            k for k in self._entries if k not in SESSION_OPTIONS and not _PROVIDER_OPTION.fullmatch(k)
-        )
+        return tuple(filter(is_ignored, self._entries))
+
+    @property
+    def provider_option_keys(self) -> tuple[str, ...]:
+        """The keys that were set and have the form of one EP's option."""
+        return tuple(filter(is_provider_option, self._entries))
 
     def provider_config_entries(self, ep: str) -> dict[str, str]:
         """Return the options given as `ep.<lower-case ep name>.<key>` for one EP type."""
@@ -296,22 +253,58 @@ class SessionOptions:
         return {k[len(start) :]: v for k, v in self._entries.items() if k.startswith(start)}
 
     def config(self) -> SessionConfig:
-        """Return the typed reading of all entries."""
+        """Return the typed reading of all entries.
+
+        Raises:
+            InvalidArgument: entries that contradict each other.
+        """
         get = self.get_session_config_entry
         latency, count = get("ep.prefer_latency"), get("ep.partition_max_count")
         return SessionConfig(
-            context_enable=get("ep.context_enable") == "1",
+            context_enable=self._is_on("ep.context_enable"),
             context_file_path=get("ep.context_file_path") or None,
-            embed=get("ep.context_embed_mode") == "1",
+            embed=self._is_on("ep.context_embed_mode"),
             node_name_prefix=get("ep.context_node_name_prefix"),
+            external_initializers_file=get("ep.context_model_external_initializers_file_name") or None,
+            map_binaries=self._is_on("ep.context_file_mapping"),
+            verification=Verification(get("ep.context_verify")),
+            source_model_path=get("ep.context_source_model_path") or None,
+            weightless=self._weightless(),
+            share_contexts=self._is_on("ep.share_ep_contexts"),
+            stop_sharing=self._stops_sharing(),
             prefer_latency=None if latency == "" else latency == "1",
             partition_min_nodes=int(get("ep.partition_min_nodes")),
             partition_max_count=int(count) if count else None,
             external_initializers_folder=get("session.model_external_initializers_file_folder_path") or None,
-            disable_cpu_ep_fallback=get("session.disable_cpu_ep_fallback") == "1",
-            disable_model_compile=get("session.disable_model_compile") == "1",
-            fail_on_suboptimal=get("session.fail_on_suboptimal_compiled_model") == "1",
+            disable_cpu_ep_fallback=self._is_on("session.disable_cpu_ep_fallback"),
+            disable_model_compile=self._is_on("session.disable_model_compile"),
+            fail_on_suboptimal=self._is_on("session.fail_on_suboptimal_compiled_model"),
+            record_assignments=self._is_on("session.record_ep_graph_assignment_info"),
         )
+
+    def _is_on(self, key: str) -> bool:
+        return self.get_session_config_entry(key) == "1"
+
+    def _stops_sharing(self) -> bool:
+        stops = self._is_on("ep.stop_share_ep_contexts")
+        if stops and not self._is_on("ep.share_ep_contexts"):
+            raise InvalidArgument(
+                "ep.stop_share_ep_contexts=1 was set without ep.share_ep_contexts=1: there is no group to end.",
+                hint="Set both for the last session of a group, and neither without a group.",
+            )
+        return stops
+
+    def _weightless(self) -> WeightlessMode:
+        """Return what the two keys for weightless mode say together; the newer one says more exactly which."""
+        switch, mode = (self._entries.get(f"ep.enable_weightless{end}") for end in ("", "_mode"))
+        if switch is not None and mode is not None and (switch == "0") != (mode == "0"):
+            raise InvalidArgument(
+                f"ep.enable_weightless={switch} and ep.enable_weightless_mode={mode} contradict each other.",
+                hint="Set ep.enable_weightless_mode alone.",
+            )
+        if mode is None:
+            return WeightlessMode.ALL if switch == "1" else WeightlessMode.NONE
+        return WeightlessMode(int(mode))
 
 
 class RunOptions:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import pytest
 
+from epctx_core import errors
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
+from epctx_core.option_table import IGNORED_KEYS, SESSION_OPTIONS, is_ignored
 from epctx_core.options import (
     MAX_KEY_LENGTH,
     MAX_VALUE_LENGTH,
-    SESSION_OPTIONS,
     CancellationFlag,
     ExecutionMode,
     GraphOptimizationLevel,
@@ -18,14 +21,20 @@ from epctx_core.options import (
     RunOptions,
     SessionConfig,
     SessionOptions,
+    Verification,
+    WeightlessMode,
 )
 
 FLAGS = [
     "ep.context_enable",
     "ep.context_embed_mode",
+    "ep.enable_weightless",
+    "ep.share_ep_contexts",
+    "ep.stop_share_ep_contexts",
     "session.disable_cpu_ep_fallback",
     "session.disable_model_compile",
     "session.fail_on_suboptimal_compiled_model",
+    "session.record_ep_graph_assignment_info",
 ]
 
 
@@ -40,6 +49,13 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         context_file_path=None,
         embed=False,
         node_name_prefix="",
+        external_initializers_file=None,
+        map_binaries=True,
+        verification=Verification.HEAD,
+        source_model_path=None,
+        weightless=WeightlessMode.NONE,
+        share_contexts=False,
+        stop_sharing=False,
         prefer_latency=None,
         partition_min_nodes=1,
         partition_max_count=None,
@@ -47,6 +63,7 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         disable_cpu_ep_fallback=False,
         disable_model_compile=False,
         fail_on_suboptimal=False,
+        record_assignments=False,
     )
     assert options.graph_optimization_level is GraphOptimizationLevel.ORT_ENABLE_ALL
     assert options.execution_mode is ExecutionMode.ORT_SEQUENTIAL
@@ -63,6 +80,11 @@ def test_every_entry_is_read_as_what_it_means(options):
         options.add_session_config_entry(key, "1")
     options.add_session_config_entry("ep.context_file_path", "out/m_ctx.onnx")
     options.add_session_config_entry("ep.context_node_name_prefix", "pre-")
+    options.add_session_config_entry("ep.context_model_external_initializers_file_name", "sub/m.data")
+    options.add_session_config_entry("ep.context_file_mapping", "0")
+    options.add_session_config_entry("ep.context_verify", "full")
+    options.add_session_config_entry("ep.context_source_model_path", "/models/m.onnx")
+    options.add_session_config_entry("ep.enable_weightless_mode", "1")
     options.add_session_config_entry("ep.prefer_latency", "0")
     options.add_session_config_entry("ep.partition_min_nodes", "3")
     options.add_session_config_entry("ep.partition_max_count", "7")
@@ -73,6 +95,13 @@ def test_every_entry_is_read_as_what_it_means(options):
         context_file_path="out/m_ctx.onnx",
         embed=True,
         node_name_prefix="pre-",
+        external_initializers_file="sub/m.data",
+        map_binaries=False,
+        verification=Verification.FULL,
+        source_model_path="/models/m.onnx",
+        weightless=WeightlessMode.EXTERNAL_ONLY,
+        share_contexts=True,
+        stop_sharing=True,
         prefer_latency=False,
         partition_min_nodes=3,
         partition_max_count=7,
@@ -80,6 +109,7 @@ def test_every_entry_is_read_as_what_it_means(options):
         disable_cpu_ep_fallback=True,
         disable_model_compile=True,
         fail_on_suboptimal=True,
+        record_assignments=True,
     )
 
 
@@ -117,6 +147,88 @@ def test_a_prefix_that_no_file_or_vendor_could_take_is_refused(options, prefix):
         options.add_session_config_entry("ep.context_node_name_prefix", prefix)
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/m.data", "is an absolute path"),
+        ("C:/m.data", "is an absolute path"),
+        ("C:\\m.data", "is an absolute path"),
+        ("\\\\server\\share\\m.data", "is an absolute path"),
+        ("../m.data", "leaves the folder of the output model"),
+        ("sub/../../m.data", "leaves the folder of the output model"),
+        ("sub/", "is no file name"),
+        (".", "is no file name"),
+        ("sub/..", "is no file name"),
+        ("a\0b", "is no file name"),
+    ],
+)
+def test_a_file_for_initializers_that_is_none_of_the_output_models_folder_is_refused(options, name, why):
+    with pytest.raises(InvalidArgument, match=why):
+        options.add_session_config_entry("ep.context_model_external_initializers_file_name", name)
+
+    assert options.config().external_initializers_file is None
+
+
+@pytest.mark.parametrize("name", ["m.data", "sub/m.data", "sub/../m.data", "a..b", "a:b.data", "..data"])
+def test_a_file_for_initializers_may_be_named_in_any_way_that_stays_inside(options, name):
+    options.add_session_config_entry("ep.context_model_external_initializers_file_name", name)
+
+    assert options.config().external_initializers_file == name
+
+
+@pytest.mark.parametrize("value", ["", "HEAD", "none", "1"])
+def test_verification_is_one_of_three_words(options, value):
+    with pytest.raises(InvalidArgument, match="allowed is 'head' or 'lazy' or 'full'"):
+        options.add_session_config_entry("ep.context_verify", value)
+
+
+@pytest.mark.parametrize("value", ["3", "0x2", "", "-1", "true"])
+def test_the_weightless_mode_is_0_1_or_2(options, value):
+    with pytest.raises(InvalidArgument, match="allowed is '0' or '1' or '2'"):
+        options.add_session_config_entry("ep.enable_weightless_mode", value)
+
+
+@pytest.mark.parametrize(
+    ("switch", "mode", "means"),
+    [
+        (None, "2", WeightlessMode.ALL),
+        ("1", None, WeightlessMode.ALL),
+        ("0", None, WeightlessMode.NONE),
+        ("1", "1", WeightlessMode.EXTERNAL_ONLY),
+        ("0", "0", WeightlessMode.NONE),
+    ],
+)
+def test_of_two_keys_for_weightless_mode_the_newer_says_which_weights(options, switch, mode, means):
+    set_weightless(options, switch, mode)
+
+    assert options.config().weightless is means
+
+
+@pytest.mark.parametrize(("switch", "mode"), [("1", "0"), ("0", "1"), ("0", "2")])
+def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(options, switch, mode):
+    set_weightless(options, switch, mode)
+
+    with pytest.raises(InvalidArgument, match="contradict each other") as caught:
+        options.config()
+
+    assert "ep.enable_weightless_mode alone" in caught.value.hint
+
+
+def set_weightless(options, switch, mode):
+    for key, value in (("ep.enable_weightless", switch), ("ep.enable_weightless_mode", mode)):
+        if value is not None:
+            options.add_session_config_entry(key, value)
+
+
+def test_the_end_of_a_group_without_a_group_is_refused_once_all_is_known(options):
+    options.add_session_config_entry("ep.stop_share_ep_contexts", "1")
+
+    with pytest.raises(InvalidArgument, match=r"without ep\.share_ep_contexts=1"):
+        options.config()
+    options.add_session_config_entry("ep.share_ep_contexts", "1")
+    assert options.config().stop_sharing
+
+
 def test_a_prefix_of_plain_characters_is_taken(options):
     options.add_session_config_entry("ep.context_node_name_prefix", "Model_1.a-b")
 
@@ -133,13 +245,62 @@ def test_a_misspelt_key_of_ours_brings_a_suggestion(options):
     assert "ep.<lower-case EP name>.<key>" in caught.value.hint
 
 
-def test_a_key_of_onnxruntime_that_means_nothing_here_is_kept_and_listed(options):
-    options.add_session_config_entry("session.use_env_allocators", "1")
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("session.disable_model_compiles", "session.disable_model_compile"),
+        ("session.intra_op.allow_spining", "session.intra_op.allow_spinning"),
+        ("session.context_enable", "ep.context_enable"),
+    ],
+)
+def test_a_session_key_that_neither_epctx_nor_onnxruntime_knows_is_refused(options, key, meant):
+    with pytest.raises(InvalidArgument, match=f"unknown session option '{key}'. Did you mean '{meant}'?"):
+        options.add_session_config_entry(key, "1")
+
+
+def test_a_key_that_resembles_nothing_is_refused_without_a_guess(options):
+    with pytest.raises(InvalidArgument, match=r"unknown session option 'session\.xyzzy'\.\n"):
+        options.add_session_config_entry("session.xyzzy", "1")
+
+
+def test_a_dynamic_option_is_sent_where_it_belongs(options):
+    with pytest.raises(InvalidArgument, match="no session option but a dynamic one") as caught:
+        options.add_session_config_entry("ep.dynamic.workload_type", "Efficient")
+
+    assert "set_ep_dynamic_options" in caught.value.hint
+
+
+IGNORED = [
+    "session.use_env_allocators",
+    "ep.cuda.use_arena",
+    "ep.nnapi.partitioning_stop_ops",
+    "mlas.use_lut_gemm",
+    "optimization.not_known_to_anybody",
+    "a-key-of-the-hosts-own",
+]
+
+
+def test_a_key_that_means_nothing_here_is_kept_and_listed(options):
+    for key in IGNORED:
+        options.add_session_config_entry(key, "1")
     options.add_session_config_entry("ep.context_enable", "1")
     options.add_session_config_entry("ep.qnnexecutionprovider.htp_arch", "73")
 
-    assert options.ignored_config_entries == ("session.use_env_allocators",)
+    assert list(options.ignored_config_entries) == IGNORED
+    assert options.provider_option_keys == ("ep.qnnexecutionprovider.htp_arch",)
     assert options.get_session_config_entry("session.use_env_allocators") == "1"
+
+
+def test_every_key_in_onnxruntimes_binary_is_known():
+    import onnxruntime
+
+    binary = next(Path(onnxruntime.__file__).parent.glob("capi/onnxruntime_pybind11_state*.so")).read_bytes()
+    theirs = {
+        match.decode() for match in re.findall(rb"\0((?:session|ep)\.[a-z0-9_.]+[a-z0-9])(?=\0)", binary)
+    }
+
+    assert len(theirs) > 50
+    assert {key for key in theirs if not is_ignored(key) and key not in SESSION_OPTIONS} == set()
 
 
 def test_options_of_one_ep_are_told_apart_by_its_lower_case_name(options):
@@ -253,3 +414,46 @@ def test_a_run_has_a_tag_and_can_be_stopped():
     run = RunOptions()
 
     assert (run.terminate, run.tag) == (False, "")
+
+
+def tables_of_the_document():
+    """Return the tables of docs/options.md: each a list of rows of cells, without the heading."""
+    text = (Path(__file__).parents[1] / "docs" / "options.md").read_text()
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()[2:]]
+        for table in tables
+    ]
+
+
+def test_the_document_shows_each_option_as_the_code_has_it():
+    options, _ = tables_of_the_document()
+
+    assert [row[:4] for row in options] == [
+        [f"`{o.key}`", f"`{o.default}`" if o.default else "empty", o.allowed, o.doc]
+        for o in SESSION_OPTIONS.values()
+    ]
+
+
+def test_the_document_names_errors_that_there_are():
+    options, _ = tables_of_the_document()
+
+    for *_, cell in options:
+        named = re.findall(r"`([A-Z]\w+)`", cell)
+        assert (cell == "none") == (not named)
+        assert all(issubclass(getattr(errors, name), errors.EpctxError) for name in named)
+
+
+def test_the_document_shows_each_key_that_only_onnxruntime_knows():
+    _, ignored = tables_of_the_document()
+
+    assert [row[0] for row in ignored] == [f"`{key}`" for key in sorted(IGNORED_KEYS)]
+    for _, instead in ignored:
+        for name in re.findall(r"`SessionOptions\.(\w+)`", instead):
+            assert hasattr(SessionOptions(), name)
+
+
+def test_every_option_says_which_values_it_takes():
+    for option in SESSION_OPTIONS.values():
+        assert option.allowed
+        assert bool(option.choices) != bool(option.values)

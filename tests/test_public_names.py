@@ -13,13 +13,14 @@ import epctx_core
 from epctx_core import plugin
 
 HOST = {
-    "CompileReport", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode", "ExecutionMode", "Fail",
+    "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
+    "ExecutionMode", "Fail",
     "GraphOptimizationLevel", "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
     "ModelCompiler", "ModelInfo", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound",
     "NotImplementedByProvider", "OrtCompileApiFlags", "PluginError", "PluginRecord", "PluginState", "Registry",
     "RunOptions", "RuntimeException", "SessionOptions", "__version__", "get_available_providers",
-    "inspect_model", "plugins", "refresh_plugins", "register_execution_provider",
-    "unregister_execution_provider",
+    "get_compatibility_info_from_model", "get_model_compatibility", "inspect_model", "plugins",
+    "refresh_plugins", "register_execution_provider", "unregister_execution_provider",
 }  # fmt: skip
 CONTRACT = {
     "CORE_ATTRIBUTES", "PLUGIN_API", "UNKNOWN_TYPE", "Availability", "Cancellation", "Compatibility", "CompiledPartition",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.destination import Destination, destination_of
 from epctx_core.compile.emit import check_can_export
+from epctx_core.compile.node_names import check_names
 from epctx_core.compile.optimise import check_level, optimise_model
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
 from epctx_core.compile.providers import (
@@ -23,6 +24,7 @@ from epctx_core.compile.providers import (
 from epctx_core.compile.report import CompileReport, Stopwatch, make_report
 from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
 from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
@@ -90,6 +92,7 @@ class ModelCompiler:
         self._session = sess_options
         self._model = input_model_path_or_bytes
         config = sess_options.config()
+        config.refuse_unsupported()
         self._embedded = (
             config.embed if embed_compiled_data_into_model is None else embed_compiled_data_into_model
         )
@@ -97,6 +100,7 @@ class ModelCompiler:
         self._progress = reported_progress(progress)
         self._registry = registry
 
+    @collection_paused()
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> CompileReport:
         """Compile, and write the context model with its binaries, all or none.
 
@@ -169,6 +173,7 @@ class ModelCompiler:
                 path=model.source.path,
                 hint=_first_refusal(assignment) or "Add an EP to the session options.",
             )
+        check_names(model, assignment)
         compile_partitions(assignment, providers, self._session, purpose=Purpose.EXPORT, watch=watch)
         return assignment
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +39,20 @@ class Segment(NamedTuple):
 
 _BLOCKS_CHECKED = 8
 """How many blocks a load digests: at most 8 MiB, whatever the payload's size."""
+_PIECE = 8 << 20
+_OTHER_BINARY = "The file does not belong to this model or was altered; fetch both again, or compile again."
+
+
+def digest_of(view: memoryview, segment: Segment, forget: Callable[[int, int], None] | None = None) -> str:
+    """Return the digest (hex) of a range of a payload; see `PayloadEntry.check_whole` for `forget`."""
+    sha = hashlib.sha256()
+    end = segment.offset + segment.length
+    for start in range(segment.offset, end, _PIECE):
+        piece = view[start : min(end, start + _PIECE)]
+        sha.update(piece)
+        if forget is not None:
+            forget(start, len(piece))
+    return sha.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,22 +88,48 @@ class PayloadEntry:
         Raises:
             InvalidGraph: they differ.
         """
-        hint = "The file does not belong to this model or was altered; fetch both again, or compile again."
+        self._check_size(view, node)
+        for segment in self._checked_segments():
+            self._check_digest(segment, digest_of(view, segment), node)
+
+    def check_whole(
+        self, view: memoryview, node: str | None = None, *, forget: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Check size and every segment, several at once.
+
+        Args:
+            view: the payload.
+            node: the EPContext node, for the message.
+            forget: told which bytes were read, by offset and length: they need not stay in memory.
+
+        Raises:
+            InvalidGraph: they differ.
+        """
+        self._check_size(view, node)
+        pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+        try:
+            digests = pool.map(lambda segment: digest_of(view, segment, forget), self.segments)
+            for segment, digest in zip(self.segments, digests, strict=True):
+                self._check_digest(segment, digest, node)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _check_size(self, view: memoryview, node: str | None) -> None:
         if len(view) != self.size:
             raise InvalidGraph(
                 f"the context binary {self.name!r} has {len(view):,} bytes; the model was written with one of {self.size:,}.",
                 node=node,
-                hint=hint,
+                hint=_OTHER_BINARY,
             )
-        for segment in self._checked_segments():
-            end = segment.offset + segment.length
-            if hashlib.sha256(view[segment.offset : end]).hexdigest() != segment.digest:
-                raise InvalidGraph(
-                    f"the context binary {self.name!r} is not the one that the model was written with: "
-                    f"its bytes {segment.offset:,} to {end:,} have another digest.",
-                    node=node,
-                    hint=hint,
-                )
+
+    def _check_digest(self, segment: Segment, digest: str, node: str | None) -> None:
+        if digest != segment.digest:
+            raise InvalidGraph(
+                f"the context binary {self.name!r} is not the one that the model was written with: "
+                f"its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest.",
+                node=node,
+                hint=_OTHER_BINARY,
+            )
 
     def _checked_segments(self) -> list[Segment]:
         # A weight without elements is a segment of no bytes, which tells nothing.

@@ -6,21 +6,27 @@ Implements `ContextReader` and `PayloadView` of `epctx_core.plugin`. Files are o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.private_copy import PrivateCopy
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range
+from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import Manifest
+    from epctx_core.context.manifest import Manifest, PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.inference import TypeTable
     from epctx_core.plugin import TensorView
+
+
+_log = logging.getLogger("epctx.session")
 
 
 class ReplacedBinaryError(InvalidGraph):
@@ -96,6 +102,8 @@ class PayloadReader:
         other_copies: gives paths that may hold a binary as it was before a publication that is under
             way or was killed.
         scratch: makes a private folder that lives as long as the session.
+        map_binaries: False to read each binary into memory of its own and verify it whole.
+        verification: how far payloads are held against the manifest.
     """
 
     def __init__(
@@ -106,13 +114,27 @@ class PayloadReader:
         manifest: Manifest | None,
         other_copies: Callable[[str], Iterable[Path]],
         scratch: Callable[[], Path],
+        map_binaries: bool = True,
+        verification: Verification = Verification.HEAD,
     ) -> None:
         self._records = records
         self._folder = folder
         self._manifest = manifest
         self._other_copies = other_copies
         self._scratch = scratch
+        self._open_binary = MappedFile if map_binaries else PrivateCopy
+        self._verification = verification
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
+
+    def load_all(self) -> None:
+        """Find and check all payloads, before any is asked for.
+
+        Raises:
+            InvalidGraph: as `payload`.
+        """
+        for record in self._records.values():
+            if record.main_context:
+                self._load(record)
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
@@ -123,11 +145,13 @@ class PayloadReader:
                 node=node.name,
                 hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
             )
-        record = self._records[owner.name]
+        return self._load(self._records[owner.name])
+
+    def _load(self, record: ContextNodeRecord) -> LoadedPayload:
         name = record.file_name
         key = (record.name, True) if name is None else (name, False)
         if key not in self._loaded:
-            self._loaded[key] = self._embedded(record) if name is None else self._mapped(record, name)
+            self._loaded[key] = self._embedded(record) if name is None else self._from_file(record, name)
         return self._loaded[key]
 
     def source_tensor(self, name: str) -> TensorView:
@@ -146,46 +170,66 @@ class PayloadReader:
                 node=record.name,
                 hint="Compile the model again.",
             )
-        entry = self._manifest.entry(record.name, embedded=True) if self._manifest else None
+        entry = self._entry(record.name, embedded=True)
         view = memoryview(record.cache)
-        if entry is not None:
+        if entry is not None and self._verification is Verification.HEAD:
             entry.check_head(view, record.name)
+        elif entry is not None:
+            entry.check_whole(view, record.name)
         return LoadedPayload(
             record.name, view, digest=entry.root if entry else None, mapped=None, scratch=self._scratch
         )
 
-    def _mapped(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
+    def _entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
+        entry = self._manifest.entry(name, embedded=embedded) if self._manifest else None
+        if entry is None and self._verification is not Verification.HEAD:
+            _log.warning(
+                "ep.context_verify=%s: the model says nothing about the payload %r to hold it against.",
+                self._verification.value,
+                name,
+            )
+        return entry
+
+    def _check(self, entry: PayloadEntry, content: MappedFile | PrivateCopy, node: str | None = None) -> None:
+        if self._verification is Verification.HEAD and isinstance(content, MappedFile):
+            entry.check_head(content.view, node)
+        else:
+            entry.check_whole(content.view, node, forget=content.forget)
+
+    def _from_file(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
         if self._folder is None:
             raise InvalidGraph(f"EPContext node {record.name!r} names {name!r}, but the model has no folder.")
-        entry = self._manifest.entry(name, embedded=False) if self._manifest else None
+        entry = self._entry(name, embedded=False)
         with self._folder.open(name, what="the context binary", node=record.name) as file:
-            mapped = MappedFile(file.fileno(), file.path)
-        if not mapped.size:
+            content = self._open_binary(file.fileno(), file.path)
+        if not content.size:
             raise InvalidGraph(
                 f"the context binary {name!r} of EPContext node {record.name!r} is empty.",
                 node=record.name,
-                path=mapped.path,
+                path=content.path,
                 hint="Fetch it again, or compile the model again.",
             )
         if entry is not None:
             try:
-                entry.check_head(mapped.view, record.name)
+                self._check(entry, content, record.name)
             except InvalidGraph as error:
-                mapped = self._other_copy(name, mapped.path, error)
+                content = self._other_copy(entry, content.path, error)
         return LoadedPayload(
-            name, mapped.view, digest=entry.root if entry else None, mapped=mapped, scratch=self._scratch
+            name,
+            content.view,
+            digest=entry.root if entry else None,
+            mapped=content if isinstance(content, MappedFile) else None,
+            scratch=self._scratch,
         )
 
-    def _other_copy(self, name: str, path: str, error: InvalidGraph) -> MappedFile:
+    def _other_copy(self, entry: PayloadEntry, path: str, error: InvalidGraph) -> MappedFile | PrivateCopy:
         """Return the binary that the model means from what an unfinished publication kept of it."""
-        entry = self._manifest.entry(name, embedded=False) if self._manifest else None
-        for copy in self._other_copies(name):
+        for copy in self._other_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
-                    mapped = MappedFile(file.fileno(), str(copy))
-                if entry is not None:
-                    entry.check_head(mapped.view)
-                    return mapped
+                    content = self._open_binary(file.fileno(), str(copy))
+                self._check(entry, content)
+                return content
         raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
 
 
@@ -205,7 +249,7 @@ def plugin_nodes(records: Sequence[ContextNodeRecord], types: TypeTable, ep: str
             hint="The model lost its primary node; compile it again.",
         )
     only = primaries[0] if len(primaries) == 1 else None
-    return [*primaries, *(_plugin_node(record, types, only) for record in references)]
+    return [*primaries, *[_plugin_node(record, types, only) for record in references]]
 
 
 def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:
@@ -216,14 +260,14 @@ def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:
 
 
 def _plugin_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
-    types = types.at(record.path)
+    type_of = types.at(record.path).get
     return ContextNode(
         name=record.name,
         partition_name=record.partition_name,
         source=record.source,
         main_context=record.main_context,
         primary=primary,
-        inputs=tuple(ValueInfo(name, types.get(name)) for name in record.inputs),
-        outputs=tuple(ValueInfo(name, types.get(name)) for name in record.outputs),
+        inputs=tuple([ValueInfo(name, type_of(name)) for name in record.inputs]),
+        outputs=tuple([ValueInfo(name, type_of(name)) for name in record.outputs]),
         attributes=record.attributes,
     )

@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.providers import ProviderChoice, choose_provider, choose_providers
-from epctx_core.context.compatibility import compatibility_info
-from epctx_core.errors import Fail, InvalidGraph, NotImplementedByProvider
-from epctx_core.plugin import Compatibility
-from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.registry.records import same_distribution
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.options import SessionOptions
@@ -102,35 +97,3 @@ def _is_installed(source: str, registry: Registry) -> bool:
         record.usable and source.casefold() in {s.casefold() for s in record.sources}
         for record in registry.records()
     )
-
-
-def check_compatibility(model: ModelProto, routing: Routing, *, fail_on_suboptimal: bool) -> list[str]:
-    """Ask each EP to judge what it once wrote about the model; return warnings.
-
-    Raises:
-        InvalidGraph: an EP says that it cannot run the model any more.
-        Fail: an EP would rather compile again, and the host wants that to be an error.
-    """
-    infos = compatibility_info(model)
-    warnings = []
-    for choice in routing.choices:
-        if choice.name not in infos or choice.name not in routing.nodes:
-            continue
-        with blame(choice.record, "validate_compatibility"):
-            verdict = choice.cls.validate_compatibility(infos[choice.name], choice.options)
-        if not isinstance(verdict, Compatibility):
-            what = f"gave {verdict!r:.80} instead of a Compatibility"
-            raise contract_broken(choice.record, "validate_compatibility", what)
-        said = f"the model was compiled for {infos[choice.name]!r}"
-        if verdict == Compatibility.EP_UNSUPPORTED:
-            raise InvalidGraph(
-                f"{choice.name} does not support this compiled model: {said}.",
-                ep=choice.name,
-                hint="Compile the source model again with the EP that is installed here.",
-            )
-        if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-            message = f"{choice.name} runs this compiled model less well than a new one: {said}."
-            if fail_on_suboptimal:
-                raise Fail(message, ep=choice.name, hint="Compile the source model again.")
-            warnings.append(message)
-    return warnings

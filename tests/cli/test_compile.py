@@ -187,7 +187,8 @@ def test_compile_asks_for_an_ep_and_names_the_installed_ones(epctx, resnet):
     said = epctx("compile", resnet.path)
 
     assert said.code == 2
-    assert "Installed: QNNExecutionProvider" in said.err
+    assert "Installed: " in said.err
+    assert "QNNExecutionProvider" in said.err
 
 
 def test_a_binary_of_another_model_is_not_replaced(epctx, compiled):
@@ -236,13 +237,13 @@ def test_many_refusals_are_cut_short_unless_verbose(epctx, model):
 
 
 def test_a_network_of_many_partitions_agrees_too(epctx, network):
-    bert = network("bert")
+    lstm = network("lstm")
 
-    said = epctx("compile", bert.path, "--ep", "QNN", "--check", "--json")
+    said = epctx("compile", lstm.path, "--ep", "QNN", "--check", "--json")
 
-    with epctx_core.InferenceSession(bert.path.with_name("bert_ctx.onnx")) as session:
-        results = session.run(None, bert.inputs)
+    with epctx_core.InferenceSession(lstm.path.with_name("lstm_ctx.onnx")) as session:
+        results = session.run(None, lstm.inputs)
     assert said.code == 0
     assert len(said.json["partitions"]) > 1
-    assert sum(said.json["assignments"].values()) == 171
-    assert np.max(worst_relative_error(results, bert.reference)) <= TOLERANCE
+    assert sum(said.json["assignments"].values()) == len(onnx.load(lstm.path).graph.node)
+    assert np.max(worst_relative_error(results, lstm.reference)) <= TOLERANCE

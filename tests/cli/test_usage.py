@@ -88,7 +88,7 @@ def test_wrong_usage_says_what_is_wrong_and_what_was_meant(epctx, arguments, wor
     assert words in said.err
 
 
-@pytest.mark.parametrize("name", ["OpenVINO", "NoSuchThing"])
+@pytest.mark.parametrize("name", ["TensorRT", "NoSuchThing"])
 def test_an_ep_that_nobody_brings_is_a_missing_plugin(epctx, resnet, name):
     said = epctx("compile", resnet.path, "--ep", name)
 
@@ -106,10 +106,17 @@ def test_an_output_folder_that_is_missing_is_named(epctx, resnet, tmp_path, outp
 
 
 def test_a_session_option_that_nothing_acts_on_is_warned_about(epctx, model):
-    said = epctx("run", model("y = Relu(x)"), "-c", "session.unheard=1")
+    said = epctx("run", model("y = Relu(x)"), "-c", "session.use_env_allocators=1")
 
     assert said.code == 0
-    assert "warning: epctx does not act on the session option 'session.unheard'" in said.err
+    assert "warning: epctx does not act on the session option 'session.use_env_allocators'" in said.err
+
+
+def test_a_session_option_that_nobody_knows_is_wrong_usage(epctx, model):
+    said = epctx("run", model("y = Relu(x)"), "-c", "session.disable_model_compiles=1")
+
+    assert said.code == 2
+    assert "Did you mean 'session.disable_model_compile'?" in said.err
 
 
 @pytest.mark.parametrize("place", [["-v", "inspect", "no.onnx"], ["inspect", "no.onnx", "-v"]])

@@ -35,6 +35,7 @@ REAL = Path(__file__).parent.parent / "real"
 # --- binaries --------------------------------------------------------------------------------------
 
 
+@pytest.mark.entry(71, 72)
 def test_a_missing_binary(pair):
     pair.binary.unlink()
     name = only_node(pair.model)[1].name
@@ -94,14 +95,14 @@ def linked_folder(pair):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(lambda pair: str(outside(pair)), id="absolute"),
-        pytest.param(lambda pair: f"../{outside(pair).name}", id="parent"),
+        pytest.param(lambda pair: str(outside(pair)), id="absolute", marks=pytest.mark.entry(74)),
+        pytest.param(lambda pair: f"../{outside(pair).name}", id="parent", marks=pytest.mark.entry(75, 83)),
         pytest.param(lambda pair: f"sub/../../{outside(pair).name}", id="parent of a folder"),
-        pytest.param(linked_out, id="link to a file outside"),
+        pytest.param(linked_out, id="link to a file outside", marks=pytest.mark.entry(77, 78)),
         pytest.param(linked_folder, id="link to a folder outside"),
         pytest.param(lambda _pair: "C:\\outside.bin", id="drive"),
         pytest.param(lambda _pair: "\\\\server\\outside.bin", id="share"),
-        pytest.param(lambda _pair: "", id="no name"),
+        pytest.param(lambda _pair: "", id="no name", marks=pytest.mark.entry(73)),
         pytest.param(lambda _pair: ".", id="folder"),
         pytest.param(lambda _pair: "a\0b", id="zero byte"),
     ],
@@ -113,6 +114,7 @@ def test_a_name_that_leaves_the_folder(pair, name):
         epctx.InferenceSession(pair.model)
 
 
+@pytest.mark.entry(76)
 def test_a_name_with_dots_that_stays_in_the_folder_is_fine(pair):
     set_attribute(pair.model, "ep_cache_context", "sub/../m_qnn.bin")
 
@@ -205,6 +207,7 @@ def test_a_node_without_a_source_is_nobodys(pair):
         epctx.InferenceSession(pair.model)
 
 
+@pytest.mark.entry(60)
 def test_an_explicit_list_of_providers_is_exhaustive(pair):
     with refused(NotImplementedByProvider, QNN, folder=pair.folder) as caught:
         epctx.InferenceSession(pair.model, providers=["CPUExecutionProvider"])

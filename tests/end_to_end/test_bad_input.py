@@ -116,6 +116,7 @@ def test_a_model_that_is_compiled_already_is_not_compiled_again(pair):
 # --- outputs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.entry(51)
 @pytest.mark.parametrize("route", [by_compiler, by_session])
 def test_a_missing_output_folder_is_noticed_before_compiling(route, source, tmp_path):
     ep = scripted()
@@ -137,6 +138,7 @@ def test_an_output_path_that_is_a_folder(route, source, tmp_path):
     assert "compile" not in ep.calls
 
 
+@pytest.mark.entry(43, 44)
 def test_the_session_route_touches_nothing_when_its_output_exists(source):
     ep = scripted()
     output = source.with_name("m_ctx.onnx")
@@ -158,6 +160,7 @@ def test_the_compiler_replaces_an_output_that_exists(source):
     assert len(onnx.load(output).graph.node) > 0
 
 
+@pytest.mark.entry(42)
 def test_the_compiler_does_not_replace_an_output_if_its_flag_forbids_it(source):
     ep = scripted()
     output = source.with_name("m_ctx.onnx")
@@ -181,6 +184,7 @@ def test_a_binary_that_belongs_to_another_model_is_not_replaced(route, source, t
     assert "compile" not in ep.calls
 
 
+@pytest.mark.entry(39)
 def test_nothing_compiled_is_an_error_if_the_flag_says_so(source, tmp_path):
     ep = scripted(get_capability=lambda _honest, _graph: [])
 

@@ -1,0 +1,50 @@
+"""Control flow: OpenVINO compiles an If or a Loop with its bodies, whole or not at all.
+
+The core asks for bodies before the graph that holds them, so what was said of them is remembered until then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epctx_core.plugin import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_core.plugin import GraphView, NodeView
+    from epctx_sim_openvino.support import Support
+
+
+class Bodies:
+    """What one EP instance knows of the bodies that it was shown."""
+
+    def __init__(self) -> None:
+        self._refusals: dict[NodeView, list[str]] = {}
+
+    def judge(self, graph: GraphView, parent: NodeView, support: Support) -> Sequence[Refusal]:
+        """Remember whether a body can be taken; return why not, and nothing if it can.
+
+        A body that can be taken is not claimed: the node that holds it will be.
+        """
+        reasons: dict[str, list[NodeView]] = {}
+        others = []
+        for node in graph.nodes:
+            reason = support.refusal(node)
+            if reason is None:
+                others.append(node)
+            else:
+                reasons.setdefault(reason, []).append(node)
+        holder = support.refusal_of_operator(parent)
+        self._refusals.setdefault(parent, []).extend(reasons)
+        if reasons or holder is not None:
+            whole = holder or f"{parent.op_type}: OpenVINO takes it whole or not at all, and not all of it"
+            reasons.setdefault(whole, []).extend(others)
+        return [Refusal(reason, nodes) for reason, nodes in reasons.items() if nodes]
+
+    def refusal(self, node: NodeView) -> str | None:
+        """Return why a node's bodies cannot be taken; None if they can."""
+        inner = self._refusals.get(node)
+        if not inner:
+            return None
+        return f"{node.op_type}: OpenVINO takes it whole or not at all, and not all of it ({inner[0]})"

@@ -1,0 +1,131 @@
+"""Answers "does this device take this node, and if not, why?" by the tables of the devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto
+
+from epctx_sim_openvino import conditions
+from epctx_sim_openvino.operators import CONDITIONS, DEVICES, WITH_BODIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_core.plugin import GraphView, NodeView
+    from epctx_core.plugin.views import Dimension
+    from epctx_sim_openvino.bodies import Bodies
+    from epctx_sim_openvino.devices import DeviceChoice
+
+
+class Support:
+    """Judges the nodes of one graph.
+
+    Args:
+        graph: the view given to `get_capability`.
+        choice: the device, or the mode over several.
+        bodies: what is known of the bodies of control flow.
+        static_only: refuse open dimensions on every device.
+    """
+
+    def __init__(
+        self, graph: GraphView, choice: DeviceChoice, bodies: Bodies, *, static_only: bool = False
+    ) -> None:
+        self._graph = graph
+        self._choice = choice
+        self._bodies = bodies
+        self._static_only = static_only
+        self._results = {value.name for value in graph.outputs}
+        self._known: dict[int, str | None] = {}
+
+    def __call__(self, node: NodeView) -> bool | str:
+        """Return True, or the reason for which the node is refused."""
+        return self.refusal(node) or True
+
+    def refusal(self, node: NodeView) -> str | None:
+        """Return the reason for which a node is refused, or None."""
+        if node.index not in self._known:
+            self._known[node.index] = self._refusal(node)
+        return self._known[node.index]
+
+    def refusal_of_operator(self, node: NodeView) -> str | None:
+        """Return the reason for which a node's operator is refused, whatever its values."""
+        return self._combined([_bad_operator(node, device) for device in self._choice.deciding])
+
+    def _refusal(self, node: NodeView) -> str | None:
+        reason = self._combined([self._refusal_of(node, device) for device in self._choice.deciding])
+        if reason is None and node.op_type in CONDITIONS:
+            reason = CONDITIONS[node.op_type](node, self._graph)
+        if reason is None and node.op_type in WITH_BODIES:
+            reason = self._bodies.refusal(node)
+        if reason is None and not self._serves(node):
+            reason = "Constant: no node that OpenVINO takes reads it"
+        return reason
+
+    def _combined(self, answers: Sequence[str | None]) -> str | None:
+        """Return the mode's answer out of its devices': the first refusal, or none if one device is enough."""
+        if self._choice.one_is_enough and None in answers:
+            return None
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _refusal_of(self, node: NodeView, device: str) -> str | None:
+        reason = _bad_operator(node, device)
+        if reason is not None:
+            return reason
+        names = dict.fromkeys((*filter(None, node.inputs), *filter(self._is_read, node.outputs)))
+        return next(filter(None, (self._bad_value(node, name, device) for name in names)), None)
+
+    def _is_read(self, name: str) -> bool:
+        return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
+
+    def _bad_value(self, node: NodeView, name: str, device: str) -> str | None:
+        value, rules = self._graph.value(name), DEVICES[device]
+        constant = conditions.is_constant(self._graph, name)
+        if value.elem_type is None:
+            return f"{node.op_type}: the type of a value is not known before a run"
+        if value.elem_type not in (rules.weights if constant else rules.types):
+            kind = TensorProto.DataType.Name(value.elem_type).lower()
+            return f"{node.op_type}: OpenVINO takes no {kind} on {device}"
+        if constant:
+            return None
+        return self._bad_shape(node, value.shape, device)
+
+    def _bad_shape(self, node: NodeView, shape: tuple[Dimension, ...] | None, device: str) -> str | None:
+        operator, rules = node.op_type, DEVICES[device]
+        if shape == () and operator not in rules.scalars:
+            return f"{operator}: OpenVINO does not take a scalar here on {device}"
+        if shape and 0 in shape and operator not in rules.empty:
+            return f"{operator}: a value is empty"
+        reason = self._bad_openness(shape, device)
+        return f"{operator}: {reason}" if reason else None
+
+    def _bad_openness(self, shape: tuple[Dimension, ...] | None, device: str) -> str | None:
+        rules = DEVICES[device]
+        if shape is None:
+            allowed = rules.open_ranks and not self._static_only
+            return None if allowed else "the rank of a value is not known before a run"
+        if all(isinstance(dimension, int) for dimension in shape):
+            return None
+        if not rules.open_shapes:
+            return f"a dimension is open, and OpenVINO takes static shapes only on {device}"
+        return "a dimension is open, and disable_dynamic_shapes is 1" if self._static_only else None
+
+    def _serves(self, node: NodeView) -> bool:
+        """Whether a Constant belongs to a node that is taken; alone it is nothing to compile.
+
+        In a body it belongs to the node that holds the body.
+        """
+        if node.op_type != "Constant" or self._graph.parent_node is not None:
+            return True
+        readers = (reader for name in node.outputs for reader in self._graph.consumers(name))
+        return any(reader.op_type != "Constant" and self.refusal(reader) is None for reader in readers)
+
+
+def _bad_operator(node: NodeView, device: str) -> str | None:
+    if not node.domain and node.op_type in DEVICES[device].operators:
+        return None
+    if not node.domain and any(node.op_type in other.operators for other in DEVICES.values()):
+        places = " and ".join(name for name, other in DEVICES.items() if node.op_type in other.operators)
+        return f"{node.op_type}: OpenVINO takes it on {places}, not on {device}"
+    shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    return f"{shown} is not an operator that OpenVINO takes"

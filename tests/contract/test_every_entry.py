@@ -1,0 +1,77 @@
+"""Each entry of ONNX Runtime's behaviour list has a test, but for those that are named here as still to come."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = range(1, 138)
+TO_COME = {
+    *range(1, 39),  # generation: happy paths, initializers
+    *(40, 41, 47, 48, 49, 50, 52, 53),  # generation: refusals
+    *(54, 55, 56, 57, 58, 59, 61, 62, 66, 67, 68, 69, 70),  # loading and routing
+    *(79, 80, 81, 82),  # bad data and path rules
+    *range(104, 118),  # weight sharing
+    *range(118, 128),  # data callbacks
+    *range(128, 133),  # weightless
+}
+"""Entries without a test yet; this only ever shrinks."""
+
+
+def marked(tree: ast.AST) -> list[int]:
+    """Return the numbers of all `pytest.mark.entry(...)` in a module; each must be a literal."""
+    return [
+        ast.literal_eval(number)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.entry"
+        for number in node.args
+    ]
+
+
+@pytest.fixture(scope="module")
+def tests_of():
+    """Entry to the files that show it."""
+    found = defaultdict(set)
+    for path in [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*/tests/test_*.py")]:
+        if path != Path(__file__):
+            for number in marked(ast.parse(path.read_bytes())):
+                found[number].add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_numbers_are_those_of_the_list(tests_of):
+    assert set(tests_of) | TO_COME <= set(ENTRIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_has_a_test_or_is_named_as_still_to_come(entry, tests_of):
+    if entry in TO_COME:
+        assert not tests_of[entry], "it has a test now: take it out of TO_COME"
+    else:
+        assert tests_of[entry], "no test has @pytest.mark.entry of this number"
+
+
+def test_a_mark_is_found_wherever_it_stands():
+    text = """
+        @pytest.mark.entry(1, 2)
+        @pytest.mark.parametrize("x", [pytest.param(0, marks=pytest.mark.entry(3))])
+        def test(x): ...
+        """
+
+    assert sorted(marked(ast.parse(re.sub(r"(?m)^ {8}", "", text)))) == [1, 2, 3]
+
+
+def test_the_table_of_differences_names_entries_that_there_are():
+    text = (ROOT / "docs" / "differences-from-onnxruntime.md").read_text()
+    table = text[text.index("| entries |") :].split("\n\n")[0].splitlines()[2:]
+    cells = [row.strip("|").split("|")[0] for row in table]
+    numbers = {int(number) for cell in cells for number in re.findall(r"\d+", cell)}
+
+    assert all(re.fullmatch(r" *(\d+(, \d+)*)? *", cell) for cell in cells)
+    assert len(numbers) > 10
+    assert numbers <= set(ENTRIES)
