@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, PluginError
-from epctx_core.kernels import CpuEngine
+from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
 from epctx_core.plugin import hookimpl
 
 LEVEL = epctx.GraphOptimizationLevel
@@ -156,8 +156,10 @@ def test_a_model_that_cannot_be_optimised_says_why(tmp_path):
     ("number", "count"), [(LEVEL.ORT_DISABLE_ALL, 0), (LEVEL.ORT_ENABLE_ALL, 1), (LEVEL.ORT_ENABLE_BASIC, 0)]
 )
 def test_a_sessions_pieces_on_the_cpu_are_optimised_by_default_only(source, monkeypatch, number, count):
-    asked, real = [], CpuEngine.optimize
-    monkeypatch.setattr(CpuEngine, "optimize", lambda self, *given: asked.append(given) or real(self, *given))
+    asked, real = [], OnnxRuntimeEngine.prepare_optimized
+    monkeypatch.setattr(
+        OnnxRuntimeEngine, "prepare_optimized", lambda self, *given: asked.append(given) or real(self, *given)
+    )
     options = epctx.SessionOptions()
     options.graph_optimization_level = number
 
