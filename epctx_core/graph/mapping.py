@@ -5,26 +5,18 @@ One of the two modules with calls that only POSIX systems have; each has a porta
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 CHUNK = 8 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
-
-DIRECT_FROM = 4 << 20
-"""Bytes from which a copy past the file system's cache is worth its calls."""
-
-_NO_DIRECT_WRITES = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 
 class MappedFile:
@@ -78,50 +70,6 @@ class MappedFile:
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             start = offset - offset % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, start, length + offset - start)
-
-
-def copy_mapped(mapped: MappedFile, offset: int, target: int, target_offset: int, length: int) -> None:
-    """Copy bytes of a mapped file into another open file; the portable way is `copy_range`.
-
-    The disk takes them out of the mapping itself where the system allows it: that costs no time of the
-    processor, which has digests to make, and no memory for a second copy that nobody reads soon.
-
-    Raises:
-        OSError: the source was cut, or the target cannot be written.
-    """
-    done = _copy_directly(mapped, offset, target, target_offset, length) if length >= DIRECT_FROM else 0
-    copy_range(mapped.descriptor, offset + done, target, target_offset + done, length - done)
-
-
-def _copy_directly(mapped: MappedFile, offset: int, target: int, target_offset: int, length: int) -> int:
-    """Write whole pages past the cache; return how many bytes: fewer than all, or 0, where that is refused."""
-    if not hasattr(os, "O_DIRECT") or target_offset % mmap.PAGESIZE:
-        return 0
-    done, pages = 0, length - length % mmap.PAGESIZE
-    try:
-        with _past_cache(target):
-            while done < pages:
-                start, step = offset + done, min(CHUNK, pages - done)
-                written = os.pwrite(target, mapped.view[start : start + step], target_offset + done)
-                mapped.forget(start, written)
-                done += written
-    except OSError as error:
-        # This file system has no such writes, or the mapping does not lie as the disk needs it.
-        if error.errno not in _NO_DIRECT_WRITES:
-            raise
-    return done
-
-
-@contextmanager
-def _past_cache(target: int) -> Iterator[None]:
-    import fcntl
-
-    flags = fcntl.fcntl(target, fcntl.F_GETFL)
-    fcntl.fcntl(target, fcntl.F_SETFL, flags | os.O_DIRECT)
-    try:
-        yield
-    finally:
-        fcntl.fcntl(target, fcntl.F_SETFL, flags)
 
 
 def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> None:

@@ -6,7 +6,7 @@ import io
 import os
 from typing import TYPE_CHECKING
 
-from epctx_core.graph.mapping import copy_mapped
+from epctx_core.graph.mapping import copy_range
 from epctx_core.publish.failures import failure
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class StagedFile(io.FileIO):
         """
         position = self.tell()
         try:
-            copy_mapped(mapped, offset, self.fileno(), position, length)
+            copy_range(mapped.descriptor, offset, self.fileno(), position, length)
         except OSError as exc:
             mapped.check_unchanged()
             raise failure("writing a file", self._folder, exc) from exc
