@@ -1,0 +1,95 @@
+"""The manifest as it stands in a model, and whether it agrees with itself and with the nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.context.manifest import KEY, VERSION, Manifest, read_manifest
+from epctx_core.errors import InvalidGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onnx import ModelProto
+
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.verify.findings import Findings
+    from epctx_core.verify.subject import Subject
+
+_LONGEST_VERSION = 40
+
+
+def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Manifest | None:
+    """Return the manifest if it can be used, and note what is wrong with it.
+
+    Args:
+        whole: False if nodes are known to have lost their payloads, so that entries without a node say nothing.
+    """
+    text = _text(subject.proto)
+    if text is None:
+        if subject.records:
+            findings.add(
+                "manifest-missing",
+                f"the model has no {KEY} metadata, so its payloads were held against no digests.",
+                hint="Models that epctx did not write have none.",
+            )
+        return None
+    try:
+        manifest = read_manifest(subject.proto)
+    except InvalidGraph as error:
+        findings.add_error("manifest-damaged", error)
+        return None
+    if manifest is None:
+        findings.add(
+            "manifest-unknown",
+            f"the model's {KEY} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
+            "its payloads were held against no digests.",
+            hint="Upgrade epctx-core.",
+        )
+        return None
+    for name, stated, computed in _wrong_roots(text, manifest):
+        findings.add(
+            "manifest-root",
+            f"the manifest says the root digest {stated:.80} for {name!r}, and its segments give {computed}.",
+            hint="Fetch the model again, or compile again.",
+        )
+    if whole:
+        _check_unused(manifest, subject.records, findings)
+    return manifest
+
+
+def _text(proto: ModelProto) -> str | bytes | None:
+    return next((entry.value for entry in proto.metadata_props if entry.key == KEY), None)
+
+
+def _stated_version(text: str | bytes) -> str:
+    return f"{json.loads(text)['version']!r:.{_LONGEST_VERSION}}"
+
+
+def _wrong_roots(text: str | bytes, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yield name, stated and computed root digest of entries where the two differ."""
+    stated: list[dict[str, Any]] = json.loads(text)["payloads"]
+    for said, entry in zip(stated, manifest.payloads, strict=True):
+        root = entry.root
+        if said.get("root") != root:
+            yield entry.name, repr(said.get("root")), root
+
+
+def _check_unused(manifest: Manifest, records: Sequence[ContextNodeRecord], findings: Findings) -> None:
+    carried = {payload_key(record) for record in records if record.main_context and record.cache}
+    for entry in manifest.payloads:
+        if (entry.name, entry.embedded) not in carried:
+            findings.add(
+                "manifest-unused",
+                f"the manifest describes the payload {entry.name!r}, which no node of the model carries.",
+                hint="The model lost a node, or a node was renamed; compile it again.",
+            )
+
+
+def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
+    """Return by which name the manifest knows a primary's payload, and whether it is embedded."""
+    if record.embed_mode:
+        return record.name, True
+    return (record.cache or b"").decode(errors="replace"), False

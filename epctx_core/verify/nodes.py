@@ -1,0 +1,255 @@
+"""EPContext nodes against their operator: attributes, names, who refers to whom. Opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onnx import NodeProto
+
+from epctx_core.context.node import ContextNodeRecord, check_attribute, is_context_node, read_context_node
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import EXECUTABLE, is_executable, named_bodies, placed_nodes
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto
+
+    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.verify.findings import Findings
+    from epctx_core.verify.subject import Subject
+
+_COMPILE = "Compile the source model again."
+_SWITCHES = ("embed_mode", "main_context")
+_SHOWN_NAMES = 5
+
+
+def read_nodes(subject: Subject, findings: Findings) -> list[ContextNodeRecord]:
+    """Decode all EPContext nodes, each as far as it can be, and note what the operator does not allow."""
+    found: dict[str, ContextNodeRecord] = {}
+    for path, place, node in placed_nodes(subject.proto.graph):
+        if not is_context_node(node):
+            continue
+        record = _read(node, place, path, findings)
+        if record is None:
+            continue
+        if record.name in found:
+            findings.add(
+                "name-repeated",
+                f"two EPContext nodes are called {record.name!r}; a load tells them apart by their places.",
+                node=record.name,
+                hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
+            )
+            steps = "/".join(str(step) for level in (*path, (place,)) for step in level)
+            record = replace(record, name=f"{record.name}#{steps}")
+        found[record.name] = record
+        _check_body(subject, record, findings)
+    return list(found.values())
+
+
+def _read(node: NodeProto, place: int, path: BodyPath, findings: Findings) -> ContextNodeRecord | None:
+    """Return a node without what is wrong in it; None if nothing can be made of it."""
+    name = node.name or f"EPContext_{place}"
+    names: list[object] = [name, *node.input, *node.output]
+    if not all(isinstance(each, str) for each in names):
+        shown = name if isinstance(name, str) else repr(name)
+        findings.add(
+            "name-not-text",
+            f"EPContext node {shown!r} has a name, or one of its values, that is not UTF-8.",
+            node=shown,
+            hint=_COMPILE,
+        )
+        return None
+    if not node.output:
+        findings.add("outputs-missing", f"EPContext node {name!r} has no outputs.", node=name, hint=_COMPILE)
+        return None
+    record = _as_it_is(node, place, path)
+    if record is None:
+        bad = list(_bad_attributes(name, node, findings))
+        record = read_context_node(_without(node, bad), place, path)
+    _check_values(record, findings)
+    return record
+
+
+def _as_it_is(node: NodeProto, place: int, path: BodyPath) -> ContextNodeRecord | None:
+    """Return a node whose attributes are all good, as nearly all are."""
+    names: list[object] = [attribute.name for attribute in node.attribute]
+    if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        return None
+    try:
+        return read_context_node(node, place, path)
+    except InvalidGraph:
+        return None
+
+
+def _bad_attributes(name: str, node: NodeProto, findings: Findings) -> Iterator[int]:
+    """Yield the places of attributes that cannot be used."""
+    seen: set[object] = set()
+    for place, attribute in enumerate(node.attribute):
+        if attribute.name in seen:
+            findings.add(
+                "attribute-repeated",
+                f"EPContext node {name!r} has the attribute {attribute.name!r} twice.",
+                node=name,
+                hint=_COMPILE,
+            )
+            yield place
+            continue
+        seen.add(attribute.name)
+        fault = _fault(name, attribute)
+        if fault is not None:
+            code, error = fault
+            findings.add(code, error.message, node=name, hint=error.hint or _COMPILE)
+            yield place
+
+
+def _fault(name: str, attribute: AttributeProto) -> tuple[str, InvalidGraph] | None:
+    key: object = attribute.name
+    if not isinstance(key, str):
+        return "attribute-unreadable", InvalidGraph(
+            f"EPContext node {name!r} has an attribute whose name, {key!r:.80}, is not UTF-8."
+        )
+    try:
+        check_attribute(name, attribute)
+    except InvalidGraph as error:
+        return "attribute-type", error
+    # A payload may have gigabytes, and nothing in it is read here.
+    if key != "ep_cache_context":
+        probe = NodeProto(name=name, output=["y"])
+        probe.attribute.append(attribute)
+        try:
+            read_context_node(probe, 0)
+        except InvalidGraph as error:
+            return "attribute-unreadable", error
+    return None
+
+
+def _without(node: NodeProto, places: Sequence[int]) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    for place in reversed(places):
+        del copy.attribute[place]
+    return copy
+
+
+def _check_values(record: ContextNodeRecord, findings: Findings) -> None:
+    """Check what single attributes say."""
+    for key in _SWITCHES:
+        value = record.attributes[key]
+        if value not in (0, 1):
+            findings.add(
+                "attribute-value",
+                f"EPContext node {record.name!r} has {key}={value}; the operator has 0 and 1.",
+                node=record.name,
+                hint=_COMPILE,
+            )
+    if not record.source:
+        findings.add(
+            "source-missing",
+            f"EPContext node {record.name!r} has no source, so nobody knows which EP made it.",
+            node=record.name,
+            hint="It needs the attribute 'source'.",
+        )
+    if not record.attributes.get("partition_name"):
+        findings.add(
+            "partition-name-missing",
+            f"EPContext node {record.name!r} has no partition_name; its name is taken for the graph's name.",
+            node=record.name,
+        )
+
+
+def _check_body(subject: Subject, record: ContextNodeRecord, findings: Findings) -> None:
+    graph: GraphProto = subject.proto.graph
+    versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in subject.proto.opset_import}
+    for place, attribute in record.path:
+        node = graph.node[place]
+        if not is_executable(node, versions):
+            findings.add(
+                "body-not-run",
+                f"EPContext node {record.name!r} is in a body of {node.op_type}, which no session works on.",
+                node=record.name,
+                hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
+            )
+            return
+        graph = dict(named_bodies(node))[attribute]
+
+
+def check_references(records: Sequence[ContextNodeRecord], findings: Findings) -> bool:
+    """Check that each node has a payload, its own or another's, and that no two run one graph.
+
+    Returns:
+        Whether all nodes that should carry a payload do.
+    """
+    orphans = _orphaned_sources(records)
+    whole = not orphans
+    for record in records:
+        if record.main_context and not record.cache:
+            whole = False
+            wanted = "payload" if record.embed_mode else "file name"
+            findings.add(
+                "payload-missing",
+                f"EPContext node {record.name!r} has main_context=1 and embed_mode={int(record.embed_mode)}, "
+                f"but no {wanted} in ep_cache_context.",
+                node=record.name,
+                hint=_COMPILE,
+            )
+        elif not record.main_context and record.cache and record.source not in orphans:
+            findings.add(
+                "payload-ignored",
+                f"EPContext node {record.name!r} has main_context=0, and its ep_cache_context is not read.",
+                node=record.name,
+            )
+    for source, same in _by_source(records).items():
+        if source in orphans:
+            _note_orphans(same, findings)
+        _check_partitions(same, findings)
+    return whole
+
+
+def _by_source(records: Sequence[ContextNodeRecord]) -> dict[str, list[ContextNodeRecord]]:
+    by_source: dict[str, list[ContextNodeRecord]] = {}
+    for record in records:
+        by_source.setdefault(record.source, []).append(record)
+    return by_source
+
+
+def _orphaned_sources(records: Sequence[ContextNodeRecord]) -> set[str]:
+    """Return the sources whose nodes all refer to a payload that none of them has."""
+    primaries = {record.source for record in records if record.main_context}
+    return {record.source for record in records if record.source} - primaries
+
+
+def _note_orphans(records: Sequence[ContextNodeRecord], findings: Findings) -> None:
+    first = records[0]
+    others = f" and of {len(records) - 1} more" if len(records) > 1 else ""
+    findings.add(
+        "primary-missing",
+        f"no EPContext node of source {first.source!r} has main_context=1, so the payload of "
+        f"{first.name!r}{others} is nowhere.",
+        node=first.name,
+        hint="The model lost its primary node; compile it again.",
+    )
+
+
+def _check_partitions(records: Sequence[ContextNodeRecord], findings: Findings) -> None:
+    """Note nodes that run one graph of one payload."""
+    payloads = {_payload(record) for record in records if record.main_context}
+    only = next(iter(payloads)) if len(payloads) == 1 else None
+    runs: dict[tuple[object, str], list[str]] = {}
+    for record in records:
+        payload = _payload(record) if record.main_context else only
+        runs.setdefault((payload, record.partition_name), []).append(record.name)
+    for (_, partition), names in runs.items():
+        if len(names) > 1:
+            findings.add(
+                "partition-repeated",
+                f"{len(names)} EPContext nodes run one graph, {partition!r}: "
+                f"{', '.join(map(repr, names[:_SHOWN_NAMES]))}{', ...' if len(names) > _SHOWN_NAMES else ''}.",
+                node=names[0],
+                hint="Where that is not meant, a node was copied or its partition_name changed.",
+            )
+
+
+def _payload(record: ContextNodeRecord) -> tuple[bool, str | bytes | None]:
+    """Return what tells a primary's payload from others, without its bytes."""
+    return (True, record.name) if record.embed_mode else (False, record.cache)

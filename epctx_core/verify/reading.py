@@ -1,0 +1,137 @@
+"""What an EP is given to look into payloads: a context, its nodes, and bytes that were found before."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from epctx_core.compile.payload_sources import source_weights
+from epctx_core.context.callbacks import refuse_file
+from epctx_core.context.loaded_payload import LoadedPayload
+from epctx_core.context.reader import plugin_nodes
+from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.inference import declared_types
+from epctx_core.graph.model_io import names_as_text
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
+
+if TYPE_CHECKING:
+    from epctx_core.compile.providers import ProviderChoice
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.plugin import ContextNode, TensorView
+    from epctx_core.verify.payloads import FoundPayload
+    from epctx_core.verify.subject import Subject
+
+
+class VerifiedPayloads:
+    """The payloads of a model, for the time in which an EP looks into them; implements `ContextReader`.
+
+    Args:
+        payloads: a primary's name to its payload.
+    """
+
+    def __init__(self, subject: Subject, payloads: Mapping[str, FoundPayload]) -> None:
+        self._payloads = payloads
+        self._source = source_weights(subject.records, subject.folder, subject.config, subject.manifest)
+        self._given: dict[int, LoadedPayload] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def payload(self, node: ContextNode) -> LoadedPayload:
+        """Return the payload that holds a node's graph: its own, or its primary's."""
+        owner = node if node.main_context else node.primary
+        found = self._payloads.get(owner.name) if owner is not None else None
+        if found is None:
+            raise InvalidGraph(
+                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
+                node=node.name,
+                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
+            )
+        if id(found) not in self._given:
+            self._given[id(found)] = LoadedPayload(
+                found.name,
+                found.view.toreadonly(),
+                digest=found.digest,
+                mapped=found.mapped,
+                scratch=partial(refuse_file, found.name) if found.received else self._scratch,
+            )
+        return self._given[id(found)]
+
+    def _scratch(self) -> Path:
+        return self._stack.enter_context(_folder())
+
+    def source_tensor(self, name: str) -> TensorView:
+        """Return a weight of the source model."""
+        return self._source.tensor(name)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="epctx-") as folder:
+        yield Path(folder)
+
+
+def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContext:
+    """Return what an instance of an EP would get to load the model."""
+    opened = subject.opened
+    identity = ModelIdentity(
+        name=subject.path.stem if subject.path else subject.proto.graph.name or "model",
+        digest=opened.source.digest if opened else None,
+        opset_imports={entry.domain: entry.version for entry in subject.proto.opset_import},
+    )
+    return ProviderContext(
+        options=choice.options,
+        session_config=subject.session.config_entries,
+        purpose=Purpose.LOAD,
+        target=None,
+        model=opened.identity if opened else identity,
+        logger=logging.getLogger(f"epctx.ep.{choice.name}"),
+        cancel=subject.session.cancellation,
+        progress=lambda _stage, _done, _total: None,
+        scratch=_folder,
+        engine=CpuEngine(EnginePolicy()),
+        workspace=PrivateWorkspace(),
+    )
+
+
+def nodes_to_look_at(
+    ep: str,
+    records: Sequence[ContextNodeRecord],
+    subject: Subject,
+    payloads: Mapping[str, FoundPayload],
+) -> list[ContextNode]:
+    """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
+
+    A payload that is known to be another one than the model's would only be refused again.
+
+    Raises:
+        InvalidGraph: the model's types contradict each other.
+    """
+    if not any(record.main_context for record in records):
+        return []
+    with names_as_text():
+        types = subject.opened.types if subject.opened else declared_types(subject.proto)
+        nodes = plugin_nodes(records, types, ep, subject.manifest)
+    good = {
+        node.name
+        for node in nodes
+        if node.main_context and (found := payloads.get(node.name)) is not None and found.sound
+    }
+    all_good = all(node.name in good for node in nodes if node.main_context)
+
+    def is_readable(node: ContextNode) -> bool:
+        owner = node if node.main_context else node.primary
+        return all_good if owner is None else owner.name in good
+
+    return [node for node in nodes if is_readable(node)]

@@ -1,0 +1,149 @@
+"""The model that is verified: read as a load reads it, but going on after each fault."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnx import GraphProto, ModelProto, TensorProto
+
+from epctx_core.compile.source import index_model
+from epctx_core.context.naming import is_folder_name
+from epctx_core.context.paths import ModelFolder
+from epctx_core.context.weights_folder import WeightsFolder
+from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
+from epctx_core.graph.inlining import inline_functions
+from epctx_core.graph.model_io import (
+    SourceModel,
+    check_model,
+    detach_model,
+    names_as_text,
+    parse_model,
+    read_model,
+)
+from epctx_core.graph.weights import all_tensors, detach_weights, is_detached
+
+if TYPE_CHECKING:
+    from epctx_core.compile.source import OpenModel
+    from epctx_core.context.manifest import Manifest
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.options import SessionConfig, SessionOptions
+    from epctx_core.registry import Registry
+    from epctx_core.verify.findings import Findings
+
+_FETCH = "Fetch the model again, or compile again."
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A model under verification.
+
+    Attributes:
+        proto: the model, functions put in place if they could be.
+        opened: what a load would work with; None if a load would refuse the model.
+        folder: where its files lie, None for a model from bytes without one.
+        records: its EPContext nodes, as far as they can be decoded.
+        manifest: what it says about its payloads, if that can be read.
+    """
+
+    proto: ModelProto
+    opened: OpenModel | None
+    path: Path | None
+    folder: ModelFolder | None
+    session: SessionOptions
+    config: SessionConfig
+    registry: Registry
+    records: Sequence[ContextNodeRecord] = ()
+    manifest: Manifest | None = None
+
+
+def read_subject(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    registry: Registry,
+    findings: Findings,
+) -> tuple[Path | None, Subject | None]:
+    """Read and check the model itself; the subject is None for what is no ONNX model.
+
+    Raises:
+        NoSuchFile, InvalidArgument: there is no such file, or the argument is none.
+    """
+    config = session.config()
+    data, path = read_model(path_or_bytes)
+    try:
+        proto = parse_model(data, path)
+    except InvalidProtobuf as error:
+        findings.add("model-unreadable", error.message, hint=_FETCH)
+        return path, None
+    if not proto.HasField("graph"):
+        findings.add("model-unreadable", f"{_called(path)} is no ONNX model: it has no graph.", hint=_FETCH)
+        return path, None
+    weights = WeightsFolder(path, config.external_initializers_folder)
+    opened = _opened(proto, data, path, weights, findings)
+    if opened is None:
+        # What was begun has moved weights out of it.
+        proto = parse_model(data, path)
+    return path, Subject(
+        proto=proto if opened is None else opened.source.proto,
+        opened=opened,
+        path=path,
+        folder=_folder(path, config),
+        session=session,
+        config=config,
+        registry=registry,
+    )
+
+
+def _called(path: Path | None) -> str:
+    return path.name if path else "the model given as bytes"
+
+
+def _folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
+    option = config.context_file_path
+    if option is not None:
+        return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
+    return None if path is None else ModelFolder(path.parent, path)
+
+
+def _opened(
+    proto: ModelProto, data: bytes, path: Path | None, weights: WeightsFolder, findings: Findings
+) -> OpenModel | None:
+    """Do what a load does with the model, and note what it would stumble over."""
+    bad = list(_bad_weights(proto, weights))
+    for error in bad:
+        # An argument is wrong where bytes have no folder in which anything could lie.
+        findings.add_error(
+            "file-not-sought" if isinstance(error, InvalidArgument) else "weights-refused", error
+        )
+    try:
+        with names_as_text():
+            if bad:
+                check_model(SourceModel(proto=proto, weights={}, path=path, digest=""))
+                return None
+            source = detach_model(proto, data, path, weights.open)
+            if source.proto.functions:
+                inline_functions(source, frozenset())
+            return index_model(source)
+    except InvalidGraph as error:
+        findings.add("model-invalid", error.message, node=error.node, hint=error.hint or _FETCH)
+        return None
+
+
+def _bad_weights(proto: ModelProto, weights: WeightsFolder) -> Iterator[InvalidGraph | InvalidArgument]:
+    """Yield why weights in files cannot be had, each tried as a load tries it."""
+    for tensor in all_tensors(proto.graph, proto.functions):
+        if is_detached(tensor):
+            try:
+                with names_as_text():
+                    detach_weights(_alone(tensor), weights.open)
+            except (InvalidGraph, InvalidArgument) as error:
+                yield error
+
+
+def _alone(tensor: TensorProto) -> GraphProto:
+    graph = GraphProto()
+    graph.initializer.append(tensor)
+    return graph

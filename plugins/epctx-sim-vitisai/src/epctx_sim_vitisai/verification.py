@@ -1,0 +1,86 @@
+"""Looks into archives as a load does, without a device, and lists every fault where a load raises the first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epctx_sim_sdk.verification import GraphReader, foreign, refused, vendors, verify_nodes
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import Finding, Severity
+from epctx_sim_vitisai.archive import is_own
+from epctx_sim_vitisai.loading import Members, NodeLoader
+from epctx_sim_vitisai.sealing import Sealer, is_sealed
+from epctx_sim_vitisai.settings import EP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_core.plugin import ContextNode, ContextReader, PayloadView, ProviderContext
+
+
+def verify_archives(
+    context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader, sealer: Sealer | None
+) -> list[Finding]:
+    """Check archives, whether their nodes are complete, and the containers in them.
+
+    Args:
+        context: what an instance would get.
+        nodes: primaries first.
+        reader: gives their payloads.
+        sealer: for encrypted payloads; None without a key.
+    """
+    loader = NodeLoader(context, GraphReader(engine=context.engine), sealer)
+    members = Members(reader)
+    findings: list[Finding] = []
+    shut: set[object] = set()
+    for node in nodes:
+        if not node.main_context:
+            continue
+        found = _look(node, reader, loader, members, locked=sealer is None)
+        if found is not None:
+            findings.append(found)
+            shut.add(_prefix(node))
+    # Of an archive that could not be opened, no node can be judged.
+    rest = [node for node in nodes if _prefix(node) not in shut]
+    faults = list(loader.misplaced(rest))
+    findings += [refused(error, rest[0]) for error in faults]
+    wrong = {error.node for error in faults}
+    sound = [node for node in rest if node.main_context or _is_whole(node, wrong, members)]
+    return findings + verify_nodes(EP, sound, members, loader.loader)
+
+
+def _is_whole(node: ContextNode, wrong: set[str | None], members: Members) -> bool:
+    """Whether a node without an archive of its own has its place in one that is open."""
+    return node.name not in wrong and (node.primary is None or node.primary.name in members.archives)
+
+
+def _look(
+    node: ContextNode, reader: ContextReader, loader: NodeLoader, members: Members, *, locked: bool
+) -> Finding | None:
+    """Open the archive of a primary; return why it cannot be."""
+    payload = reader.payload(node)
+    if is_sealed(payload.view):
+        if locked:
+            return _locked(node, payload)
+    elif not is_own(payload.view) and (what := vendors(node, payload)) is not None:
+        return foreign(EP, node, payload, what)
+    try:
+        members.archives[node.name] = loader.open(node, reader)
+    except InvalidGraph as error:
+        return refused(error, node)
+    return None
+
+
+def _locked(node: ContextNode, payload: PayloadView) -> Finding:
+    return Finding(
+        Severity.INFO,
+        "container-not-checked",
+        f"the payload {payload.name} of node {node.name!r} is encrypted, and there is no key to look into it.",
+        node=node.name,
+        hint="Give the option encryption_key that the model was compiled with.",
+    )
+
+
+def _prefix(node: ContextNode) -> object:
+    return node.attributes.get("cache_file_prefix")

@@ -1,0 +1,334 @@
+"""One damage for each code: what is done to a model so that exactly this is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from end_to_end.small_models import chain, saved, tensor
+from onnx import TensorProto, helper, numpy_helper
+from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_nodes, drop, knowing
+
+from epctx_core.context.manifest import KEY
+
+INFO = "ep_compatibility_info."
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is done to which scene."""
+
+    scene: str
+    apply: Callable[[Scene], object]
+
+
+DAMAGES: dict[str, Damage] = {}
+
+
+def damage(
+    code: str, scene: str = "handmade"
+) -> Callable[[Callable[[Scene], object]], Callable[[Scene], object]]:
+    """Enter a function as the damage that gives a code."""
+
+    def enter(function: Callable[[Scene], object]) -> Callable[[Scene], object]:
+        DAMAGES[code] = Damage(scene, function)
+        return function
+
+    return enter
+
+
+# -- the model --------------------------------------------------------------------------------------------------
+
+
+@damage("model-unreadable")
+def _(scene):
+    scene.path.write_bytes(b"\xff" * 40)
+
+
+@damage("model-invalid")
+def _(scene):
+    scene.edit(lambda proto: proto.graph.node.append(helper.make_node("Relu", ["nowhere"], ["z"])))
+
+
+@damage("weights-refused")
+def _(scene):
+    weight = numpy_helper.from_array(np.zeros(4, np.float32), "w")
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="gone.data")
+    scene.edit(lambda proto: proto.graph.initializer.append(weight))
+
+
+@damage("no-context-nodes", "plain")
+def _(scene):
+    saved(chain(["Relu"]), scene.path)
+
+
+# -- EPContext nodes --------------------------------------------------------------------------------------------
+
+
+@damage("name-not-text")
+def _(scene):
+    scene.edit(lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"])))
+    scene.edit(lambda proto: proto.graph.value_info.append(tensor("z")))
+    content = scene.path.read_bytes()
+    place = content.rindex(b"spoilt!", 0, content.index(b"partition_name", content.index(b"spoilt!")))
+    scene.path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+
+
+@damage("name-repeated")
+def _(scene):
+    scene.edit_node(1, lambda node: setattr(node, "name", "a"))
+
+
+@damage("attribute-type")
+def _(scene):
+    scene.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
+
+
+@damage("attribute-value")
+def _(scene):
+    scene.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2))
+
+
+@damage("attribute-unreadable")
+def _(scene):
+    short = TensorProto(data_type=TensorProto.FLOAT, dims=[4], raw_data=b"123")
+    scene.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("extra", short)))
+
+
+@damage("attribute-repeated")
+def _(scene):
+    scene.edit_node(0, lambda node: node.attribute.append(attribute(node, "source")))
+
+
+@damage("outputs-missing")
+def _(scene):
+    scene.edit(lambda proto: proto.graph.node.append(context_node("c", ["x"], [])))
+
+
+@damage("source-missing")
+def _(scene):
+    scene.edit_node(1, lambda node: drop(node, "source"))
+
+
+@damage("partition-name-missing", "compiled")
+def _(scene):
+    scene.edit_node(1, lambda node: drop(node, "partition_name"))
+
+
+@damage("partition-repeated", "compiled")
+def _(scene):
+    def twin(proto: onnx.ModelProto) -> None:
+        node = onnx.NodeProto()
+        node.CopyFrom(context_nodes(proto)[1])
+        node.name, node.output[0] = "twin", "z"
+        proto.graph.node.append(node)
+        proto.graph.value_info.append(tensor("z", shape=SHAPE))
+
+    scene.edit(twin)
+
+
+@damage("payload-missing", "compiled")
+def _(scene):
+    scene.edit_node(0, lambda node: drop(node, "ep_cache_context"))
+    scene.binary.unlink()
+
+
+@damage("payload-ignored", "compiled")
+def _(scene):
+    scene.edit_node(
+        1, lambda node: node.attribute.append(helper.make_attribute("ep_cache_context", b"other"))
+    )
+
+
+@damage("primary-missing")
+def _(scene):
+    scene.edit_node(0, lambda node: setattr(attribute(node, "main_context"), "i", 0))
+
+
+@damage("body-not-run")
+def _(scene):
+    inner = context_node("inner", ["x"], ["z"])
+    body = helper.make_graph([inner], "body", [], [tensor("z")])
+    holder = helper.make_node("Odd", ["x"], ["o"], domain="my", body=body)
+
+    def add(proto: onnx.ModelProto) -> None:
+        proto.graph.node.append(holder)
+        proto.opset_import.append(helper.make_opsetid("my", 1))
+
+    scene.edit(add)
+
+
+@damage("type-not-allowed")
+def _(scene):
+    scene.edit(lambda proto: proto.graph.input[0].CopyFrom(tensor("x", TensorProto.STRING)))
+
+
+@damage("type-undeclared")
+def _(scene):
+    scene.edit(lambda proto: proto.graph.ClearField("value_info"))
+
+
+# -- files ------------------------------------------------------------------------------------------------------
+
+
+def renames(name: bytes) -> Callable[[onnx.NodeProto], None]:
+    """Return what makes a node name another file."""
+    return lambda node: setattr(attribute(node, "ep_cache_context"), "s", name)
+
+
+@damage("name-unsafe")
+def _(scene):
+    shutil.move(scene.binary, scene.path.parent.parent / "outside.bin")
+    scene.edit_node(0, renames(b"../outside.bin"))
+
+
+@damage("file-missing", "compiled")
+def _(scene):
+    scene.binary.unlink()
+
+
+@damage("file-refused", "compiled")
+def _(scene):
+    outside = scene.path.parent.parent / "outside.bin"
+    binary = scene.binary
+    shutil.move(binary, outside)
+    binary.symlink_to(outside)
+
+
+@damage("file-empty", "compiled")
+def _(scene):
+    scene.binary.write_bytes(b"")
+
+
+@damage("file-not-sought", "compiled")
+def _(scene):
+    scene.given = scene.path.read_bytes()
+
+
+@damage("file-unnamed", "compiled")
+def _(scene):
+    scene.path.with_name("m_other.bin").write_bytes(b"left over")
+
+
+# -- the manifest -----------------------------------------------------------------------------------------------
+
+
+@damage("manifest-missing", "compiled")
+def _(scene):
+    scene.edit_metadata(KEY, None)
+
+
+@damage("manifest-unknown", "compiled")
+def _(scene):
+    scene.edit_manifest(lambda content: content.update(version=2))
+
+
+@damage("manifest-damaged", "compiled")
+def _(scene):
+    scene.edit_metadata(KEY, '{"version": 1, "payloads": 7')
+
+
+@damage("manifest-root", "compiled")
+def _(scene):
+    scene.edit_manifest(lambda content: content["payloads"][0].update(root="0" * 64))
+
+
+@damage("manifest-unlisted", "compiled")
+def _(scene):
+    scene.edit_manifest(lambda content: content["payloads"].clear())
+
+
+@damage("manifest-unused", "compiled")
+def _(scene):
+    scene.edit_manifest(
+        lambda content: content["payloads"].append({**content["payloads"][0], "name": "gone.bin"})
+    )
+
+
+@damage("digest-size", "compiled")
+def _(scene):
+    with scene.binary.open("ab") as file:
+        file.write(b"\0")
+
+
+@damage("digest-mismatch", "compiled")
+def _(scene):
+    scene.flip(len(scene.binary.read_bytes()) // 2)
+
+
+@damage("source-refused", "compiled")
+def _(scene):
+    reference = ["0" * 64, 1, [2, 3], "w.data", 0]
+    scene.edit_manifest(lambda content: content.update(source_weights={"w0": reference}))
+
+
+@damage("publication-unfinished", "compiled")
+def _(scene):
+    unfinished(scene)
+    scene.flip(100)
+
+
+def unfinished(scene: Scene) -> None:
+    """Leave the binary in a staging folder, as a compile that was killed does."""
+    from epctx_core.publish.names import OLD, STAGING_PREFIX
+
+    kept = scene.path.parent / f"{STAGING_PREFIX}{'0' * 16}" / OLD
+    kept.mkdir(parents=True, mode=0o700)
+    kept.parent.chmod(0o700)
+    shutil.copyfile(scene.binary, kept / scene.binary.name)
+
+
+# -- plugins ----------------------------------------------------------------------------------------------------
+
+
+@damage("plugin-missing")
+def _(scene):
+    scene.registry = knowing()
+
+
+@damage("plugin-broken")
+def _(scene):
+    def fail(context, nodes, reader):
+        raise ZeroDivisionError("the SDK is broken")
+
+    scene.registry = knowing(type("Broken", (Alpha,), {"verify_payloads": staticmethod(fail)}))
+
+
+@damage("compatibility-damaged")
+def _(scene):
+    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_OPTIMAL")
+    content = scene.path.read_bytes()
+    scene.path.write_bytes(content.replace(b"EP_SUPPORTED_OPTIMAL", b"EP_SUPPORTED_OPTIM\xff\xff"))
+
+
+@damage("compatibility-unsupported")
+def _(scene):
+    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_UNSUPPORTED")
+
+
+@damage("compatibility-outdated")
+def _(scene):
+    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_PREFER_RECOMPILATION")
+
+
+@damage("compatibility-not-judged")
+def _(scene):
+    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_NOT_APPLICABLE")
+
+
+@damage("container-refused", "compiled")
+def _(scene):
+    scene.edit_node(1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another"))
+
+
+@damage("container-not-checked")
+def _(scene):
+    def none(context, nodes, reader):
+        return None
+
+    scene.registry = knowing(type("Silent", (Alpha,), {"verify_payloads": staticmethod(none)}))

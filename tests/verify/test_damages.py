@@ -1,0 +1,311 @@
+"""Each kind of damage gives its finding, and no other; several give several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import AttributeProto, helper
+from verify.damages import DAMAGES, renames
+from verify.scenes import Alpha, Scene, attribute, knowing
+
+import epctx_core as epctx
+from epctx_core.plugin import Compatibility, Severity
+from epctx_core.verify.findings import CODES
+
+BEFORE = {"compiled": [], "handmade": ["manifest-missing"], "plain": []}
+"""What is found in each scene when nothing is damaged."""
+INSTEAD = {
+    # What is no model has no manifest to miss.
+    "model-unreadable": ["model-unreadable"],
+    # Without a manifest the EP's own check is all there is.
+    "plugin-missing": ["plugin-missing", "manifest-missing", "container-not-checked"],
+    # The ONNX checker sees these, too; it says no more than the first.
+    "name-not-text": ["name-not-text", "model-invalid", "manifest-missing"],
+    "attribute-repeated": ["attribute-repeated", "model-invalid", "manifest-missing"],
+    "attribute-unreadable": ["attribute-unreadable", "model-invalid", "manifest-missing"],
+}
+"""Where a damage gives more than its own code, and why."""
+
+
+@pytest.fixture
+def scene(request, tmp_path):
+    """The scene that a damage is done to."""
+
+    def make(name: str) -> Scene:
+        if name == "plain":
+            return Scene(tmp_path / "plain.onnx")
+        return request.getfixturevalue(name)
+
+    return make
+
+
+def test_there_is_a_damage_for_every_code():
+    assert set(DAMAGES) == set(CODES)
+
+
+@pytest.mark.parametrize("name", ["compiled", "handmade"])
+def test_nothing_is_found_in_a_scene_before_it_is_damaged(scene, name):
+    report = scene(name).verify()
+
+    assert report.ok
+    assert [finding.code for finding in report.findings] == BEFORE[name]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_damage_gives_exactly_its_finding(scene, code):
+    damage = DAMAGES[code]
+    damaged = scene(damage.scene)
+    damage.apply(damaged)
+
+    report = damaged.verify()
+
+    expected = INSTEAD.get(code) or [code, *(c for c in BEFORE[damage.scene] if c != code)]
+    assert sorted(finding.code for finding in report.findings) == sorted(expected), report.findings
+    assert report.ok is (CODES[code].severity is not Severity.ERROR)
+    for finding in report.findings:
+        assert finding.severity is CODES[finding.code].severity
+        assert finding.message.endswith(".") or ": " in finding.message
+
+
+NODES = {
+    "attribute-type": "b", "attribute-value": "b", "attribute-unreadable": "a", "source-missing": "b",
+    "primary-missing": "a", "type-undeclared": "a", "name-unsafe": "a", "outputs-missing": "c",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", NODES)
+def test_a_finding_names_the_node(handmade, code):
+    DAMAGES[code].apply(handmade)
+
+    (finding,) = [finding for finding in handmade.verify().findings if finding.code == code]
+
+    assert finding.node == NODES[code]
+    assert finding.hint
+
+
+def test_several_damages_give_several_findings_errors_first(handmade):
+    handmade.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
+    handmade.edit_node(0, renames(b"gone.bin"))
+    handmade.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 5))
+    handmade.edit(lambda proto: proto.graph.ClearField("value_info"))
+
+    codes = handmade.codes()
+
+    assert codes == [
+        "attribute-type", "attribute-value", "type-undeclared", "file-missing", "manifest-missing", "file-unnamed"
+    ]  # fmt: skip
+
+
+def test_several_faults_of_one_node_are_all_listed(handmade):
+    def spoil(node):
+        attribute(node, "source").s = b"\xff"
+        attribute(node, "embed_mode").i = 9
+        attribute(node, "partition_name").type = AttributeProto.INT
+
+    handmade.edit_node(1, spoil)
+
+    codes = handmade.codes()
+
+    assert {"attribute-unreadable", "attribute-type", "attribute-value", "source-missing"} <= set(codes)
+
+
+UNSAFE = [
+    b"/etc/passwd",
+    b"..",
+    b"../x.bin",
+    b"a/../../x.bin",
+    b"C:\\x.bin",
+    b"\\\\server\\x",
+    b"x\0y",
+    b"x" * 5000,
+    b"./",
+]
+
+
+@pytest.mark.parametrize("name", UNSAFE, ids=repr)
+def test_a_name_that_leaves_the_folder_is_unsafe(handmade, name):
+    handmade.edit_node(0, renames(name))
+
+    codes = handmade.codes()
+
+    assert codes[0] == "name-unsafe"
+
+
+def test_a_name_that_is_not_text_is_unsafe(handmade):
+    handmade.edit_node(0, renames(b"\xff\xfe.bin"))
+
+    codes = handmade.codes()
+
+    assert codes[0] == "name-unsafe"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
+def test_what_is_no_regular_file_is_refused_at_once(compiled, kind):
+    import os
+
+    binary = compiled.binary
+    binary.unlink()
+    if kind == "folder":
+        binary.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(binary)
+    else:
+        binary.symlink_to(binary.name)
+
+    codes = compiled.codes()
+
+    assert codes == ["file-refused"] or (kind == "loop" and codes == ["file-missing"])
+
+
+def test_a_link_inside_the_folder_is_good(compiled):
+    binary = compiled.binary
+    inside = binary.rename(binary.with_name("real.data"))
+    binary.symlink_to(inside.name)
+
+    report = compiled.verify()
+
+    assert report.ok
+    assert report.findings == ()
+
+
+def test_a_model_from_bytes_with_its_folder_is_checked_in_full(compiled):
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("ep.context_file_path", str(compiled.path))
+
+    report = epctx.verify_model(compiled.path.read_bytes(), options)
+
+    assert report.findings == ()
+    assert report.path is None
+    assert report.payloads[0].digests
+
+
+def test_every_bit_of_a_payload_counts(compiled):
+    size = compiled.binary.stat().st_size
+    for offset in (0, 20, size // 3, size - 1):
+        compiled.flip(offset)
+        assert compiled.codes() == ["digest-mismatch"], offset
+        compiled.flip(offset)
+
+    assert compiled.codes() == []
+
+
+def test_a_plugin_that_cannot_be_imported_is_broken(handmade, monkeypatch):
+    def fail(source, among=None):
+        raise epctx.PluginError("alpha cannot be imported.", ep=source)
+
+    handmade.registry = knowing(Alpha)
+    monkeypatch.setattr(handmade.registry, "route", fail)
+
+    (finding, _) = handmade.verify().findings
+
+    assert (finding.code, finding.message) == ("plugin-broken", "alpha cannot be imported.")
+
+
+@pytest.mark.parametrize("answer", ["nonsense", 7, ["text"], {"a": 1}])
+def test_an_answer_that_is_none_of_the_contract_is_the_plugins_fault(handmade, answer):
+    wrong = type(
+        "Wrong", (Alpha,), {"verify_payloads": classmethod(lambda cls, context, nodes, reader: answer)}
+    )
+    handmade.registry = knowing(wrong)
+
+    (finding, _) = handmade.verify().findings
+
+    assert finding.code == "plugin-broken"
+    assert "instead of a list of Finding" in finding.message
+
+
+def test_the_verdict_of_a_plugin_that_raises_is_the_plugins_fault(handmade):
+    handmade.edit_metadata("ep_compatibility_info.AlphaExecutionProvider", "NO_SUCH_VERDICT")
+
+    (finding, _) = handmade.verify().findings
+
+    assert finding.code == "plugin-broken"
+    assert "validate_compatibility" in finding.message
+
+
+def test_an_ep_gets_the_nodes_and_their_payloads(handmade):
+    seen = {}
+
+    def look(cls, context, nodes, reader):
+        for node in nodes:
+            payload = reader.payload(node)
+            seen[node.name] = (node.main_context, bytes(payload.view[:3]), payload.name, payload.digest)
+        with pytest.raises(epctx.InvalidGraph, match="no EPContext node names its file"):
+            reader.source_tensor("w")
+        with context.scratch() as folder:
+            assert folder.is_dir()
+        seen["as_file"] = Path(payload.as_file()).read_bytes()[:3]
+        return []
+
+    handmade.registry = knowing(type("Looking", (Alpha,), {"verify_payloads": classmethod(look)}))
+
+    report = handmade.verify()
+
+    assert seen == {
+        "a": (True, b"\x00\x01\x02", "h_alpha.bin", None),
+        "b": (False, b"\x00\x01\x02", "h_alpha.bin", None),
+        "as_file": b"\x00\x01\x02",
+    }
+    assert report.payloads[0].looked_into_by == "registered by the host"
+
+
+def test_a_path_that_is_not_there_is_the_callers_error(tmp_path):
+    with pytest.raises(epctx.NoSuchFile):
+        epctx.verify_model(tmp_path / "nothing.onnx")
+    with pytest.raises(epctx.InvalidArgument):
+        epctx.verify_model(tmp_path)
+
+
+def test_a_model_that_is_replaced_meanwhile_is_verified_as_it_is_then(compiled, tmp_path):
+    good = compiled.path.read_bytes()
+    other = tmp_path / "other_ctx.onnx"
+    compiled.edit_manifest(lambda content: content["payloads"][0].update(bytes=1, segments=[[1, "0" * 64]]))
+    verdicts = []
+
+    def replace(cls, info, options):
+        verdicts.append(info)
+        other.write_bytes(good)
+        other.replace(compiled.path)
+        return Compatibility.EP_SUPPORTED_OPTIMAL
+
+    replacing = type(
+        "Replacing",
+        (Alpha,),
+        {"name": "QNNExecutionProvider", "validate_compatibility": classmethod(replace)},
+    )
+    compiled.registry = knowing(replacing)
+
+    report = compiled.verify()
+
+    assert report.ok
+    assert len(verdicts) == 2
+
+
+def test_payloads_that_the_host_reads_are_checked(compiled):
+    content = compiled.binary.read_bytes()
+    compiled.binary.unlink()
+    asked = []
+
+    def read(name, buffer):
+        asked.append(name)
+        buffer.allocate(len(content))
+        buffer.write(content)
+
+    compiled.options.set_ep_context_data_read_func(read, len(content))
+
+    report = compiled.verify()
+
+    assert report.findings == ()
+    assert report.payloads[0].digests
+    assert asked == ["m_qnn.bin"]
+
+
+def test_what_the_hosts_callback_raises_is_the_hosts(compiled):
+    def read(name, buffer):
+        raise ZeroDivisionError(name)
+
+    compiled.options.set_ep_context_data_read_func(read, 1 << 20)
+
+    with pytest.raises(epctx.Fail, match="ZeroDivisionError"):
+        compiled.verify()

@@ -1,0 +1,38 @@
+"""docs/verify.md and the table of codes say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from epctx_core.plugin import CONTAINER_CODES
+from epctx_core.verify.findings import CODES
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"\| `([a-z-]+)` \| (\w+) \| (.+?) \| (.+?) \|")
+
+
+def rows():
+    text = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
+    return [match.groups() for line in text.splitlines() if (match := ROW.fullmatch(line))]
+
+
+def test_the_table_lists_every_code_with_its_severity_and_meaning_in_the_order_of_the_checks():
+    documented = [(code, severity, meaning) for code, severity, meaning, _ in rows()]
+
+    assert documented == [(code, said.severity.value, said.meaning) for code, said in CODES.items()]
+
+
+def test_the_table_says_for_each_code_what_to_do():
+    assert all(len(what_to_do) > 5 and what_to_do.endswith(".") for *_, what_to_do in rows())
+
+
+def test_every_code_is_used_and_no_other():
+    sources = (ROOT / "epctx_core" / "verify").glob("*.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in sources if path.name != "findings.py")
+
+    assert [code for code in CODES if f'"{code}"' not in text and code not in CONTAINER_CODES] == []
+
+
+def test_what_eps_can_find_is_documented():
+    assert set(CODES) >= CONTAINER_CODES

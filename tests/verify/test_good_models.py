@@ -1,0 +1,101 @@
+"""What compilers wrote is found to be good: the simulated ones in full, vendors' own as far as anybody here can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from control_flow.agreement_of_ways import compiled as compiled_with_bodies
+from control_flow.agreement_of_ways import model_of
+from end_to_end.engine_eps import Alpha
+from verify.scenes import knowing
+
+import epctx_core as epctx
+from epctx_core.plugin import Severity
+
+REAL = Path(__file__).parents[1] / "real"
+CASES = [
+    ("resnet", ("QNN",), 1),
+    ("lstm", ("OpenVINO",), 1),
+    ("bert", ("OpenVINO", "QNN"), 1),
+    ("resnet_int8", ("VitisAI",), 1),
+    ("resnet_int8", ("VitisAI", "QNN"), 2),
+]
+
+
+@pytest.mark.parametrize("embed", ["0", "1"], ids=["file", "embedded"])
+@pytest.mark.parametrize(("name", "eps", "least"), CASES, ids=str)
+def test_what_the_simulated_eps_write_is_good(network, tmp_path, name, eps, least, embed):
+    options = epctx.SessionOptions()
+    for ep in eps:
+        options.add_provider(ep)
+    options.add_session_config_entry("ep.context_embed_mode", embed)
+    output = tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(options, network(name).path).compile_to_file(output)
+
+    report = epctx.verify_model(output)
+
+    assert report.ok
+    assert report.findings == ()
+    assert report.nodes >= least
+    assert len(report.payloads) >= 1
+    for payload in report.payloads:
+        assert payload.digests
+        assert payload.embedded is (embed == "1")
+        assert payload.looked_into_by is not None
+        assert payload.looked_into_by.startswith("epctx-sim-")
+
+
+def test_nodes_in_bodies_are_checked(tmp_path):
+    text = """agraph (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <
+            then_branch = t () => (float[2] a) { a = Relu(x) },
+            else_branch = e () => (float[2] a) { b = Tanh(x)  a = Add(b, b) }
+        >
+    }"""
+    output = compiled_with_bodies(model_of(text), tmp_path / "m.onnx").output
+
+    report = epctx.verify_model(output, registry=knowing(Alpha))
+
+    assert report.ok
+    assert report.nodes == 2
+    assert [finding.code for finding in report.findings] == ["container-not-checked"]
+
+
+VENDORS = {
+    "qnn_ctx0": "the real QNN SDK (Qualcomm)",
+    "qnn_ctx1": "the real QNN SDK (Qualcomm)",
+    "share1_ctx": "the real QNN SDK (Qualcomm)",
+    "share2_ctx": "the real QNN SDK (Qualcomm)",
+    "ov_ctx0": "the real OpenVINO execution provider (Intel)",
+}
+
+
+@pytest.mark.parametrize("name", VENDORS)
+def test_a_vendors_model_is_good_and_said_not_to_be_looked_into(name):
+    report = epctx.verify_model(REAL / f"{name}.onnx")
+
+    assert report.ok
+    assert {finding.severity for finding in report.findings} == {Severity.INFO}
+    (unchecked,) = [finding for finding in report.findings if finding.code == "container-not-checked"]
+    assert VENDORS[name] in unchecked.message
+    assert "simulated" in unchecked.message
+    assert unchecked.node is not None
+    assert report.payloads[0].looked_into_by is None
+
+
+@pytest.mark.parametrize("name", VENDORS)
+def test_a_vendors_model_without_a_plugin_is_good_with_a_warning_that_says_what_to_install(name):
+    report = epctx.verify_model(REAL / f"{name}.onnx", registry=knowing())
+
+    (missing,) = [finding for finding in report.findings if finding.code == "plugin-missing"]
+    assert report.ok
+    assert missing.severity is Severity.WARNING
+    assert missing.hint
+
+
+def test_the_report_as_json_has_the_keys_that_stay():
+    answer = epctx.verify_model(REAL / "qnn_ctx0.onnx").as_dict()
+
+    assert answer["ok"] is True
+    assert all(f.keys() == {"severity", "code", "node", "message", "hint"} for f in answer["findings"])
