@@ -1,0 +1,323 @@
+"""Weightless mode: which weights stay out of a payload, and how they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from agreement import TOLERANCE, worst_relative_error
+from contract.weightless_scene import (
+    ALL,
+    EXTERNAL_ONLY,
+    SIZE,
+    Scene,
+    attributes,
+    metadata,
+    with_openvino,
+)
+from end_to_end.engine_eps import Alpha
+from end_to_end.onnxruntime_eye import onnxruntime_says
+from onnx import TensorProto, helper, numpy_helper
+
+import epctx_core as epctx
+from epctx_core.cli.entry import run
+from epctx_core.plugin import CompiledPartition, EPContextNode, WeightlessMode, hookimpl
+from epctx_core.runtime.inspection import inspect_model
+
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+# What stays out of the payload
+
+
+def test_all_weights_stay_out_of_the_payload_the_small_ones_too(scene):
+    scene.compile(ALL)
+
+    assert scene.w.tobytes() not in scene.binary
+    assert scene.b.tobytes() not in scene.binary
+
+
+def test_only_external_ones_stay_out_and_the_source_model_is_not_needed(scene):
+    scene.externalise()
+    context = scene.compile(EXTERNAL_ONLY)
+
+    assert scene.w.tobytes() not in scene.binary
+    assert scene.b.tobytes() in scene.binary
+    assert inspect_model(context).source_files == ("net.weights",)
+    scene.check(scene.moved("net.weights"))
+
+
+def test_without_external_weights_their_mode_leaves_nothing_out(scene):
+    context = scene.compile(EXTERNAL_ONLY)
+
+    assert scene.w.tobytes() in scene.binary
+    assert "onnx_model_filename" not in attributes(context)[0]
+    assert metadata(context)["weightless_mode"] == "1"
+    scene.check(scene.moved())
+
+
+def test_without_the_mode_nothing_is_left_out_and_nothing_is_said(scene):
+    context = scene.compile(0)
+
+    assert scene.w.tobytes() in scene.binary
+    assert "weightless_mode" not in metadata(context)
+    assert "source_weights" not in metadata(context)["epctx.manifest"]
+    scene.check(scene.moved())
+
+
+def test_what_the_ep_converts_stays_in_the_payload(scene):
+    half = {"device_type": "GPU", "precision": "FP16"}
+    context = scene.compile(ALL, options=half)
+
+    assert scene.w.astype(np.float16).tobytes() in scene.binary
+    assert "source_weights" not in metadata(context)["epctx.manifest"]
+    with epctx.InferenceSession(scene.moved(), with_openvino(half)) as session:
+        np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=0.1)
+
+
+def test_a_weight_that_the_host_replaces_is_stored(scene):
+    session = with_openvino(**{"ep.enable_weightless_mode": ALL})
+    session.add_initializer("w", scene.w + 1)
+    context = scene.folder / "net_ctx.onnx"
+    epctx.ModelCompiler(session, scene.source).compile_to_file(context)
+
+    assert set(inspect_model(context).manifest.source_weights) == {"b"}
+    scene.w = scene.w + 1
+    scene.check(context)
+
+
+def test_what_an_optimiser_makes_stays_in_the_payload(scene):
+    model = onnx.load(scene.source)
+    model.graph.node[0].input[1] = "w2"
+    model.graph.node.insert(0, helper.make_node("Mul", ["w", "two"], ["w2"], name="double"))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
+    onnx.save(model, scene.source)
+
+    context = scene.compile(graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+
+    assert (2 * scene.w).tobytes() in scene.binary
+    assert set(inspect_model(context).manifest.source_weights) == {"b"}
+    scene.w = 2 * scene.w
+    scene.check(context)
+
+
+@pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
+def test_the_same_source_gives_the_same_bytes_in_any_folder(tmp_path, mode):
+    written = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        scene = Scene(tmp_path / name)
+        scene.externalise()
+        written.append((scene.compile(mode).read_bytes(), scene.binary))
+
+    assert written[0] == written[1]
+    assert all(str(tmp_path).encode() not in content for content in written[0])
+
+
+def test_the_manifest_says_name_digest_and_extent(scene):
+    weights = scene.externalise()
+    found = inspect_model(scene.compile()).manifest.source_weights
+
+    assert found["w"].digest == hashlib.sha256(scene.w.tobytes()).hexdigest()
+    assert (found["w"].location, found["w"].shape, found["w"].nbytes) == (
+        "net.weights",
+        (SIZE, SIZE),
+        scene.w.nbytes,
+    )
+    assert weights.read_bytes()[found["w"].offset :][: scene.w.nbytes] == scene.w.tobytes()
+    assert (found["b"].location, found["b"].shape) == ("", (SIZE,))
+
+
+@pytest.mark.parametrize("name", ["resnet", "lstm", "bert"])
+@pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
+def test_networks_compiled_without_their_weights_agree_after_a_move(network, tmp_path, name, mode):
+    net = network(name)
+    model = onnx.load(net.path)
+    (tmp_path / "at home").mkdir()
+    source = tmp_path / "at home" / "net.onnx"
+    onnx.save(model, source, save_as_external_data=True, location="net.weights", size_threshold=1 << 14)
+    context = source.with_name("net_ctx.onnx")
+    epctx.ModelCompiler(with_openvino(**{"ep.enable_weightless_mode": mode}), source).compile_to_file()
+    left = inspect_model(context).manifest.source_weights
+    shutil.move(tmp_path / "at home", tmp_path / "far away")
+    if mode == EXTERNAL_ONLY:
+        (tmp_path / "far away" / "net.onnx").unlink()
+
+    with epctx.InferenceSession(tmp_path / "far away" / "net_ctx.onnx", with_openvino()) as session:
+        found = session.run(None, net.inputs)
+
+    assert worst_relative_error(found, net.reference) <= TOLERANCE
+    assert left
+    assert {bool(reference.location) for reference in left.values()} <= {True, mode == EXTERNAL_ONLY}
+
+
+def test_a_weight_that_only_a_body_reads_stays_out_too(scene):
+    branch = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["t"], name="inside")],
+        "then",
+        [],
+        [helper.make_tensor_value_info("t", TensorProto.FLOAT, [2, SIZE])],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Add", ["x", "b"], ["e"], name="beside")],
+        "else",
+        [],
+        [helper.make_tensor_value_info("e", TensorProto.FLOAT, [2, SIZE])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=other)],
+        "net",
+        [
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, SIZE]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, SIZE])],
+        [numpy_helper.from_array(scene.w, "w"), numpy_helper.from_array(scene.b, "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, scene.source)
+
+    scene.compile()
+    left_out = scene.w.tobytes() not in scene.binary
+    context = scene.moved("net.onnx")
+
+    assert left_out
+    with epctx.InferenceSession(context, with_openvino()) as session:
+        (found,) = session.run(None, {"c": np.array(True), "x": scene.x})
+    np.testing.assert_allclose(found, scene.x @ scene.w, rtol=1e-4, atol=1e-4)
+
+
+# How it is used
+
+
+def test_two_sessions_use_one_source_at_the_same_time(scene):
+    context = scene.compile()
+
+    with (
+        epctx.InferenceSession(context, with_openvino()) as first,
+        epctx.InferenceSession(context, with_openvino()) as second,
+    ):
+        scene.source.unlink()
+        for session in (first, second):
+            np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=1e-4)
+
+
+def test_weights_are_used_where_they_lie(scene, monkeypatch):
+    from epctx_core.context.reader import PayloadReader
+
+    weights, given = scene.externalise(), []
+    original = PayloadReader.source_tensor
+    monkeypatch.setattr(
+        PayloadReader, "source_tensor", lambda reader, name: given.append(original(reader, name)) or given[-1]
+    )
+
+    with epctx.InferenceSession(scene.compile(), with_openvino()) as session:
+        session.run(None, {"x": scene.x})
+
+    extents = {view.name: view.extent for view in given}
+    assert not any(view.array().flags.owndata for view in given)
+    assert extents["w"].file == str(weights)
+    assert extents["b"].file == str(scene.source)
+    assert scene.source.read_bytes()[extents["b"].offset :][: extents["b"].length] == scene.b.tobytes()
+
+
+def test_inspection_shows_the_mode_and_what_is_required_of_the_source(scene):
+    scene.externalise()
+
+    info = inspect_model(scene.compile())
+
+    assert info.weightless_mode == "2"
+    assert info.source_files == scene.report.source_files == ("net.onnx", "net.weights")
+    assert set(scene.report.required_files).isdisjoint(info.source_files)
+    assert info.as_dict()["source_files"] == ["net.onnx", "net.weights"]
+
+
+def test_onnxruntime_reads_it_up_to_the_ep(scene):
+    assert OPENVINO in onnxruntime_says(scene.compile())
+
+
+class Frugal(Alpha):
+    """Alpha that leaves in the source what it may: its payload is a graph and, by place, names of weights."""
+
+    name = "FrugalExecutionProvider"
+    binary_suffix = "frugal"
+    weightless_modes = (WeightlessMode.ALL,)
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        ((partition, _),) = self._compiled
+        names = {key: writer.reference(view) for key, view in partition.weights.items()}
+        payload = writer.payload()
+        payload.write(json.dumps(names).encode() + b"\n")
+        model = partition.model()
+        kept = [t for t in model.graph.initializer if names[t.name] is None]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
+        payload.write(model.SerializeToString())
+        return [EPContextNode(partition, payload)]
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        names, content = bytes(reader.payload(nodes[0]).view).split(b"\n", 1)
+        model = onnx.load_from_string(content)
+        for key, name in json.loads(names).items():
+            model.graph.initializer.append(numpy_helper.from_array(reader.source_tensor(name).array(), key))
+        return [CompiledPartition(self.context.engine.prepare(model).run)]
+
+
+def test_several_eps_leave_weights_in_one_source(scene):
+    registry = epctx.Registry()
+    registry.register(Frugal)
+    options = epctx.SessionOptions()
+    options.add_provider(Frugal.name)
+    options.add_provider("OpenVINO")
+    options.add_session_config_entry("ep.enable_weightless_mode", "2")
+    context = scene.folder / "net_ctx.onnx"
+
+    report = epctx.ModelCompiler(options, scene.source, registry=registry).compile_to_file(context)
+
+    assert {partition.ep for partition in report.partitions} == {Frugal.name, OPENVINO}
+    assert {a["onnx_model_filename"] for a in attributes(context)} == {b"net.onnx"}
+    assert set(inspect_model(context).manifest.source_weights) == {"w", "b"}
+    assert all(scene.b.tobytes() not in path.read_bytes() for path in scene.folder.glob("*.bin"))
+    with epctx.InferenceSession(scene.moved("net.onnx"), options, registry=registry) as session:
+        np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=1e-4)
+
+
+def test_the_command_compiles_and_checks_it_in_another_folder(scene, tmp_path, capsys):
+    output = tmp_path / "out"
+    output.mkdir()
+    given = ["--ep", "OpenVINO", "-c", "ep.enable_weightless_mode=2", "-o", f"{output}/", "--check"]
+
+    assert run(["compile", str(scene.source), *given]) == 0
+
+    assert "a load needs net.onnx beside the context model" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_shows_them_too(scene, capsys):
+    context = scene.compile()
+
+    assert run(["inspect", str(context)]) == 0
+
+    assert "weightless mode 2: weights stay in the source model net.onnx" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_a_model_compiled_again_still_finds_its_weights(scene):
+    first = scene.compile()
+    again = scene.folder / "again_ctx.onnx"
+
+    epctx.ModelCompiler(with_openvino(), first).compile_to_file(again)
+
+    assert inspect_model(again).manifest.source_weights == inspect_model(first).manifest.source_weights
+    scene.check(again)
