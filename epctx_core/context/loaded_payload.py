@@ -1,0 +1,107 @@
+"""A payload as an EP gets it: its bytes, and on request a file that holds the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from epctx_core.context.payload import CopiesMapped
+from epctx_core.errors import Fail
+from epctx_core.graph.mapping import CHUNK, copy_range
+
+if TYPE_CHECKING:
+    from epctx_core.graph.mapping import MappedFile
+
+
+class LoadedPayload:
+    """A payload to read; implements `PayloadView`.
+
+    Attributes:
+        mapped: the file, if it lies in one and is mapped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        view: memoryview,
+        *,
+        digest: str | None,
+        mapped: MappedFile | None,
+        scratch: Callable[[], Path],
+    ) -> None:
+        self.name = name
+        self.view = view
+        self.digest = digest
+        self.mapped = mapped
+        self._path: str | None = None
+        self._scratch = scratch
+
+    def as_file(self) -> str:
+        """Return a path with the same content, in a folder that lives as long as the session.
+
+        A second link to the file where that folder lies on the same file system, or else a copy: at the
+        file's own path another one lies after the next compile.
+
+        Raises:
+            Fail: there is no space for a copy.
+        """
+        if self._path is None:
+            try:
+                path = self._scratch() / (Path(self.name).name if self.mapped is not None else "payload.bin")
+                self._put(path)
+            except OSError as error:
+                raise Fail(
+                    f"no file could be made of the payload {self.name!r}: {error}.",
+                    hint="Free some space in the folder for temporary files, or have TMPDIR name another one; "
+                    "on the model's file system nothing has to be copied.",
+                ) from error
+            self._path = str(path)
+        return self._path
+
+    def copy_to(self, sink: BinaryIO) -> None:
+        """Append all bytes to a sink, in pieces.
+
+        Raises:
+            InvalidGraph: the file was written to since it was mapped.
+        """
+        if self.mapped is not None and isinstance(sink, CopiesMapped):
+            sink.copy_mapped(self.mapped, 0, self.mapped.size)
+            self.mapped.check_unchanged()
+            return
+        for piece in self.chunks():
+            left = piece
+            while left:
+                left = left[sink.write(left) :]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return len(self.view)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes in order, in pieces that need not stay in memory afterwards.
+
+        Raises:
+            InvalidGraph: the file was written to since it was mapped.
+        """
+        for start in range(0, len(self.view), CHUNK):
+            piece = self.view[start : start + CHUNK]
+            yield piece
+            if self.mapped is not None:
+                self.mapped.forget(start, len(piece))
+                self.mapped.check_unchanged()
+
+    def _put(self, path: Path) -> None:
+        if self.mapped is None:
+            path.write_bytes(self.view)
+            return
+        with suppress(OSError):
+            path.hardlink_to(self.mapped.path)
+            if self.mapped.is_at(path):
+                return
+            path.unlink()
+        self.mapped.check_unchanged()
+        with path.open("xb", buffering=0) as file:
+            copy_range(self.mapped.descriptor, 0, file.fileno(), 0, self.mapped.size)
