@@ -108,11 +108,6 @@ def test_an_operator_that_no_engine_has_leaves_no_context_model(tmp_path):
         session_with(scripted(), path, ep__context_enable=1)
 
 
-def test_a_model_that_is_compiled_already_is_not_compiled_again(pair):
-    with refused(InvalidGraph, "compiled already", folder=pair.folder, path=pair.model):
-        epctx.ModelCompiler(with_qnn(), pair.model).compile_to_file(pair.folder / "again_ctx.onnx")
-
-
 # --- outputs ---------------------------------------------------------------------------------------
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from agreement import TOLERANCE, quantisation_error, relative_error
+from agreement import assert_agree, relative_error
 from networks.catalog import QUANTISED
-from onnx import numpy_helper
+from networks.quantise import steps_of
 
 import epctx_core as epctx
 
@@ -20,7 +20,6 @@ RUN_MODEL = Path(__file__).with_name("run_model.py")
 VITISAI, QNN = "VitisAIExecutionProvider", "QNNExecutionProvider"
 BINARIES = {VITISAI: "net_vitisai.bin", QNN: "net_qnn.bin"}
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
-MOST_STEPS, LARGEST_SHARE = 1, 0.001
 
 
 def with_ep(*eps: str) -> epctx.SessionOptions:
@@ -40,29 +39,6 @@ def run_elsewhere(model: Path, inputs: dict[str, np.ndarray], folder: Path) -> l
     )
     with np.load(folder / "outputs.npz") as stored:
         return [stored[name] for name in stored.files]
-
-
-def steps_of(path: Path) -> list[float | None]:
-    """The quantisation step of each output, None for one that is float."""
-    graph = onnx.load(path).graph
-    values = {tensor.name: tensor for tensor in graph.initializer}
-    made_by = {name: node for node in graph.node for name in node.output}
-    return [
-        float(numpy_helper.to_array(values[made_by[output.name].input[1]]))
-        if made_by[output.name].op_type == "DequantizeLinear"
-        else None
-        for output in graph.output
-    ]
-
-
-def assert_agree(results, reference, steps):
-    for result, wanted, step in zip(results, reference, steps, strict=True):
-        if step is None:
-            assert relative_error(result, wanted) <= TOLERANCE
-        else:
-            most, share = quantisation_error(result, wanted, step)
-            assert most <= MOST_STEPS
-            assert share <= LARGEST_SHARE
 
 
 @pytest.mark.parametrize("name", QUANTISED)

@@ -140,7 +140,7 @@ def test_exporting_opens_no_device(scene):
     compiled = provider.compile(scene.partitions(scene.two_partitions()))
 
     assert [c.run for c in compiled] == [None, None]
-    assert provider._device is None
+    assert "device" not in vars(provider._session)
 
 
 def test_loaded_graphs_and_graphs_compiled_to_run_give_the_same(scene):
@@ -220,7 +220,7 @@ def test_shutdown_closes_engines_and_may_follow_a_failure(scene):
     for one in compiled:
         one.close()
 
-    assert not provider._device._shared
+    assert not provider._session.device._shared
     scene.provider(Purpose.LOAD).shutdown()
 
 

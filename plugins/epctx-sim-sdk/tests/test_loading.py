@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from epctx_sim_sdk.device import Device
-from epctx_sim_sdk.loading import ContextLoader, LoadPolicy
+from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 from epctx_sim_sdk.versions import Relation
 
 from epctx_core.errors import InvalidGraph, ModelLoadCanceled
@@ -35,9 +35,9 @@ class Host:
     def progress(self, *step):
         self.steps.append(step)
 
-    def loader(self, scene, *, claims=lambda _node: {}, lone=False):
+    def loader(self, scene, *, claims=None, lone=False):
         policy = LoadPolicy(
-            ep=scene.ep, rules=RULES, runtime=scene.facts, claims=claims, lone_graph_fits=lone
+            ep=scene.ep, rules=RULES, runtime=scene.facts, claims=claims or {}, lone_graph_fits=lone
         )
         return ContextLoader(self, self.device, policy)
 
@@ -55,6 +55,9 @@ class Reader:
     def payload(self, node):
         self.asked.append(node.name)
         return self.payloads[node.name]
+
+    def source_tensor(self, name):
+        raise AssertionError(f"{name}: nothing was left in a source model")
 
 
 def a_node(graph, name, *, main=True, primary=None, **attributes):
@@ -120,7 +123,7 @@ def test_whether_a_lone_graph_may_have_another_name_is_the_vendors_to_say(scene,
 
 
 def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(scene, host, graph):
-    loader = host.loader(scene, claims=lambda node: {"sdk": node.attributes.get("version")})
+    loader = host.loader(scene, claims={"version": Claim("sdk", needed=True)})
     reader = Reader(one=scene.write(graph))
 
     loader.load([a_node(graph, "one", version="sim-2.51.0")], reader)
@@ -136,8 +139,12 @@ def test_what_a_node_claims_is_judged_and_what_it_must_claim_is_missed(scene, ho
 
 
 def test_equal_claims_are_judged_once(scene, host, graph):
-    loader = host.loader(scene, claims=lambda _node: {"sdk": "sim-2.50.0"})
-    nodes = [a_node(graph, "one"), *(a_node(graph, f"n{i}", main=False) for i in range(3))]
+    stated = {"version": "2.50"}
+    loader = host.loader(scene, claims={"version": Claim("sdk", lambda text: f"sim-{text}.0")})
+    nodes = [
+        a_node(graph, "one", **stated),
+        *(a_node(graph, f"n{i}", main=False, **stated) for i in range(3)),
+    ]
 
     loader.load(nodes, Reader(one=scene.write(graph)))
 

@@ -10,7 +10,7 @@ from epctx_sim_sdk.session import SimSession
 
 from epctx_core.errors import ModelLoadCanceled
 from epctx_core.options import CancellationFlag
-from epctx_core.plugin import Purpose
+from epctx_core.plugin import Purpose, WeightlessMode
 
 X = np.ones((1, 400), np.float32)
 
@@ -21,6 +21,7 @@ def context(scene):
     return SimpleNamespace(
         engine=scene.engine(),
         purpose=Purpose.EXPORT,
+        weightless=WeightlessMode.NONE,
         cancel=CancellationFlag(),
         steps=steps,
         progress=lambda *step: steps.append(step),

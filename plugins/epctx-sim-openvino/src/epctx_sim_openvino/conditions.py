@@ -7,48 +7,23 @@ OpenVINO's reader of ONNX models refuses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from epctx_sim_sdk.values import constant, is_constant, text_attribute
 
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
 Condition: TypeAlias = "Callable[[NodeView, GraphView], str | None]"
 
-_CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_floats")
 _ACTIVATIONS = frozenset({"sigmoid", "tanh", "relu"})
-
-
-def is_constant(graph: GraphView, name: str) -> bool:
-    """Whether a value is known before a run: a weight, or what a Constant node gives."""
-    if graph.initializer(name) is not None:
-        return True
-    producer = graph.producer(name)
-    return producer is not None and (producer.domain, producer.op_type) == ("", "Constant")
-
-
-def _constant(graph: GraphView, name: str) -> np.ndarray | None:
-    """Return the value of a constant, or None if it is none."""
-    weight = graph.initializer(name)
-    if weight is not None:
-        return weight.array()
-    producer = graph.producer(name)
-    if producer is None or producer.op_type != "Constant":
-        return None
-    given = [producer.attributes[key] for key in _CONSTANT_VALUES if key in producer.attributes]
-    return np.asarray(given[0]) if given else None
-
-
-def _text(node: NodeView, name: str, default: str) -> str:
-    value: Any = node.attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def inference_only(node: NodeView, graph: GraphView) -> str | None:
     """Training is refused, and so is what a run could switch to training."""
     given = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else ""  # noqa: PLR2004
-    flag = _constant(graph, given) if given else np.False_
+    flag = constant(graph, given) if given else np.False_
     if node.attributes.get("training_mode") or flag is None or flag.any():
         return f"{node.op_type}: OpenVINO does not train"
     return None
@@ -62,13 +37,13 @@ def usual_activations(node: NodeView, _graph: GraphView) -> str | None:
 
 def outwards(node: NodeView, _graph: GraphView) -> str | None:
     """Padding with a constant, the edge or a reflection."""
-    mode = _text(node, "mode", "constant")
+    mode = text_attribute(node, "mode", "constant")
     return None if mode in ("constant", "edge", "reflect") else f"Pad: OpenVINO does not take the mode {mode}"
 
 
 def whole_image(node: NodeView, _graph: GraphView) -> str | None:
     """Plain interpolation over the whole image."""
-    mode = _text(node, "coordinate_transformation_mode", "half_pixel")
+    mode = text_attribute(node, "coordinate_transformation_mode", "half_pixel")
     if mode in ("tf_crop_and_resize", "half_pixel_symmetric"):
         return f"Resize: OpenVINO does not take the coordinates {mode}"
     asked = [name for name in ("antialias", "exclude_outside") if node.attributes.get(name)]

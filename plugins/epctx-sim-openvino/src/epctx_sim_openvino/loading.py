@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epctx_sim_sdk.loading import ContextLoader, LoadPolicy
+from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 
 from epctx_core.errors import InvalidGraph
 from epctx_sim_openvino import settings
@@ -12,7 +12,7 @@ from epctx_sim_openvino.devices import EP
 from epctx_sim_openvino.rules import rules_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from epctx_sim_sdk.device import Device
 
@@ -25,6 +25,9 @@ class NodeLoader:
     Args:
         context: the EP instance's context.
         device: where graphs become runnable.
+
+    Attributes:
+        loader: the SDK's.
     """
 
     def __init__(self, context: ProviderContext, device: Device) -> None:
@@ -33,9 +36,10 @@ class NodeLoader:
             ep=EP,
             rules=rules_for(runtime["device"]),
             runtime=runtime,
-            claims=_npu_claims if runtime["device"] == "NPU" else _claims,
+            # The NPU's driver judges the blob. Elsewhere nobody knows whether it fits without the version.
+            claims={"ep_sdk_version": Claim("sdk", needed=runtime["device"] != "NPU")},
         )
-        self._loader = ContextLoader(context, device, policy)
+        self.loader = ContextLoader(context, device, policy)
         self._first: ContextNode | None = None
 
     def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
@@ -45,11 +49,15 @@ class NodeLoader:
             InvalidGraph: a node that OpenVINO does not take, or a payload that does not fit it.
         """
         for node in nodes:
-            self._check(node)
-        return self._loader.load(nodes, reader)
+            self.check(node)
+        return self.loader.load(nodes, reader)
 
-    def _check(self, node: ContextNode) -> None:
-        """Check what blobs are found by, and that all nodes of a model keep them in one way."""
+    def check(self, node: ContextNode) -> None:
+        """Check what blobs are found by, and that all nodes of a model keep them in one way.
+
+        Raises:
+            InvalidGraph: the node is not so.
+        """
         if not node.attributes.get("partition_name"):
             raise _refused(
                 node,
@@ -68,19 +76,3 @@ class NodeLoader:
 
 def _refused(node: ContextNode, why: str, hint: str) -> InvalidGraph:
     return InvalidGraph(f"{EP} cannot load node {node.name!r}: {why}", node=node.name, ep=EP, hint=hint)
-
-
-def _stated_sdk(node: ContextNode) -> str | None:
-    sdk = node.attributes.get("ep_sdk_version")
-    return sdk if isinstance(sdk, str) and sdk else None
-
-
-def _claims(node: ContextNode) -> Mapping[str, str | None]:
-    """The version of OpenVINO is needed: without it nobody knows whether the blob fits."""
-    return {"sdk": _stated_sdk(node)}
-
-
-def _npu_claims(node: ContextNode) -> Mapping[str, str | None]:
-    """The NPU's driver judges the blob, so that a node may be silent about OpenVINO."""
-    sdk = _stated_sdk(node)
-    return {} if sdk is None else {"sdk": sdk}

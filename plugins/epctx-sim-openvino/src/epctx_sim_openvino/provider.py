@@ -12,6 +12,7 @@ from epctx_core.plugin import (
     Compatibility,
     EPContextNode,
     ExecutionProvider,
+    WeightlessMode,
     hookimpl,
     supported_partitions,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         ContextNode,
         ContextReader,
         ContextWriter,
+        Finding,
         GraphView,
         Partition,
         ProviderContext,
@@ -45,6 +47,8 @@ class OpenVinoProvider(ExecutionProvider):
     vendor: ClassVar[str] = "epctx project (SIMULATED OpenVINO, not for hardware)"
     binary_suffix: ClassVar[str] = EP
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
+    dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS
+    weightless_modes = (WeightlessMode.EXTERNAL_ONLY, WeightlessMode.ALL)
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
@@ -84,6 +88,18 @@ class OpenVinoProvider(ExecutionProvider):
         runtime = settings.facts(options)
         return judge(rules_for(runtime["device"]), made_by, runtime).verdict
 
+    @classmethod
+    def verify_payloads(
+        cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[Finding]:
+        """Look into containers: what nodes state, versions, graphs, their boundaries and weights."""
+        from epctx_sim_sdk.verification import GraphReader, verify_nodes
+
+        from epctx_sim_openvino.loading import NodeLoader
+
+        loader = NodeLoader(context, GraphReader(engine=context.engine))
+        return verify_nodes(cls.name, nodes, reader, loader.loader, loader.check)
+
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         """Take what the device's tables allow; bodies only with the node that holds them."""
@@ -109,7 +125,7 @@ class OpenVinoProvider(ExecutionProvider):
         if not self._session.graphs:
             return []
         payload = writer.payload()
-        self._session.write(payload, self._made_by)
+        self._session.write(payload, self._made_by, reference=writer.reference)
         attributes = {"ep_sdk_version": self._made_by["sdk"]}
         return [
             EPContextNode(graph.partition, payload, attributes=attributes, doc_string=NOTES)
@@ -126,6 +142,12 @@ class OpenVinoProvider(ExecutionProvider):
         if self._loader is None:
             self._loader = NodeLoader(self.context, self._session.device)
         return self._loader.load(nodes, reader)
+
+    @hookimpl
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Say what a device would do: the simulated one has neither clocks nor power."""
+        for key, value in options.items():
+            self.context.logger.info("%s=%s: no effect on a simulated device", key, value)
 
     @hookimpl
     def shutdown(self) -> None:

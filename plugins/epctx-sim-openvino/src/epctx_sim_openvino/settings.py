@@ -19,6 +19,15 @@ CONTEXT_API = "1"
 
 _NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
 
+DYNAMIC_OPTIONS = (
+    ProviderOption(
+        "ep.dynamic.workload_type",
+        str,
+        default="Default",
+        choices=("Default", "Efficient"),
+        doc=f"Efficient: the device may be slower and use less power. {_NO_EFFECT}",
+    ),
+)
 OPTIONS = (
     ProviderOption(
         "device_type",

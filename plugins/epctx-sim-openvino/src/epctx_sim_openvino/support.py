@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
-from epctx_sim_openvino import conditions
 from epctx_sim_openvino.operators import CONDITIONS, DEVICES, WITH_BODIES
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Support:
 
     def _bad_value(self, node: NodeView, name: str, device: str) -> str | None:
         value, rules = self._graph.value(name), DEVICES[device]
-        constant = conditions.is_constant(self._graph, name)
+        constant = is_constant(self._graph, name)
         if value.elem_type is None:
             return f"{node.op_type}: the type of a value is not known before a run"
         if value.elem_type not in (rules.weights if constant else rules.types):

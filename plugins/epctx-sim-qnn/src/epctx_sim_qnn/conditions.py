@@ -5,34 +5,12 @@ Each takes a node and its graph and returns the reason to refuse the node, or No
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
+from epctx_sim_sdk.values import constant, text_attribute
 
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
-
-_CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_floats")
-
-
-def is_constant(graph: GraphView, name: str) -> bool:
-    """Whether a value is known before a run: a weight, or what a Constant node gives."""
-    if graph.initializer(name) is not None:
-        return True
-    producer = graph.producer(name)
-    return producer is not None and (producer.domain, producer.op_type) == ("", "Constant")
-
-
-def constant(graph: GraphView, name: str) -> np.ndarray | None:
-    """Return the value of a constant, or None if it is none."""
-    weight = graph.initializer(name)
-    if weight is not None:
-        return weight.array()
-    producer = graph.producer(name)
-    if producer is None or producer.op_type != "Constant":
-        return None
-    given = [producer.attributes[key] for key in _CONSTANT_VALUES if key in producer.attributes]
-    return np.asarray(given[0]) if given else None
 
 
 def is_number(graph: GraphView, name: str, number: float, tolerance: float) -> bool:
@@ -43,11 +21,6 @@ def is_number(graph: GraphView, name: str, number: float, tolerance: float) -> b
         return False
     array = constant(graph, name)
     return array is not None and array.size == 1 and abs(float(array.item()) - number) <= tolerance * number
-
-
-def _text(node: NodeView, name: str, default: str) -> str:
-    value: Any = node.attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def lstm(node: NodeView, _graph: GraphView) -> str | None:
@@ -77,17 +50,17 @@ def second_norm(node: NodeView, _graph: GraphView) -> str | None:
 
 def resize(node: NodeView, _graph: GraphView) -> str | None:
     """Nearest and linear interpolation over the whole image."""
-    mode = _text(node, "mode", "nearest")
+    mode = text_attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear"):
         return f"Resize: QNN does not take the mode {mode}"
-    if _text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if text_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return "Resize: QNN does not crop"
     return None
 
 
 def pad(node: NodeView, _graph: GraphView) -> str | None:
     """Padding outwards with a constant, the edge or a reflection."""
-    mode = _text(node, "mode", "constant")
+    mode = text_attribute(node, "mode", "constant")
     return None if mode in ("constant", "edge", "reflect") else f"Pad: QNN does not take the mode {mode}"
 
 
@@ -103,7 +76,7 @@ def positive_indices(node: NodeView, graph: GraphView) -> str | None:
 
 def plain_scatter(node: NodeView, graph: GraphView) -> str | None:
     """Overwriting only, indices from the front."""
-    if _text(node, "reduction", "none") != "none":
+    if text_attribute(node, "reduction", "none") != "none":
         return f"{node.op_type}: QNN does not reduce while it scatters"
     return positive_indices(node, graph)
 

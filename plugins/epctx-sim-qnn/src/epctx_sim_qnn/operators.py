@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
 from epctx_sim_qnn import conditions
@@ -218,7 +219,7 @@ class Support:
     def _is_folded(self, node: NodeView) -> bool:
         """Whether a node has a constant result that only nodes read which QNN takes."""
         given = [name for name in node.inputs if name]
-        if not given or not all(conditions.is_constant(self._graph, name) for name in given):
+        if not given or not all(is_constant(self._graph, name) for name in given):
             return False
         readers = [reader for name in node.outputs for reader in self._graph.consumers(name)]
         # They have a computed input, so the table judges them: this goes one step deep.
@@ -242,7 +243,7 @@ class Support:
             return f"{node.op_type}: left to the CPU because offload_graph_io_quantization is 1"
         for position in operator.constant:
             given = node.inputs[position] if position < len(node.inputs) else ""
-            if given and not conditions.is_constant(self._graph, given):
+            if given and not is_constant(self._graph, given):
                 return f"{node.op_type}: QNN needs input {position} to be a constant"
         results = node.outputs[: operator.used_outputs]
         for names, special in ((node.inputs, operator.inputs), (results, operator.outputs)):

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.plugin import (
     Compatibility,
-    CompiledPartition,
     EPContextNode,
     ExecutionProvider,
-    Purpose,
     hookimpl,
     supported_partitions,
 )
@@ -22,21 +20,21 @@ from epctx_sim_qnn import settings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epctx_sim_sdk.compiler import SimCompiler, SimGraph
-    from epctx_sim_sdk.device import Device
+    from epctx_sim_sdk.loading import ContextLoader
 
     from epctx_core.plugin import (
+        CompiledPartition,
         ComputeCapability,
         ContextNode,
         ContextReader,
         ContextWriter,
+        Finding,
         GraphView,
         Partition,
         ProviderContext,
         ProviderOption,
         Refusal,
     )
-    from epctx_sim_qnn.loading import ContextLoader
 
 NOTES = "Simulated QNN payload made by epctx-sim-qnn: not for hardware."
 
@@ -48,17 +46,17 @@ class QnnProvider(ExecutionProvider):
     vendor: ClassVar[str] = "epctx project (SIMULATED QNN, not for hardware)"
     binary_suffix: ClassVar[str] = "qnn"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
+    dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
-        from epctx_sim_qnn.loading import ContextLoader
+        from epctx_sim_sdk.loading import ContextLoader
+        from epctx_sim_sdk.session import SimSession
 
         super().__init__(context)
         self._new_loader = ContextLoader
         self._made_by = settings.compiler_facts(context.options, context.target)
-        self._compiler: SimCompiler | None = None
-        self._graphs: list[SimGraph] = []
-        self._device: Device | None = None
+        self._session = SimSession(self.name, context, fp16=context.options["enable_htp_fp16_precision"])
         self._loader: ContextLoader | None = None
 
     @classmethod
@@ -88,6 +86,19 @@ class QnnProvider(ExecutionProvider):
             return Compatibility.EP_NOT_APPLICABLE
         return judge(RULES, made_by, settings.runtime_facts(options)).verdict
 
+    @classmethod
+    def verify_payloads(
+        cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[Finding]:
+        """Look into containers: versions, graphs, their boundaries and weights."""
+        from epctx_sim_sdk.loading import ContextLoader
+        from epctx_sim_sdk.verification import GraphReader, verify_nodes
+
+        from epctx_sim_qnn.loading import load_policy
+
+        loader = ContextLoader(context, GraphReader(engine=context.engine), load_policy(context))
+        return verify_nodes(cls.name, nodes, reader, loader)
+
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         """Take what the table of operators allows, of the main graph: QNN has no control flow."""
@@ -105,32 +116,15 @@ class QnnProvider(ExecutionProvider):
     @hookimpl
     def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Convert partitions; under EXPORT nothing runs and no device is opened."""
-        from epctx_sim_sdk.compiler import SimCompiler
-
-        if self._compiler is None:
-            fp16 = self.context.options["enable_htp_fp16_precision"]
-            self._compiler = SimCompiler(self.name, fp16=fp16, engine=self.context.engine)
-        # One that only says "not to be run here" serves for all.
-        exported = CompiledPartition(None) if self.context.purpose is Purpose.EXPORT else None
-        compiled = []
-        for done, partition in enumerate(partitions):
-            self.context.cancel.raise_if_requested()
-            self.context.progress("compile", done, len(partitions))
-            graph = self._compiler.compile(partition)
-            self._graphs.append(graph)
-            compiled.append(exported or self._opened_device().compile(graph))
-        self.context.progress("compile", len(partitions), len(partitions))
-        return compiled
+        return self._session.compile(partitions)
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Write one container with all graphs; the first node carries it."""
-        from epctx_sim_sdk.writing import write_container
-
-        if not self._graphs:
+        if not self._session.graphs:
             return []
         payload = writer.payload()
-        tables = write_container(payload, self._graphs, self._made_by, before_weight=self._before_weight)
+        tables = self._session.write(payload, self._made_by)
         spill_fill = self.context.options["enable_htp_spill_fill_buffer"]
         plans = [structure.activation_bytes for structure in tables.structures]
         attributes = {
@@ -139,37 +133,31 @@ class QnnProvider(ExecutionProvider):
             "notes": NOTES,
         }
         main = attributes | {"max_size": max(plans) if spill_fill else 0}
-        first, *others = (graph.partition for graph in self._graphs)
+        first, *others = (graph.partition for graph in self._session.graphs)
         return [
             EPContextNode(first, payload, main_context=1, attributes=main, doc_string=NOTES),
             *(EPContextNode(p, main_context=0, attributes=attributes, doc_string=NOTES) for p in others),
         ]
-
-    def _before_weight(self, done: int, total: int) -> None:
-        self.context.cancel.raise_if_requested()
-        self.context.progress("write", done, total)
 
     @hookimpl
     def load_context(
         self, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
         """Open the primaries' payloads and make each node's graph runnable."""
+        from epctx_sim_qnn.loading import load_policy
+
         if self._loader is None:
-            self._loader = self._new_loader(self.context, self._opened_device())
+            self._loader = self._new_loader(self.context, self._session.device, load_policy(self.context))
         return self._loader.load(nodes, reader)
 
-    def _opened_device(self) -> Device:
-        from epctx_sim_sdk.device import Device
-
-        if self._device is None:
-            self._device = Device(engine=self.context.engine)
-        return self._device
+    @hookimpl
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Say what a device would do: the simulated one has neither clocks nor power."""
+        for key, value in options.items():
+            self.context.logger.info("%s=%s: no effect on a simulated device", key, value)
 
     @hookimpl
     def shutdown(self) -> None:
         """Close what still runs and let go of weights and payloads."""
-        self._compiler = None
-        self._graphs.clear()
         self._loader = None
-        if self._device is not None:
-            self._device.close()
+        self._session.close()

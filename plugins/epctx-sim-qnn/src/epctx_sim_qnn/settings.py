@@ -27,6 +27,22 @@ _PERFORMANCE_MODES = (
     "power_saver", "extreme_power_saver", "sustained_high_performance",
 )  # fmt: skip
 
+DYNAMIC_OPTIONS = (
+    ProviderOption(
+        "ep.dynamic.workload_type",
+        str,
+        default="Default",
+        choices=("Default", "Efficient"),
+        doc=f"Efficient: the device may be slower and use less power. {_NO_EFFECT}",
+    ),
+    ProviderOption(
+        "ep.dynamic.qnn_htp_performance_mode",
+        str,
+        default="default",
+        choices=_PERFORMANCE_MODES,
+        doc=f"Clocks and power of the device from now on. {_NO_EFFECT}",
+    ),
+)
 OPTIONS = (
     ProviderOption(
         "backend_type", str, default="htp", choices=("htp",), doc="The QNN backend; only HTP is simulated."

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import Engine, Partition, TensorView, ValueInfo
 
 
-_SMALL = 1024
+SMALL = 1024
 """Bytes up to which the core leaves a weight inside a partition's model."""
 
 MOST_OPTIMIZED = 256
@@ -79,12 +79,17 @@ class SimCompiler:
         ep: the EP type, for messages.
         fp16: store float32 weights as float16. Nothing is optimised then, which would undo it.
         engine: optimises graphs of some size for the host's CPU; None to keep all as they are.
+        weightless: leave out what is the source's own. Nothing is optimised then, which would make
+            other weights of them.
     """
 
-    def __init__(self, ep: str, *, fp16: bool = False, engine: Engine | None = None) -> None:
+    def __init__(
+        self, ep: str, *, fp16: bool = False, engine: Engine | None = None, weightless: bool = False
+    ) -> None:
         self._ep = ep
         self._fp16 = fp16
-        self._engine = None if fp16 else engine
+        self._weightless = weightless
+        self._engine = None if fp16 or weightless else engine
         self._optimized = 0
         self._structures: dict[str, bytes] = {}
 
@@ -92,13 +97,15 @@ class SimCompiler:
         """Convert a partition; see `compile_partition`."""
         # With larger weights the digest would have to read them.
         weights = partition.weights
-        small = not weights or all(weight.nbytes <= _SMALL for weight in weights.values())
+        small = not weights or all(weight.nbytes <= SMALL for weight in weights.values())
         known = self._structures.get(partition.digest) if small else None
         if known is not None:
             return SimGraph(structure=known, weights={}, partition=partition)
         engine = self._engine if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition) else None
         self._optimized += engine is not None
-        graph = compile_partition(partition, ep=self._ep, fp16=self._fp16, engine=engine)
+        graph = compile_partition(
+            partition, ep=self._ep, fp16=self._fp16, engine=engine, weightless=self._weightless
+        )
         if small and not graph.weights:
             self._structures[partition.digest] = graph.structure
         return graph
@@ -110,7 +117,12 @@ def _is_worth_it(partition: Partition) -> bool:
 
 
 def compile_partition(
-    partition: Partition, *, ep: str, fp16: bool = False, engine: Engine | None = None
+    partition: Partition,
+    *,
+    ep: str,
+    fp16: bool = False,
+    engine: Engine | None = None,
+    weightless: bool = False,
 ) -> SimGraph:
     """Convert a partition to the SDK's graph.
 
@@ -119,6 +131,7 @@ def compile_partition(
         ep: the EP type, for messages.
         fp16: store float32 weights as float16.
         engine: optimises the graph; None to keep it as it is.
+        weightless: keep no value of the source's small weights in the structure either.
 
     Raises:
         EPFail: the partition holds something that the container cannot.
@@ -134,6 +147,8 @@ def compile_partition(
     optimized = engine.optimize(model, external) if engine is not None else None
     if optimized is not None:
         model, weights = optimized
+    if weightless:
+        weights = {**weights, **_detach_small(model, partition.weights)}
     names = canonicalise(model)
     stored = {names[old]: view for old, view in weights.items() if old in names}
     for view in stored.values():
@@ -143,6 +158,27 @@ def compile_partition(
         weights=dict(sorted(stored.items(), key=lambda item: int(item[0][1:]))),
         partition=partition,
     )
+
+
+def _detach_small(model: onnx.ModelProto, own: Mapping[str, TensorView]) -> dict[str, TensorView]:
+    """Take the values of the source's weights that are inline out of a model; return the weights by name."""
+    detached: dict[str, TensorView] = {}
+    for tensor in model.graph.initializer:
+        view = own.get(tensor.name)
+        if view is None or view.source_name is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        # Packed types, and tensors of nothing, stay where they are.
+        if view.nbytes and math.prod(view.shape) * view.dtype.itemsize == view.nbytes:
+            tensor.CopyFrom(
+                onnx.TensorProto(
+                    name=tensor.name,
+                    data_type=tensor.data_type,
+                    dims=tensor.dims,
+                    data_location=onnx.TensorProto.EXTERNAL,
+                )
+            )
+            detached[tensor.name] = view
+    return detached
 
 
 def _check_boundary(partition: Partition, model: onnx.ModelProto, ep: str) -> None:

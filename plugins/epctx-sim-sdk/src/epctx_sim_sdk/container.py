@@ -17,10 +17,23 @@ import numpy as np
 
 from epctx_core.errors import InvalidGraph
 from epctx_sim_sdk.foreign import recognise
-from epctx_sim_sdk.tables import MAX_TABLES, BadTablesError, GraphEntry, Tables, Weight, decode
+from epctx_sim_sdk.tables import (
+    MAX_TABLES,
+    BadTablesError,
+    GraphEntry,
+    SourceWeight,
+    Tables,
+    Weight,
+    decode,
+)
 
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Callable
+    from typing import Self, TypeAlias
+
+    from epctx_core.plugin import TensorView
+
+    FromSource: TypeAlias = Callable[[str], TensorView]
 
 MAGIC = b"EPCTXSIM"
 END = b"MISXTCPE"
@@ -85,9 +98,12 @@ class Container:
         tables: the checked tables.
     """
 
-    def __init__(self, view: memoryview, tables: Tables, foot: Foot, subject: str) -> None:
+    def __init__(
+        self, view: memoryview, tables: Tables, foot: Foot, subject: str, source: FromSource
+    ) -> None:
         self.subject = subject
         self.tables = tables
+        self._source = source
         self._structures = view[foot.structures_start :][: foot.structures]
         self._weights = view[: foot.structures_start]
 
@@ -97,14 +113,20 @@ class Container:
         return bytes(self._structures[place.offset : place.offset + place.length])
 
     def arrays(self, entry: GraphEntry) -> dict[str, np.ndarray]:
-        """Return a graph's weights as read-only arrays over the payload, nothing copied.
+        """Return a graph's weights as read-only arrays over the payload or the source model, nothing copied.
 
         Raises:
-            InvalidGraph: a weight's type and shape do not fit its length.
+            InvalidGraph: a weight's type and shape do not fit its length, or one of the source is missing or
+                not the one that was compiled.
         """
         return {name: self._array(self.tables.weights[place], name) for name, place in entry.weights}
 
-    def _array(self, weight: Weight, name: str) -> np.ndarray:
+    def _array(self, weight: Weight | SourceWeight, name: str) -> np.ndarray:
+        return (
+            self._own(weight, name) if isinstance(weight, Weight) else _checked(self._source, weight).array()
+        )
+
+    def _own(self, weight: Weight, name: str) -> np.ndarray:
         dtype = _dtype(weight.elem_type)
         count = math.prod(weight.shape)
         # Without elements no dimension is bounded by the length, and numpy refuses very long ones.
@@ -121,13 +143,29 @@ class Container:
         return array
 
     def damaged_weights(self) -> list[int]:
-        """Read all weights and return the places (in `tables.weights`) of those with a wrong digest."""
+        """Read all weights that it holds and return the places (in `tables.weights`) of those with a wrong digest."""
         return [
             place
             for place, weight in enumerate(self.tables.weights)
-            if hashlib.sha256(self._weights[weight.offset : weight.offset + weight.length]).hexdigest()
+            if isinstance(weight, Weight)
+            and hashlib.sha256(self._weights[weight.offset : weight.offset + weight.length]).hexdigest()
             != weight.digest
         ]
+
+
+def _checked(source: FromSource, weight: SourceWeight) -> TensorView:
+    view = source(weight.source)
+    found = (view.elem_type, tuple(view.shape), view.nbytes, view.digest)
+    if found != (weight.elem_type, weight.shape, weight.length, weight.digest):
+        raise InvalidGraph(
+            f"the weight {weight.source!r} of the source model is not the one that was compiled.",
+            hint="Restore the source model that the context model was compiled from, or compile again.",
+        )
+    return view
+
+
+def _no_source(name: str) -> TensorView:
+    raise InvalidGraph(f"the payload refers to the weight {name!r} of a source model, and there is none.")
 
 
 def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
@@ -141,7 +179,9 @@ def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
         return None
 
 
-def open_container(view: memoryview, *, ep: str, node: str, name: str) -> Container:
+def open_container(
+    view: memoryview, *, ep: str, node: str, name: str, source: FromSource = _no_source
+) -> Container:
     """Open a payload. Reads tables and structures; no weight is read.
 
     Args:
@@ -149,6 +189,7 @@ def open_container(view: memoryview, *, ep: str, node: str, name: str) -> Contai
         ep: the EP type, for messages.
         node: the EPContext node, for messages.
         name: the payload's name, for messages.
+        source: gives weights of the source model, for a payload that holds not all of its own.
 
     Raises:
         InvalidGraph: empty, truncated, altered, of another format, or another vendor's.
@@ -166,7 +207,7 @@ def open_container(view: memoryview, *, ep: str, node: str, name: str) -> Contai
             ep=ep,
             hint="Compile the source model again, or restore the payload from where it came.",
         ) from error
-    return Container(view, tables, foot, subject)
+    return Container(view, tables, foot, subject, source)
 
 
 def _read_tables(view: memoryview, foot: Foot) -> Tables:

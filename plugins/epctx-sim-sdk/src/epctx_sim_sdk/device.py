@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition
+from epctx_sim_sdk.compiler import SMALL
 from epctx_sim_sdk.precision import HalfTensor
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _UNKNOWN_WORK = frozenset(
     }
 )  # fmt: skip
 
-_Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
+Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
 
 
 @dataclass(kw_only=True)
@@ -71,7 +72,9 @@ class Device:
 
         def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
             arrays = container.arrays(entry)
-            return _parse(container.structure(entry), arrays, container.subject, entry.name), arrays
+            model = _parse(container.structure(entry), arrays, container.subject, entry.name)
+            _put_small_inline(model, arrays)
+            return model, arrays
 
         places = tuple([place for _, place in entry.weights])
         return self._use((container, entry.structure, places), read)
@@ -81,12 +84,14 @@ class Device:
 
         def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
             arrays = {name: view.array() for name, view in graph.weights.items()}
-            return onnx.ModelProto.FromString(graph.structure), arrays
+            model = graph.model()
+            _put_small_inline(model, arrays)
+            return model, arrays
 
         key = (graph.structure, tuple(map(_identity, graph.weights.values())))
         return self._use(key, read)
 
-    def _use(self, key: Hashable, read: _Loader) -> CompiledPartition:
+    def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
@@ -159,6 +164,18 @@ def _parse(content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph
     if not fits or hidden:
         raise InvalidGraph(f"{subject} is damaged: graph {graph!r} and the tables name different weights.")
     return model
+
+
+def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
+    """Put small weights into a model: a compiler reads such values, as shapes or axes."""
+    for tensor in model.graph.initializer:
+        array = arrays.get(tensor.name)
+        if array is not None and array.nbytes <= SMALL:
+            tensor.CopyFrom(
+                onnx.TensorProto(
+                    name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=array.tobytes()
+                )
+            )
 
 
 def _hidden_outside_data(model: onnx.ModelProto, known: int) -> bool:

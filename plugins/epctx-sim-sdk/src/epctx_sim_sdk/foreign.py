@@ -34,7 +34,7 @@ def recognise(view: memoryview) -> str | None:
             return what
     if _is_qnn(view):
         return "a context binary written by the real QNN SDK (Qualcomm)"
-    if _is_file_name(view):
+    if is_file_name(view):
         return (
             f"the text {bytes(view).decode()!r}, as if a file's name had been embedded in place of its bytes"
         )
@@ -53,7 +53,8 @@ def _is_qnn(view: memoryview) -> bool:
     return bool(major == _QNN_MAJOR and 0 < minor <= _QNN_HIGHEST_MINOR and 0 < parts <= _QNN_HIGHEST_MINOR)
 
 
-def _is_file_name(view: memoryview) -> bool:
+def is_file_name(view: memoryview) -> bool:
+    """Whether a payload is a file's name: whoever made the model mistook one for the other."""
     if not 0 < len(view) <= _LONGEST_NAME:
         return False
     try:

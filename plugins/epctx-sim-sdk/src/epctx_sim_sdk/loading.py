@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import Compatibility, ContextNode
+from epctx_core.plugin import Compatibility
 from epctx_sim_sdk.container import Container, open_container
 from epctx_sim_sdk.versions import Rules, judge, refuse_unsupported
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from epctx_core.plugin import (
         CompiledPartition,
+        ContextNode,
         ContextReader,
         PayloadView,
         ProviderContext,
@@ -33,6 +34,20 @@ _SHOWN_NAMES = 5
 _RECOMPILE = "The context model and its binary belong to different compilations; compile again."
 
 
+class Claim(NamedTuple):
+    """What an attribute of a node states.
+
+    Attributes:
+        fact: the field of the version rules.
+        read: makes the fact out of the attribute's text.
+        needed: whether a node that does not state it is judged as one that lacks it.
+    """
+
+    fact: str
+    read: Callable[[str], str] = str
+    needed: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadPolicy:
     """What a vendor says about loading.
@@ -41,15 +56,15 @@ class LoadPolicy:
         ep: the EP type.
         rules: the vendor's version rules.
         runtime: the facts about the device that loads.
-        claims: gives the facts that a node's own attributes state; they must be as acceptable as the
-            payload's. None for one that the vendor needs and the node does not state.
+        claims: by attribute, the facts that a node states beside its payload; they must be as acceptable as
+            the payload's.
         lone_graph_fits: whether the only graph of a payload may have another name than its node.
     """
 
     ep: str
     rules: Rules
     runtime: Mapping[str, str]
-    claims: Callable[[ContextNode], Mapping[str, str | None]]
+    claims: Mapping[str, Claim]
     lone_graph_fits: bool = False
 
 
@@ -79,7 +94,7 @@ class ContextLoader:
         """
         for node in nodes:
             if node.main_context and node.name not in self._containers:
-                self._containers[node.name] = self._open(node, reader)
+                self.open(node, reader)
         loaded = []
         for done, node in enumerate(nodes):
             self._context.cancel.raise_if_requested()
@@ -88,13 +103,26 @@ class ContextLoader:
         self._context.progress("load", len(nodes), len(nodes))
         return loaded
 
-    def _open(self, node: ContextNode, reader: ContextReader) -> Container:
-        """Return a primary's container; primaries that name one file share it."""
+    def open(self, node: ContextNode, reader: ContextReader) -> Container:
+        """Return a primary's container; primaries that name one file share it.
+
+        Raises:
+            InvalidGraph: a payload that is damaged, foreign or made for another runtime.
+        """
         payload = reader.payload(node)
         known = self._opened.get(id(payload))
-        if known is not None:
-            return known[1]
-        container = open_container(payload.view, ep=self._policy.ep, node=node.name, name=payload.name)
+        container = known[1] if known is not None else self._open(node, payload, reader)
+        self._containers[node.name] = container
+        return container
+
+    def _open(self, node: ContextNode, payload: PayloadView, reader: ContextReader) -> Container:
+        container = open_container(
+            payload.view,
+            ep=self._policy.ep,
+            node=node.name,
+            name=payload.name,
+            source=reader.source_tensor,
+        )
         self._judge(container.tables.made_by, node, container.subject)
         # The payload is kept, so that no other one gets its identity.
         self._opened[id(payload)] = payload, container
@@ -120,15 +148,21 @@ class ContextLoader:
             raise
 
     def _judge_claims(self, node: ContextNode, container: Container) -> None:
-        """Judge what the node itself states; equal claims on one payload are judged once."""
-        claims, made_by = self._policy.claims(node), container.tables.made_by
-        key = (container, *claims.items())
-        if key in self._accepted:
+        """Judge what the node itself states; equal statements about one payload are judged once."""
+        given = map(node.attributes.get, self._policy.claims)
+        texts = tuple([value if isinstance(value, str) else "" for value in given])
+        if (container, texts) in self._accepted:
             return
-        if any(made_by.get(field) != value for field, value in claims.items()):
-            stated = {field: value for field, value in {**made_by, **claims}.items() if value is not None}
-            self._judge(stated, node, "the node")
-        self._accepted.add(key)
+        made_by = container.tables.made_by
+        facts = dict(made_by)
+        for text, claim in zip(texts, self._policy.claims.values(), strict=True):
+            if text:
+                facts[claim.fact] = claim.read(text)
+            elif claim.needed:
+                facts.pop(claim.fact, None)
+        if facts != made_by:
+            self._judge(facts, node, "the node")
+        self._accepted.add((container, texts))
 
     def _find(self, node: ContextNode) -> tuple[Container, GraphEntry]:
         """Return the graph of a node: in its primary's payload, or in the one payload that has it."""
@@ -160,8 +194,9 @@ class ContextLoader:
             ("outputs", node.outputs, entry.outputs),
         ):
             # Most pairs are equal, and comparing costs less than asking.
-            unequal = [(a.type, b.type) for a, b in zip(stated, held, strict=False) if a.type != b.type]
-            if len(stated) != len(held) or not all(_fits(*pair) for pair in unequal):
+            pairs = zip(stated, held, strict=False)
+            misfits = [a for a, b in pairs if a.type != b.type and not _fits(a.type, b.type)]
+            if misfits or len(stated) != len(held):
                 raise self._refused(
                     node,
                     f"its {kind} are {_shown(stated)}, but graph {entry.name!r} in {container.subject} has"

@@ -29,6 +29,7 @@ class HalfTensor:
     def __init__(self, base: TensorView) -> None:
         self.base = base
         self.name = base.name
+        self.source_name: str | None = None
         self.dtype: np.dtype[Any] = _FLOAT16
         self.elem_type: int = onnx.TensorProto.FLOAT16
         self.shape = base.shape

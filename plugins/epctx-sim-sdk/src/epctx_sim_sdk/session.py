@@ -9,15 +9,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
 from epctx_sim_sdk.compiler import SimCompiler, SimGraph
 from epctx_sim_sdk.device import Device
 from epctx_sim_sdk.writing import write_container
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from epctx_core.plugin import Partition, Payload, ProviderContext
+    from epctx_core.plugin import Partition, Payload, ProviderContext, TensorView
     from epctx_sim_sdk.tables import Tables
 
 
@@ -35,7 +35,9 @@ class SimSession:
 
     def __init__(self, ep: str, context: ProviderContext, *, fp16: bool = False) -> None:
         self._context = context
-        self._compiler = SimCompiler(ep, fp16=fp16, engine=context.engine)
+        self._compiler = SimCompiler(
+            ep, fp16=fp16, engine=context.engine, weightless=context.weightless is not WeightlessMode.NONE
+        )
         self.graphs: list[SimGraph] = []
 
     @cached_property
@@ -45,23 +47,32 @@ class SimSession:
 
     def compile(self, partitions: Sequence[Partition]) -> list[CompiledPartition]:
         """Convert partitions; under EXPORT nothing runs and no device is opened."""
-        exporting = self._context.purpose is Purpose.EXPORT
+        # One that only says "not to be run here" serves for all.
+        exported = CompiledPartition(None) if self._context.purpose is Purpose.EXPORT else None
         compiled = []
         for done, partition in enumerate(partitions):
             self._step("compile", done, len(partitions))
             graph = self._compiler.compile(partition)
             self.graphs.append(graph)
-            compiled.append(CompiledPartition(None) if exporting else self.device.compile(graph))
+            compiled.append(exported or self.device.compile(graph))
         self._context.progress("compile", len(partitions), len(partitions))
         return compiled
 
-    def write(self, payload: Payload, made_by: Mapping[str, str]) -> Tables:
+    def write(
+        self,
+        payload: Payload,
+        made_by: Mapping[str, str],
+        *,
+        reference: Callable[[TensorView], str | None] = lambda _view: None,
+    ) -> Tables:
         """Write one container with all graphs; see `write_container`."""
 
         def before_weight(done: int, total: int) -> None:
             self._step("write", done, total)
 
-        return write_container(payload, self.graphs, made_by, before_weight=before_weight)
+        return write_container(
+            payload, self.graphs, made_by, before_weight=before_weight, reference=reference
+        )
 
     def _step(self, stage: str, done: int, total: int) -> None:
         self._context.cancel.raise_if_requested()

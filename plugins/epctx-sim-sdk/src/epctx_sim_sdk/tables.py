@@ -48,6 +48,17 @@ class Weight:
     digest: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class SourceWeight:
+    """A weight that stays in the source model, by its name there; the container holds none of its bytes."""
+
+    source: str
+    length: int
+    elem_type: int
+    shape: tuple[int, ...]
+    digest: str
+
+
 class GraphEntry(NamedTuple):
     """One graph.
 
@@ -71,7 +82,7 @@ class Tables:
 
     made_by: Mapping[str, str]
     structures: tuple[Structure, ...]
-    weights: tuple[Weight, ...]
+    weights: tuple[Weight | SourceWeight, ...]
     graphs: Mapping[str, GraphEntry]
 
 
@@ -174,21 +185,21 @@ def _structure(item: object, total: int) -> Structure:
     return Structure(offset=offset, length=length, activation_bytes=activation)
 
 
-def _weight(item: object, total: int) -> Weight:
-    offset, length = _extent(item, total)
+def _weight(item: object, total: int) -> Weight | SourceWeight:
     shape = _list(item, "shape")
     if len(shape) > MAX_RANK:
         raise BadTablesError(f"a weight has {len(shape)} dimensions")
     digest = _text(_get(item, "digest"), "a weight's digest")
     if not _DIGEST.fullmatch(digest):
         raise BadTablesError("a weight's digest is not one")
-    return Weight(
-        offset=offset,
-        length=length,
-        elem_type=_number(_get(item, "elem_type"), "an element type", _MAX_ELEM_TYPE),
-        shape=tuple(_number(dim, "a dimension", MAX_LENGTH) for dim in shape),
-        digest=digest,
-    )
+    elem_type = _number(_get(item, "elem_type"), "an element type", _MAX_ELEM_TYPE)
+    dims = tuple(_number(dim, "a dimension", MAX_LENGTH) for dim in shape)
+    if isinstance(item, dict) and "source" in item:
+        name = _text(item["source"], "the name of a weight of the source")
+        length = _number(_get(item, "length"), "a length", MAX_LENGTH)
+        return SourceWeight(source=name, length=length, elem_type=elem_type, shape=dims, digest=digest)
+    offset, length = _extent(item, total)
+    return Weight(offset=offset, length=length, elem_type=elem_type, shape=dims, digest=digest)
 
 
 def _graph(item: object, structures: int, weights: int, types: dict[str, TensorType]) -> GraphEntry:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import EPFail
 from epctx_sim_sdk.container import FOOT_SIZE, LINE, PAGE, Foot, head
-from epctx_sim_sdk.tables import MAX_TABLES, GraphEntry, Structure, Tables, Weight, encode
+from epctx_sim_sdk.tables import MAX_TABLES, GraphEntry, SourceWeight, Structure, Tables, Weight, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,7 @@ def write_container(
     made_by: Mapping[str, str],
     *,
     before_weight: Callable[[int, int], None] = lambda _done, _total: None,
+    reference: Callable[[TensorView], str | None] = lambda _view: None,
 ) -> Tables:
     """Write graphs into a fresh payload.
 
@@ -39,6 +40,7 @@ def write_container(
         graphs: at least one; their names differ.
         made_by: facts for version rules, such as `sdk` and `driver`.
         before_weight: called with (weights handled, weights in all) before each weight of each graph.
+        reference: gives the name of a weight that stays in the source model, None for one to be written.
 
     Returns:
         What was written as tables.
@@ -49,7 +51,7 @@ def write_container(
     if payload.size:
         raise EPFail(f"a container begins its payload, and this one holds {payload.size} bytes already.")
     payload.write(head())
-    weights, structures = _Weights(payload), _Structures()
+    weights, structures = _Weights(payload, reference), _Structures()
     total, done = sum(len(graph.weights) for graph in graphs), 0
     places: list[tuple[tuple[str, int], ...]] = []
     for graph in graphs:
@@ -102,27 +104,33 @@ def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
 
 
 class _Weights:
-    """Writes weights; equal ones get the same place."""
+    """Writes weights that are not left in the source; equal ones get the same place."""
 
-    def __init__(self, payload: Payload) -> None:
-        self.entries: list[Weight] = []
+    def __init__(self, payload: Payload, reference: Callable[[TensorView], str | None]) -> None:
+        self.entries: list[Weight | SourceWeight] = []
         self._payload = payload
-        self._number_of: dict[Weight, int] = {}
+        self._reference = reference
+        self._number_of: dict[Weight | SourceWeight, int] = {}
         self._offset_of: dict[tuple[str, int], int] = {}
 
     def place(self, view: TensorView) -> int:
         """Return a weight's number in the tables; its bytes are written if they are new."""
-        weight = Weight(
-            offset=self._offset(view),
-            length=view.nbytes,
-            elem_type=view.elem_type,
-            shape=tuple(view.shape),
-            digest=view.digest,
-        )
+        weight = self._entry(view)
         if weight not in self._number_of:
             self._number_of[weight] = len(self.entries)
             self.entries.append(weight)
         return self._number_of[weight]
+
+    def _entry(self, view: TensorView) -> Weight | SourceWeight:
+        source, shape = self._reference(view), tuple(view.shape)
+        if source is not None:
+            return SourceWeight(
+                source=source, length=view.nbytes, elem_type=view.elem_type, shape=shape, digest=view.digest
+            )
+        offset = self._offset(view)
+        return Weight(
+            offset=offset, length=view.nbytes, elem_type=view.elem_type, shape=shape, digest=view.digest
+        )
 
     def _offset(self, view: TensorView) -> int:
         content = (view.digest, view.nbytes)

@@ -162,10 +162,15 @@ def _read(view: memoryview) -> Mapping[str, memoryview]:
     return found
 
 
+def is_own(view: memoryview) -> bool:
+    """Whether a payload that is not encrypted begins as one that was made here."""
+    return tar.looks_like_tar(view) and tar.first_name(view) == CONTEXT
+
+
 def _check_origin(view: memoryview) -> None:
     if not len(view):
         raise tar.BadTarError("is empty")
-    if tar.looks_like_tar(view) and tar.first_name(view) == CONTEXT:
+    if is_own(view):
         return
     what = recognise(view)
     if what is not None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from epctx_sim_sdk.container import Container
-    from epctx_sim_sdk.tables import Weight
+    from epctx_sim_sdk.tables import SourceWeight, Weight
 
     from epctx_core.plugin import Extent, Partition
     from epctx_sim_vitisai.sealing import Sealer
@@ -44,8 +44,9 @@ _CHUNK = 16 << 20
 class StoredTensor:
     """A weight in an entry; implements `TensorView`."""
 
-    def __init__(self, name: str, array: np.ndarray, weight: Weight) -> None:
+    def __init__(self, name: str, array: np.ndarray, weight: Weight | SourceWeight) -> None:
         self.name = name
+        self.source_name: str | None = None
         self.dtype: np.dtype[Any] = array.dtype
         self.elem_type = weight.elem_type
         self.shape = weight.shape

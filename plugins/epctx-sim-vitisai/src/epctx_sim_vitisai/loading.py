@@ -5,20 +5,21 @@ The versions, the graphs and their boundaries are the SDK's loader's business.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import open_container
-from epctx_sim_sdk.loading import ContextLoader, LoadPolicy
+from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 
 from epctx_core.errors import InvalidGraph
 from epctx_sim_vitisai import settings
 from epctx_sim_vitisai.archive import Archive, check_belongs_together, open_archive
-from epctx_sim_vitisai.rules import RULES, by_minor
+from epctx_sim_vitisai.rules import RULES, by_minor, without_patch
 from epctx_sim_vitisai.sealing import Sealer, UnsealingError, is_sealed
 from epctx_sim_vitisai.settings import COMPONENTS, EP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from epctx_sim_sdk.device import Device
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
 
 _RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
+_CLAIMS = {f"version_of_{component}": Claim(component, without_patch) for component in COMPONENTS}
 _NEW_PAYLOAD = "Compile the source model again, or restore the payload from where it came."
 
 
@@ -42,6 +44,9 @@ class NodeLoader:
         context: the EP instance's context.
         device: where graphs become runnable.
         sealer: for encrypted payloads; None without a key.
+
+    Attributes:
+        loader: the SDK's, for the containers in archives.
     """
 
     def __init__(self, context: ProviderContext, device: Device, sealer: Sealer | None) -> None:
@@ -49,8 +54,8 @@ class NodeLoader:
         self._cache_key = settings.check_cache_key(context.options)
         self._archives: dict[str, Archive] = {}
         runtime = by_minor(settings.runtime_facts(context.options, context.target))
-        policy = LoadPolicy(ep=EP, rules=RULES, runtime=runtime, claims=_claims)
-        self._loader = ContextLoader(context, device, policy)
+        policy = LoadPolicy(ep=EP, rules=RULES, runtime=runtime, claims=_CLAIMS)
+        self.loader = ContextLoader(context, device, policy)
 
     def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
         """Return one runnable for each node, in order.
@@ -59,16 +64,23 @@ class NodeLoader:
             InvalidGraph: a payload that is damaged, foreign, locked or made for another runtime; nodes that
                 are not those of their archive.
         """
-        members = _Members(reader)
+        members = Members(reader)
         for node in nodes:
             if node.main_context:
-                members.archives[node.name] = self._open(node, reader)
-        self._check_places(nodes)
-        return self._loader.load(nodes, members)
+                members.archives[node.name] = self.open(node, reader)
+        for error in self.misplaced(nodes):
+            raise error
+        return self.loader.load(nodes, members)
 
-    def _open(self, node: ContextNode, reader: ContextReader) -> Archive:
+    def open(self, node: ContextNode, reader: ContextReader) -> Archive:
+        """Return the archive that a primary carries.
+
+        Raises:
+            InvalidGraph: it is damaged, foreign, locked, or not the node's.
+        """
         payload = reader.payload(node)
         archive = open_archive(self._unlocked(node, payload), node=node.name, name=payload.name)
+        archive = replace(archive, digest=payload.digest)
         prefix = _prefix(node)
         description = archive.description
         if description.prefix != prefix:
@@ -123,31 +135,37 @@ class NodeLoader:
         container = open_container(archive.view, ep=EP, node=node.name, name=archive.name)
         check_belongs_together(archive, container.tables.made_by, list(container.tables.graphs), node.name)
 
-    def _check_places(self, nodes: Sequence[ContextNode]) -> None:
-        """Check that the nodes of each archive are complete: their `index` runs from 0 without a gap."""
+    def misplaced(self, nodes: Sequence[ContextNode]) -> Iterator[InvalidGraph]:
+        """Yield why nodes are not those of their archives: each archive's `index` runs from 0 without a gap."""
         placed: dict[str, dict[int, ContextNode]] = {}
         for node in nodes:
-            prefix = _prefix(node)
-            archive = self._archives.get(prefix)
-            if archive is None:
-                raise _refused(
-                    node, f"no node with main_context=1 carries its archive {prefix!r}.", _RECOMPILE
-                )
-            index = self._index(node, archive)
+            try:
+                prefix, index = self._place(node)
+            except InvalidGraph as error:
+                yield error
+                continue
             twin = placed.setdefault(prefix, {}).setdefault(index, node)
             if twin is not node:
-                raise _refused(node, f"its index {index} is also that of {twin.name!r}.", _RECOMPILE)
+                yield _refused(node, f"its index {index} is also that of {twin.name!r}.", _RECOMPILE)
         for prefix, found in placed.items():
             count = len(self._archives[prefix].description.graphs)
             missing = [index for index in range(count) if index not in found]
             if missing:
                 first = next(iter(found.values()))
-                raise _refused(
+                yield _refused(
                     first,
                     f"the model has {len(found)} nodes of the archive {prefix!r}, which holds {count} graphs;"
                     f" index {missing[0]} is missing.",
                     _RECOMPILE,
                 )
+
+    def _place(self, node: ContextNode) -> tuple[str, int]:
+        """Return a node's archive, by its key, and its place in it."""
+        prefix = _prefix(node)
+        archive = self._archives.get(prefix)
+        if archive is None:
+            raise _refused(node, f"no node with main_context=1 carries its archive {prefix!r}.", _RECOMPILE)
+        return prefix, self._index(node, archive)
 
     def _index(self, node: ContextNode, archive: Archive) -> int:
         index, graphs = node.attributes.get("index"), archive.description.graphs
@@ -166,7 +184,7 @@ class NodeLoader:
         return index
 
 
-class _Members:
+class Members:
     """Gives the SDK's loader the containers in archives in place of the payloads; implements `ContextReader`."""
 
     def __init__(self, reader: ContextReader) -> None:
@@ -187,12 +205,6 @@ def _prefix(node: ContextNode) -> str:
     if not isinstance(prefix, str) or not prefix:
         raise _refused(node, "it has no cache_file_prefix, by which it finds its archive.", _RECOMPILE)
     return prefix
-
-
-def _claims(node: ContextNode) -> dict[str, str | None]:
-    """Return the versions that the node itself states."""
-    stated = {component: node.attributes.get(f"version_of_{component}") for component in COMPONENTS}
-    return dict(by_minor({key: text for key, text in stated.items() if isinstance(text, str) and text}))
 
 
 def _refused(node: ContextNode, why: str, hint: str) -> InvalidGraph:

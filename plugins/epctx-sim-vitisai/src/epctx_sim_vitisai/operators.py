@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epctx_sim_sdk.values import text_attribute
 from onnx import TensorProto
 
 if TYPE_CHECKING:
@@ -63,22 +64,17 @@ def _last_axis(node: NodeView, graph: GraphView) -> str | None:
 
 def _constant_border(node: NodeView, _graph: GraphView) -> str | None:
     """Padding with a constant."""
-    mode = _text(node, "mode", "constant")
+    mode = text_attribute(node, "mode", "constant")
     return None if mode == "constant" else f"Pad: this EP does not take the mode {mode}"
 
 
 def _interpolation(node: NodeView, _graph: GraphView) -> str | None:
     """Nearest and linear interpolation over the whole image."""
-    mode = _text(node, "mode", "nearest")
+    mode = text_attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear"):
         return f"Resize: this EP does not take the mode {mode}"
-    crops = _text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    crops = text_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     return "Resize: this EP does not crop" if crops else None
-
-
-def _text(node: NodeView, name: str, default: str) -> str:
-    value = node.attributes.get(name, default)
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _each(names: str, operator: Operator) -> dict[str, Operator]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ContextNode,
         ContextReader,
         ContextWriter,
+        Finding,
         GraphView,
         Partition,
         Payload,
@@ -91,6 +92,17 @@ class VitisAIProvider(ExecutionProvider):
         if made_by is None:
             return Compatibility.EP_NOT_APPLICABLE
         return judge_versions(made_by, settings.runtime_facts(options)).verdict
+
+    @classmethod
+    def verify_payloads(
+        cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[Finding]:
+        """Look into archives and their containers; an encrypted one needs its key."""
+        from epctx_sim_vitisai.sealing import sealer_for
+        from epctx_sim_vitisai.verification import verify_archives
+
+        sealer = sealer_for(settings.encryption_key(context.options))
+        return verify_archives(context, nodes, reader, sealer)
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:

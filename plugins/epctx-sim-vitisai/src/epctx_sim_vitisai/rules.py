@@ -66,9 +66,10 @@ def judge_versions(made_by: Mapping[str, str], runtime: Mapping[str, str]) -> Ju
 
 def by_minor(facts: Mapping[str, str]) -> dict[str, str]:
     """Return facts as the table compares them: the components' versions without their patch."""
-    found = dict(facts)
-    for component in COMPONENTS:
-        version = Version.parse(facts.get(component, ""))
-        if version is not None:
-            found[component] = str(version._replace(patch=0))
-    return found
+    return {field: without_patch(text) if field in COMPONENTS else text for field, text in facts.items()}
+
+
+def without_patch(text: str) -> str:
+    """Return a version with the patch 0; a text that is none stays as it is."""
+    version = Version.parse(text)
+    return str(version._replace(patch=0)) if version else text

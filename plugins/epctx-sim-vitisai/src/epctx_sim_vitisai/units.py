@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from epctx_sim_sdk.values import constant, is_constant
 from onnx import TensorProto
 
 from epctx_sim_vitisai.operators import (
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
 _INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
-_CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_floats")
 _GLUE = {
     _INTO: "no operator that this EP takes gives it its value",
     _OUT_OF: "no operator that this EP takes reads it",
@@ -127,13 +127,14 @@ class Support:
     def _check_constant(self, source: NodeView, types: frozenset[int], what: str) -> set[int]:
         """Check a dequantised constant; return the nodes that give it."""
         given = source.inputs[0]
-        if not self._is_constant(given):
+        if not is_constant(self._graph, given):
             raise _RefusedError(f"its {what} is no constant")
         kind = self._graph.value(given)
         if kind.elem_type not in types:
             raise _RefusedError(f"its {what} is {_named(kind.elem_type)} before DequantizeLinear")
         self._scales(source)
-        zero_point = self._constant(source.inputs[2]) if len(source.inputs) > 2 and source.inputs[2] else None  # noqa: PLR2004
+        name = source.inputs[2] if len(source.inputs) > 2 else ""  # noqa: PLR2004 - the place of the zero point
+        zero_point = constant(self._graph, name) if name else None
         if zero_point is not None and np.any(zero_point != 0):
             raise _RefusedError(f"its {what} has a zero point other than 0")
         return self._constant_nodes([given])
@@ -142,7 +143,7 @@ class Support:
         """Return how many scales a QuantizeLinear or DequantizeLinear has."""
         if node.attributes.get("block_size"):
             raise _RefusedError("it is quantised in blocks")
-        if not all(self._is_constant(name) for name in node.inputs[1:] if name):
+        if not all(is_constant(self._graph, name) for name in node.inputs[1:] if name):
             raise _RefusedError("a scale or zero point is no constant")
         shape = self._graph.value(node.inputs[1]).shape or ()
         return math.prod(dim for dim in shape if isinstance(dim, int))
@@ -194,7 +195,7 @@ class Support:
         """Check constants that are not quantised; return the nodes that give them."""
         names = [node.inputs[i] for i in positions if i < len(node.inputs) and node.inputs[i]]
         for name in names:
-            if not self._is_constant(name):
+            if not is_constant(self._graph, name):
                 raise _RefusedError(f"its input {node.inputs.index(name)} is no constant")
         return self._constant_nodes(names)
 
@@ -202,20 +203,6 @@ class Support:
         """Return the Constant nodes among those that give constants; weights have none."""
         producers = (self._graph.producer(name) for name in names)
         return {producer.index for producer in producers if producer is not None}
-
-    def _is_constant(self, name: str) -> bool:
-        if self._graph.initializer(name) is not None:
-            return True
-        producer = self._graph.producer(name)
-        return producer is not None and (producer.domain, producer.op_type) == ("", "Constant")
-
-    def _constant(self, name: str) -> np.ndarray | None:
-        weight = self._graph.initializer(name)
-        if weight is not None:
-            return weight.array()
-        producer = self._graph.producer(name)
-        values = producer.attributes if producer is not None else {}
-        return next((np.asarray(values[key]) for key in _CONSTANT_VALUES if key in values), None)
 
     def _readers(self, node: NodeView) -> list[NodeView]:
         return list({reader.index: reader for reader in self._graph.consumers(node.outputs[0])}.values())

@@ -1,0 +1,39 @@
+"""What is known of a node before a run: its constants, and its attributes as text. For a vendor's conditions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import GraphView, NodeView
+
+_CONSTANT_VALUES = ("value", "value_int", "value_ints", "value_float", "value_floats")
+
+
+def is_constant(graph: GraphView, name: str) -> bool:
+    """Whether a value is known before a run: a weight, or what a Constant node gives."""
+    return graph.initializer(name) is not None or _constant_node(graph, name) is not None
+
+
+def constant(graph: GraphView, name: str) -> np.ndarray | None:
+    """Return the value of a constant; None if it is none, or one of strings or sparse."""
+    weight = graph.initializer(name)
+    if weight is not None:
+        return weight.array()
+    node = _constant_node(graph, name)
+    given = node.attributes if node is not None else {}
+    return next((np.asarray(given[key]) for key in _CONSTANT_VALUES if key in given), None)
+
+
+def _constant_node(graph: GraphView, name: str) -> NodeView | None:
+    producer = graph.producer(name)
+    is_one = producer is not None and (producer.domain, producer.op_type) == ("", "Constant")
+    return producer if is_one else None
+
+
+def text_attribute(node: NodeView, name: str, default: str) -> str:
+    """Return an attribute as text, or the default where the node has none."""
+    value: Any = node.attributes.get(name, default)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

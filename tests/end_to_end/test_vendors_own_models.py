@@ -1,0 +1,70 @@
+"""Context models that vendors' own EPs wrote: shown as they are, and turned away by name where an EP is simulated."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+from end_to_end.routes import refused
+from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN, VITISAI
+
+import epctx_core as epctx
+from epctx_core import InvalidGraph
+
+REAL = Path(__file__).parents[1] / "real"
+QUALCOMM = "a context binary written by the real QNN SDK (Qualcomm)"
+INTEL = "a container of blobs written by the real OpenVINO execution provider (Intel)"
+MODELS = {
+    "qnn_ctx0": (QNN, "qnn_ctx0_qnn.bin", 65_536, QUALCOMM),
+    "qnn_ctx1": (QNN, None, 65_536, QUALCOMM),
+    "share1_ctx": (QNN, "share1_qnn.bin", 102_400, QUALCOMM),
+    "share2_ctx": (QNN, "share1_qnn.bin", 102_400, QUALCOMM),
+    "ov_ctx0": (OPENVINO, f"ov_ctx0_{OPENVINO}.bin", 131_072, INTEL),
+}
+
+
+@pytest.fixture
+def real(tmp_path):
+    return shutil.copytree(REAL, tmp_path / "real")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_is_inspected_as_it_was_written(name):
+    source, file, size, _ = MODELS[name]
+
+    info = epctx.inspect_model(REAL / f"{name}.onnx")
+
+    (node,) = info.ep_contexts
+    assert (node.source, node.payload_file, node.payload_bytes) == (source, file, size)
+    assert (node.main_context, node.embed_mode, node.problem) == (1, int(file is None), "")
+    assert node.plugin["distribution"] == PACKAGES[source]
+    assert node.attributes["ep_sdk_version"] == ("2025.4" if source == OPENVINO else "v2.51.0.260929181845")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_is_refused_naming_vendor_node_and_that_the_ep_is_simulated(real, name):
+    source, _, _, what = MODELS[name]
+    (node,) = epctx.inspect_model(real / f"{name}.onnx").ep_contexts
+
+    with refused(InvalidGraph, r"is simulated", folder=real, ep=source, node=node.name) as caught:
+        epctx.InferenceSession(real / f"{name}.onnx")
+
+    assert f"is {what}; this {source} is simulated" in caught.value.message
+
+
+@pytest.mark.parametrize("ep", [OPENVINO, QNN, VITISAI])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_simulated_ep_takes_any_of_them(real, name, ep):
+    path, what = real / f"{name}.onnx", MODELS[name][-1]
+    model = onnx.load(path)
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "source":
+            attribute.s = ep.encode()
+    onnx.save(model, path)
+
+    with refused(InvalidGraph, r"is simulated", folder=real, ep=ep) as caught:
+        epctx.InferenceSession(path)
+
+    assert f"is {what}; this {ep} is simulated" in caught.value.message
