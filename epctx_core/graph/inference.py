@@ -10,7 +10,13 @@ import onnx
 from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import given_names, named_bodies
+from epctx_core.graph.bodies import (
+    all_graphs,
+    bodies,
+    given_names,
+    named_bodies,
+    operator_may_hold_bodies,
+)
 from epctx_core.graph.model_io import structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
@@ -20,6 +26,14 @@ if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin.views import Dimension
 
+
+PROPAGATING = frozenset(
+    {"Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze"}
+)
+"""Operators through which onnx follows the elements of a shape."""
+
+LONGEST_SHAPE = 4096
+"""Elements above which a vector is data, and no shape or list of axes."""
 
 _TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
 
@@ -145,15 +159,9 @@ def infer_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None 
             takes what a model declares for a hint.
     """
     probe = _with_dense_initializers(structure(proto))
-    try:
-        inferred = onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
-        text = " ".join(str(error).split())
-        if any(sign in text for sign in _TYPES_CONTRADICT):
-            raise InvalidGraph(f"type inference refuses the model: {text}") from error
-        inferred = _infer_leniently(probe)
-    except (ValueError, RuntimeError):
-        inferred = _infer_leniently(probe)
+    inferred = _inferred(probe, data_prop=False)
+    if _propagates(probe.graph) and not _has_long_vectors(inferred.graph):
+        inferred = _inferred(probe, data_prop=True)
     if resolve is not None:
         resolve(inferred)
     return TypeTable(_typed(inferred.graph), inferred.graph)
@@ -195,8 +203,42 @@ def _dense_value(sparse: SparseTensorProto) -> ValueInfoProto:
     return onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, list(sparse.dims))
 
 
-def _infer_leniently(proto: ModelProto) -> ModelProto:
+def _inferred(proto: ModelProto, *, data_prop: bool) -> ModelProto:
+    """Return a model with inferred types; strictly first, as lenient inference hides contradictions."""
     try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        return onnx.shape_inference.infer_shapes(
+            proto, check_type=True, strict_mode=True, data_prop=data_prop
+        )
+    except onnx.shape_inference.InferenceError as error:
+        text = " ".join(str(error).split())
+        if any(sign in text for sign in _TYPES_CONTRADICT):
+            raise InvalidGraph(f"type inference refuses the model: {text}") from error
+    except (ValueError, RuntimeError):
+        pass
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
+
+
+def _propagates(graph: GraphProto) -> bool:
+    """Whether a graph or one of its bodies has an operator that can compute a shape."""
+    operators = {(node.domain, node.op_type) for node in graph.node}
+    if not PROPAGATING.isdisjoint(op_type for _, op_type in operators):
+        return True
+    if not any(operator_may_hold_bodies(*operator) for operator in operators):
+        return False
+    return any(_propagates(body) for node in graph.node for body in bodies(node))
+
+
+def _has_long_vectors(graph: GraphProto) -> bool:
+    """Whether a value has one dimension and is too long to be a shape.
+
+    Data propagation keeps some 70 bytes for each element of such a value, whatever its type.
+    """
+    return any(_is_long_vector(value) for _, each in all_graphs(graph) for value in _typed(each))
+
+
+def _is_long_vector(value: ValueInfoProto) -> bool:
+    dims = value.type.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > LONGEST_SHAPE

@@ -7,7 +7,9 @@ opened is the caller's business.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,14 +39,20 @@ class SourceModel:
         weights: all initializers of the main graph by name.
         path: where it was read from, None for bytes.
         digest: SHA-256 (hex) of the model file, or of the bytes.
-        weights_files: the real paths of the files that its weights were read from.
+        locations: the real paths of the files that its weights were read from, each with the name that
+            the model has for it.
     """
 
     proto: ModelProto
     weights: dict[str, Weight]
     path: Path | None
     digest: str
-    weights_files: tuple[str, ...] = ()
+    locations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def weights_files(self) -> tuple[str, ...]:
+        """The real paths of the files that its weights were read from."""
+        return tuple(self.locations)
 
     @property
     def name(self) -> str:
@@ -98,6 +106,22 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
     except DecodeError as error:
         raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", path=path) from error
     return proto
+
+
+@contextmanager
+def names_as_text() -> Iterator[None]:
+    """Turn a name that is not UTF-8 into a typed error: protobuf reads such a one as bytes, and takes none back.
+
+    Raises:
+        InvalidGraph: there is one.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InvalidGraph(
+            f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.",
+            hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+        ) from error
 
 
 def detach_model(

@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.graph.bodies import outer_names
-from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.weights import Weight
 
 
 class Draft(Protocol):
@@ -41,8 +39,8 @@ def splice(
     """Return a copy of a model in which groups of nodes are replaced.
 
     Everything the model says about itself is kept: names, docs, producer, metadata, opsets, IR
-    version, inputs and outputs in their order. Weights that only replaced nodes read are gone, all
-    others are inline.
+    version, inputs and outputs in their order. Weights that only replaced nodes read are gone; of the
+    others, those that are detached stay so.
 
     Args:
         source: the model that `graph` indexes.
@@ -53,7 +51,7 @@ def splice(
     model = ModelProto()
     for field, value in source.ListFields():
         if field.name != "graph":
-            _copy_field(model, field.name, value)
+            copy_field(model, field.name, value)
     _splice_graph(model.graph, graph, order, replacements)
     return model
 
@@ -72,7 +70,7 @@ def with_bodies(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
     copy = NodeProto()
     for field, value in node.ListFields():
         if field.name != "attribute":
-            _copy_field(copy, field.name, value)
+            copy_field(copy, field.name, value)
     for attribute in node.attribute:
         if attribute.name in bodies:
             # Field by field: the old body can be large.
@@ -93,13 +91,11 @@ def _splice_graph(
 ) -> None:
     for field, value in graph.graph.ListFields():
         if field.name not in _REBUILT:
-            _copy_field(target, field.name, value)
+            copy_field(target, field.name, value)
     _splice_nodes(target, graph, order, replacements)
     taken = _taken_constants(graph, order, replacements)
     target.input.extend(v for v in graph.graph.input if v.name not in taken)
-    target.initializer.extend(
-        inline_tensor(t, graph.weights) for t in graph.graph.initializer if t.name not in taken
-    )
+    target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
     target.sparse_initializer.extend(t for t in graph.graph.sparse_initializer if t.values.name not in taken)
     _splice_value_info(target, graph, replacements)
 
@@ -107,7 +103,8 @@ def _splice_graph(
 _REBUILT = frozenset({"node", "input", "initializer", "sparse_initializer", "value_info"})
 
 
-def _copy_field(target: ModelProto | GraphProto | NodeProto, name: str, value: object) -> None:
+def copy_field(target: ModelProto | GraphProto | NodeProto, name: str, value: object) -> None:
+    """Set a field to what `ListFields` gave for it."""
     if isinstance(value, (str, bytes, int, float)):
         setattr(target, name, value)
     else:
@@ -148,18 +145,6 @@ def _taken_constants(
             for i in group:
                 taken.update(graph.inputs[i])
     return (taken & graph.constants) - left
-
-
-def inline_tensor(tensor: TensorProto, weights: Mapping[str, Weight]) -> TensorProto:
-    """Return an initializer with its bytes inside, its doc string and metadata kept."""
-    if not is_detached(tensor):
-        return tensor
-    inline = TensorProto()
-    inline.CopyFrom(tensor)
-    inline.ClearField("data_location")
-    inline.ClearField("external_data")
-    inline.raw_data = weights[tensor.name].tensor_proto().raw_data
-    return inline
 
 
 def _splice_value_info(

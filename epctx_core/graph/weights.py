@@ -74,6 +74,8 @@ def raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
 class Weight:
     """An initializer; implements `epctx_core.plugin.TensorView`."""
 
+    source_name: str | None = None
+
     def __init__(
         self,
         name: str,
@@ -176,13 +178,13 @@ def detach_weights(
         weight = _weight_of(tensor, opened, open_external)
         weights[tensor.name] = weight
         if weight.nbytes > INLINE_LIMIT:
-            _replace_data(tensor, detached_tensor(weight))
+            replace_data(tensor, detached_tensor(weight))
         elif is_detached(tensor):
-            _replace_data(tensor, weight.tensor_proto())
+            replace_data(tensor, weight.tensor_proto())
     inner = chain(_other_tensors(graph), *(_node_tensors(function.node) for function in functions))
     for tensor in inner if files else ():
         if is_detached(tensor):
-            _replace_data(tensor, _weight_of(tensor, opened, open_external).tensor_proto())
+            replace_data(tensor, _weight_of(tensor, opened, open_external).tensor_proto())
     return weights
 
 
@@ -211,13 +213,14 @@ _DATA_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def _replace_data(tensor: TensorProto, other: TensorProto) -> None:
+def replace_data(tensor: TensorProto, other: TensorProto) -> None:
     """Give a tensor another's data; what it says about itself (doc string, metadata) stays."""
     for field in _DATA_FIELDS:
         tensor.ClearField(field)
-    tensor.MergeFrom(TensorProto(data_location=other.data_location, external_data=other.external_data))
-    if other.HasField("raw_data"):
-        tensor.raw_data = other.raw_data
+    tensor.MergeFrom(TensorProto(external_data=other.external_data))
+    for field in ("data_location", "raw_data"):
+        if other.HasField(field):
+            setattr(tensor, field, getattr(other, field))
 
 
 def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
@@ -340,7 +343,7 @@ def _whole_number(tensor: str, key: str, entries: Mapping[str, str], default: in
     text = entries.get(key, "")
     if not text:
         return default
-    if not text.isdecimal() or len(text) > _LONGEST_NUMBER:
+    if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:  # bytes if not UTF-8
         raise InvalidGraph(
             f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number."
         )

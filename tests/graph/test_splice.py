@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.context.node import make_context_node
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.splice import inline_tensor, splice
+from epctx_core.graph.splice import splice
 from epctx_core.graph.subgraph import GraphPartition
 
 BIG = 400
@@ -40,6 +40,11 @@ def compiled(made, *groups, keep=False):
             attributes={},
         )
     result = splice(source.proto, graph, partitioner.execution_order(), nodes)
+    for kept in result.graph.initializer:
+        if kept.data_location == TensorProto.EXTERNAL:
+            kept.ClearField("data_location")
+            kept.ClearField("external_data")
+            kept.raw_data = source.weights[kept.name].tensor_proto().raw_data
     if groups:
         result.opset_import.add(domain="com.microsoft", version=1)
     return result
@@ -283,7 +288,13 @@ def test_splicing_leaves_the_source_as_it_is():
     assert source.proto.SerializeToString(deterministic=True) == before
 
 
-def test_an_inline_tensor_is_given_back_as_it_is():
-    small = tensor("w", [1])
+def test_weights_that_stay_are_not_brought_into_the_protobuf():
+    source = opened(layered())
+    graph = indexed(source)
 
-    assert inline_tensor(small, {}) is small
+    result = splice(source.proto, graph, [[i] for i in range(5)], {})
+
+    assert {t.name for t in result.graph.initializer if t.data_location == TensorProto.EXTERNAL} == {
+        t.name for t in source.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL
+    }
+    assert max(len(t.raw_data) for t in result.graph.initializer) < 4 * BIG

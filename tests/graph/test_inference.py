@@ -1,0 +1,73 @@
+"""Type inference: shapes that the model computes are followed, long vectors are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import onnx
+import pytest
+from onnx import parser
+
+from epctx_core.graph import inference
+from epctx_core.graph.inference import LONGEST_SHAPE, PROPAGATING, infer_types
+
+HEADER = '<ir_version: 9, opset_import: ["": 17]>'
+COMPUTED = "s = Shape(x)  t = Concat <axis = 0> (s, one)  y = Reshape(x, t)"
+
+
+def inferred(graph):
+    return infer_types(parser.parse_model(HEADER + graph))
+
+
+def test_the_operators_that_compute_shapes_are_those_of_onnx():
+    known = {s.name for s in onnx.defs.get_all_schemas() if s.has_data_propagation_function}
+
+    assert known == PROPAGATING
+
+
+def test_a_shape_that_the_model_computes_is_followed():
+    types = inferred(f"g (float[3,4] x) => (y) <int64[1] one = {{1}}> {{ {COMPUTED} }}")
+
+    assert types.get("y").shape == (3, 4, 1)
+
+
+def test_a_shape_that_a_body_computes_is_followed():
+    computed = "s = Shape(x)  y = Reshape(x, s)"
+
+    types = inferred(
+        f"g (bool c, float[3,4] x) => (y) {{ y = If (c) <then_branch = a () => (y) {{ {computed} }},"
+        f" else_branch = b () => (y) {{ {computed} }}> }}"
+    )
+
+    assert types.get("y").shape == (3, 4)
+
+
+@pytest.mark.parametrize("length", [LONGEST_SHAPE, LONGEST_SHAPE + 1])
+def test_values_of_a_long_vector_are_not_followed_and_types_are_found_all_the_same(length, monkeypatch):
+    asked, real = [], onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(
+        inference.onnx.shape_inference,
+        "infer_shapes",
+        lambda *given, **named: asked.append(named["data_prop"]) or real(*given, **named),
+    )
+
+    types = inferred(f"g (float[1,{length}] x, int64[1] s) => (y) {{ v = Squeeze(x)  y = Add(v, v) }}")
+
+    assert types.get("y").shape == (length,)
+    assert asked == ([False, True] if length == LONGEST_SHAPE else [False])
+
+
+def test_long_vectors_cost_no_memory_for_their_elements():
+    script = (
+        "import resource; from onnx import parser; from epctx_core.graph.inference import infer_types;"
+        "chain = ' '.join(f'v{i + 1} = Add(v{i}, v{i})' for i in range(20));"
+        f"model = parser.parse_model('{HEADER} g (float[1000000] v0) => (v20) {{ ' + chain + ' }}');"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; infer_types(model);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+
+    grown = int(subprocess.check_output([sys.executable, "-c", script], text=True))
+
+    # In KiB; with the elements followed it would be above 1 GiB.
+    assert grown < 64 * 1024
