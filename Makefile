@@ -1,4 +1,4 @@
-# make demo    set up, compile a real network, run it, and say what happened
+# make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
 # make lint    ruff and mypy only
 # make stress  tests that take hours rather than minutes

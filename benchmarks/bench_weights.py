@@ -5,9 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import DATA, Bar, measure, peak_memory, report, seconds, show
+
+if TYPE_CHECKING:
+    import epctx_core as epctx
 
 GIB = 1 << 30
 LAYER = 4096
@@ -122,6 +127,46 @@ def load(mib: str) -> None:
     report(s=created, first_run_s=first, read_bytes=read, peak_bytes=peak_memory())
 
 
+def weightless_options() -> epctx.SessionOptions:
+    """The simulated OpenVINO EP, weights left in the source."""
+    import epctx_core as epctx
+
+    so = epctx.SessionOptions()
+    so.add_provider("OpenVINO")
+    so.add_session_config_entry("ep.enable_weightless_mode", "2")
+    return so
+
+
+def compile_weightless(mib: str) -> None:
+    """`compile_to_file` in weightless mode."""
+    import epctx_core as epctx
+
+    so = weightless_options()
+    epctx.ModelCompiler(so, SMALL).compile_to_file(DATA / "small_weightless.onnx")
+    compiler = epctx.ModelCompiler(so, DATA / f"matmul_{mib}.onnx")
+    report(
+        s=seconds(lambda: compiler.compile_to_file(DATA / f"weightless_{mib}.onnx")), peak_bytes=peak_memory()
+    )
+
+
+def load_weightless(mib: str) -> None:
+    """A session whose weights lie in the source's file, after one small session."""
+    import epctx_core as epctx
+
+    epctx.InferenceSession(DATA / "small_weightless.onnx").close()
+    sessions = []
+    path = DATA / f"weightless_{mib}.onnx"
+    used = time.process_time()
+    created = seconds(lambda: sessions.append(epctx.InferenceSession(path)))
+    report(s=created, cpu_s=time.process_time() - used, peak_bytes=peak_memory())
+
+
+def digest(mib: str) -> None:
+    """SHA-256 of the weights in one thread."""
+    with (DATA / f"matmul_{mib}.weights").open("rb") as file:
+        report(s=seconds(lambda: hashlib.file_digest(file, "sha256")), peak_bytes=peak_memory())
+
+
 def run(who: str) -> None:
     """One run of the 1 GiB network by the default rules."""
     import numpy as np
@@ -147,7 +192,16 @@ def _bytes_read() -> int:
     return int(line.split()[1])
 
 
-CHILDREN = {"compile": compile_weights, "resave": resave, "loop": plain_loop, "load": load, "run": run}
+CHILDREN = {
+    "compile": compile_weights,
+    "compile_weightless": compile_weightless,
+    "digest": digest,
+    "load": load,
+    "load_weightless": load_weightless,
+    "loop": plain_loop,
+    "resave": resave,
+    "run": run,
+}
 
 
 def main() -> None:
@@ -182,6 +236,18 @@ def main() -> None:
     show(
         "session from a context model (at most 10 ms beyond 1 MiB)",
         measure(__file__, {f"{mib} MiB": ("load", mib) for mib in ("1", "1024", "4096")}),
+    )
+    show(
+        "weightless: 1 GiB compiled; a session from it, its weights digested",
+        measure(
+            __file__,
+            {
+                "compile": ("compile_weightless", "1024"),
+                "load": ("load_weightless", "1024"),
+                "SHA-256 alone": ("digest", "1024"),
+            },
+        ),
+        [Bar(ours="load", peer="SHA-256 alone", at_most=1.0)],
     )
     start_clean("resaved.onnx", "resaved.weights", "copy.bin")
     runs = measure(__file__, {"epctx": ("run", "epctx"), "onnxruntime": ("run", "onnxruntime")})

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_core.compile.compiler import ModelCompiler
+    from epctx_core.compile.initializers import InitializerValue, OrtExternalInitializerInfo
     from epctx_core.compile.report import CompileReport
+    from epctx_core.context.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
         EpctxError,
         EPFail,
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
         ExecutionMode,
         GraphOptimizationLevel,
         OrtCompileApiFlags,
-        RunOptions,
         SessionOptions,
     )
     from epctx_core.registry import PluginRecord, PluginState, Registry
@@ -46,35 +47,49 @@ if TYPE_CHECKING:
         register_execution_provider,
         unregister_execution_provider,
     )
+    from epctx_core.run_options import RunOptions
+    from epctx_core.runtime.assignment_info import OrtEpAssignedNode, OrtEpAssignedSubgraph
+    from epctx_core.runtime.boundary import ModelMetadata, NodeArg
     from epctx_core.runtime.compatibility import (
         CompiledModelCompatibility,
         get_compatibility_info_from_model,
         get_model_compatibility,
     )
+    from epctx_core.runtime.ep_metadata import get_ep_metadata
     from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.runtime.session import InferenceSession
+    from epctx_core.verify.findings import VerifyReport
+    from epctx_core.verify.verification import verify_model
 
 _HOME = {
     "epctx_core.compile.compiler": ("ModelCompiler",),
+    "epctx_core.compile.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.compile.report": ("CompileReport",),
+    "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
         "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
     ),
+    "epctx_core.runtime.assignment_info": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph"),
+    "epctx_core.runtime.boundary": ("ModelMetadata", "NodeArg"),
     "epctx_core.runtime.compatibility": (
         "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_model_compatibility",
     ),
+    "epctx_core.runtime.ep_metadata": ("get_ep_metadata",),
     "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
-        "ExecutionMode", "GraphOptimizationLevel", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
+        "ExecutionMode", "GraphOptimizationLevel", "OrtCompileApiFlags", "SessionOptions",
     ),
     "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
     "epctx_core.registry.default": (
         "get_available_providers", "plugins", "refresh_plugins", "register_execution_provider",
         "unregister_execution_provider",
     ),
+    "epctx_core.run_options": ("RunOptions",),
     "epctx_core.runtime.session": ("InferenceSession",),
+    "epctx_core.verify.findings": ("VerifyReport",),
+    "epctx_core.verify.verification": ("verify_model",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -84,12 +84,18 @@ _OPTIONS = (
         key="ep.context_enable",
         default="0",
         choices=_FLAG,
-        doc="1: creating a session also writes the context model.",
+        doc=(
+            "1: creating a session also writes the context model. "
+            "EPContext nodes that the model has already pass through."
+        ),
     ),
     SessionOption(
         key="ep.context_file_path",
         values=_PATH,
-        doc="Where the context model is written; when one is loaded, the path whose folder holds its binaries.",
+        doc=(
+            "Where the context model is written; when one is loaded, the path whose folder holds its binaries. "
+            "Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder."
+        ),
     ),
     SessionOption(
         key="ep.context_embed_mode",

@@ -1,21 +1,23 @@
 """Session options: what a host may set, and what it means together.
 
-Owns the objects a host fills in (`SessionOptions`, `RunOptions`) and their typed reading; the keys are in
-`option_table`. Names, arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt
-key or value, `InvalidArgument` is raised with a suggestion. Provider options (`ep.<ep name>.<key>`) are
-only recognised here: each EP's schema checks them.
+Owns `SessionOptions`, which a host fills in, and its typed reading; the keys are in `option_table`. Names,
+arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt key or value,
+`InvalidArgument` is raised with a suggestion. Provider options (`ep.<ep name>.<key>`) are only recognised
+here: each EP's schema checks them.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy as shallow_copy
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Any
 
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
+from epctx_core.host_data import DataReader, HostData, ModelOverrides
 from epctx_core.option_table import (
     SESSION_OPTIONS,
     check_entry,
@@ -23,6 +25,7 @@ from epctx_core.option_table import (
     is_provider_option,
     suggested_key,
 )
+from epctx_core.unsupported import Strict
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 4096
@@ -108,6 +111,9 @@ class SessionConfig:
         external_initializers_folder: where the weights of a model that is read lie.
         map_binaries: False for a private copy of each context binary, verified whole.
         source_model_path: the source of a weightless context model.
+        source_model_buffer: the same as bytes, which go first.
+        overrides: what takes the place of what a model says.
+        data_reader: the host's callback that reads payloads outside of the model.
     """
 
     context_enable: bool
@@ -129,33 +135,27 @@ class SessionConfig:
     disable_model_compile: bool
     fail_on_suboptimal: bool
     record_assignments: bool
+    overrides: ModelOverrides = field(default_factory=ModelOverrides)
+    data_reader: DataReader | None = None
+    source_model_buffer: memoryview | None = None
 
     def refuse_unsupported(self) -> None:
         """Refuse what a context model cannot be compiled with yet, rather than write another one than was asked for.
 
         Raises:
-            InvalidArgument: a share group, weightless mode, or a file for initializers.
+            InvalidArgument: a share group.
         """
-        for asked, what, without in (
-            (self.share_contexts, "ep.share_ep_contexts=1", "each model gets a binary of its own"),
-            (self.weightless is not WeightlessMode.NONE, "weightless mode", "payloads hold their weights"),
-            (
-                self.external_initializers_file is not None,
-                "ep.context_model_external_initializers_file_name",
-                "left-over weights are stored in the context model",
-            ),
-        ):
-            if asked:
-                raise InvalidArgument(
-                    f"compiling with {what} is not supported by this version of epctx.",
-                    hint=f"Leave the option out: {without}.",
-                )
+        if self.share_contexts:
+            raise InvalidArgument(
+                "compiling with ep.share_ep_contexts=1 is not supported by this version of epctx.",
+                hint="Leave the option out: each model gets a binary of its own.",
+            )
 
 
-class SessionOptions:
+class SessionOptions(HostData, Strict):
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
 
-    An attribute that is not listed here is refused, not swallowed. With
+    What onnxruntime has and epctx has not is refused with a sentence, never swallowed. With
     `graph_optimization_level` ORT_ENABLE_ALL, the default, the CPU EP optimises its pieces one by one; with
     BASIC or EXTENDED the whole model is optimised before EPs see it; both need onnxruntime.
 
@@ -177,6 +177,7 @@ class SessionOptions:
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
         self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
         self.intra_op_num_threads = 0
@@ -185,6 +186,18 @@ class SessionOptions:
         self.providers: list[tuple[str, dict[str, str]]] = []
         self.cancellation = CancellationFlag()
         self._entries: dict[str, str] = {}
+
+    def copy(self) -> SessionOptions:
+        """Return options that say the same and change on their own; only the cancellation flag is shared."""
+        other = shallow_copy(self)
+        other._own_data()  # noqa: SLF001 - of its own class
+        other.providers = [(name, dict(options)) for name, options in self.providers]
+        other._entries = dict(self._entries)  # noqa: SLF001 - the same
+        return other
+
+    def has_providers(self) -> bool:
+        """Whether an EP was added."""
+        return bool(self.providers)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set one config entry.
@@ -280,6 +293,9 @@ class SessionOptions:
             disable_model_compile=self._is_on("session.disable_model_compile"),
             fail_on_suboptimal=self._is_on("session.fail_on_suboptimal_compiled_model"),
             record_assignments=self._is_on("session.record_ep_graph_assignment_info"),
+            overrides=self.model_overrides,
+            data_reader=self.data_reader,
+            source_model_buffer=self.source_model_buffer,
         )
 
     def _is_on(self, key: str) -> bool:
@@ -305,11 +321,3 @@ class SessionOptions:
         if mode is None:
             return WeightlessMode.ALL if switch == "1" else WeightlessMode.NONE
         return WeightlessMode(int(mode))
-
-
-class RunOptions:
-    """Options of one call of `run`: set `terminate` from another thread to stop it between steps."""
-
-    def __init__(self) -> None:
-        self.terminate = False
-        self.tag = ""

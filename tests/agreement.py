@@ -45,3 +45,20 @@ def quantisation_error(result: np.ndarray, reference: np.ndarray, step: float) -
         return 1 << 30, 1.0
     apart = np.rint(np.abs(result.astype(np.float64) - reference) / step)
     return int(apart.max(initial=0)), float(np.count_nonzero(apart) / max(apart.size, 1))
+
+
+MOST_STEPS, LARGEST_SHARE = 1, 0.001
+"""By how much quantised results may differ, and in which share of elements."""
+
+
+def assert_agree(
+    results: Sequence[np.ndarray], reference: Sequence[np.ndarray], steps: Sequence[float | None]
+) -> None:
+    """Assert that results are equal: those with a quantisation step by steps, others by relative error."""
+    for result, wanted, step in zip(results, reference, steps, strict=True):
+        if step is None:
+            assert relative_error(result, wanted) <= TOLERANCE
+        else:
+            most, share = quantisation_error(result, wanted, step)
+            assert most <= MOST_STEPS
+            assert share <= LARGEST_SHARE

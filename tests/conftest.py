@@ -1,11 +1,41 @@
-"""Fixtures for every test: real networks with inputs and reference results."""
+"""Fixtures for every test: real networks with inputs and reference results; and an eye on all that is written."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Protocol
 
 import pytest
 from networks.catalog import Catalog, Network
+from written_models import checked, paths_of_this_machine
+
+from epctx_core.compile.outputs import Outputs
+
+UNRESOLVED = "not_for_onnxruntime"
+_restore = pytest.MonkeyPatch()
+_running: list[pytest.Item] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold whatever the suite writes against `written_models`, tests of plugins and wider fixtures included."""
+    config.addinivalue_line("markers", f"{UNRESOLVED}(reason): what this test writes is beyond onnxruntime")
+    has_onnxruntime = find_spec("onnxruntime") is not None
+
+    def resolved() -> bool:
+        return has_onnxruntime and not any(item.get_closest_marker(UNRESOLVED) for item in _running)
+
+    look = checked(Outputs.finish, paths_of_this_machine(config.option.basetemp), resolved=resolved)
+    _restore.setattr(Outputs, "finish", look)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember which test runs; fixtures count as the first test that uses them."""
+    _running[:] = [item]
+
+
+def pytest_unconfigure() -> None:
+    """Leave the core as it was."""
+    _restore.undo()
 
 
 class NetworkFactory(Protocol):

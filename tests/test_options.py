@@ -18,12 +18,12 @@ from epctx_core.options import (
     ExecutionMode,
     GraphOptimizationLevel,
     OrtCompileApiFlags,
-    RunOptions,
     SessionConfig,
     SessionOptions,
     Verification,
     WeightlessMode,
 )
+from epctx_core.run_options import RunOptions
 
 FLAGS = [
     "ep.context_enable",

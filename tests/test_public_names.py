@@ -14,21 +14,24 @@ from epctx_core import plugin
 
 HOST = {
     "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
-    "ExecutionMode", "Fail",
-    "GraphOptimizationLevel", "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
-    "ModelCompiler", "ModelInfo", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound",
-    "NotImplementedByProvider", "OrtCompileApiFlags", "PluginError", "PluginRecord", "PluginState", "Registry",
-    "RunOptions", "RuntimeException", "SessionOptions", "__version__", "get_available_providers",
-    "get_compatibility_info_from_model", "get_model_compatibility", "inspect_model", "plugins",
-    "refresh_plugins", "register_execution_provider", "unregister_execution_provider",
+    "ExecutionMode", "Fail", "GraphOptimizationLevel", "InferenceSession", "InitializerValue",
+    "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelCompiler", "ModelInfo", "ModelLoadCanceled",
+    "ModelMetadata", "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NotFound",
+    "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
+    "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError", "PluginRecord",
+    "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions", "VerifyReport",
+    "__version__", "get_available_providers", "get_compatibility_info_from_model", "get_ep_metadata",
+    "get_model_compatibility", "inspect_model", "plugins", "refresh_plugins", "register_execution_provider",
+    "unregister_execution_provider", "verify_model",
 }  # fmt: skip
 CONTRACT = {
-    "CORE_ATTRIBUTES", "PLUGIN_API", "UNKNOWN_TYPE", "Availability", "Cancellation", "Compatibility", "CompiledPartition",
-    "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter", "EPContextNode", "Engine",
-    "ExecutionProvider", "Extent", "GraphView", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry",
-    "ModelIdentity", "NodeView", "OptimizedModel", "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext",
-    "ProviderOption", "Purpose", "Refusal", "TensorType", "TensorView", "ValueInfo", "Workspace", "hookimpl",
-    "supported_partitions",
+    "Availability", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
+    "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
+    "EPContextNode", "Engine", "ExecutionProvider", "Extent", "Finding", "GraphView", "Kernel", "KernelDef",
+    "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "OptimizedModel", "PLUGIN_API",
+    "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext", "ProviderOption", "Purpose",
+    "Refusal", "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo", "WeightlessMode",
+    "Workspace", "hookimpl", "supported_partitions",
 }  # fmt: skip
 
 

@@ -17,6 +17,9 @@ RANKS = {
     "_version": 0,
     "errors": 0,
     "option_table": 0,
+    "host_data": 0,
+    "unsupported": 0,
+    "run_options": 0,
     "options": 0,
     "plugin": 1,
     "registry": 2,
@@ -27,6 +30,7 @@ RANKS = {
     "compile": 5,
     "runtime": 6,
     "cache": 7,
+    "verify": 7,
     "": 8,  # the package itself, the host's API: it only hands out what is below
     "testing": 9,
     "templates": 9,
@@ -36,8 +40,13 @@ RANKS = {
 """Imports go from a higher rank to a lower one, or stay inside one part."""
 SIBLINGS = {
     ("option_table", "errors"),
+    ("host_data", "errors"),
+    ("unsupported", "errors"),
+    ("run_options", "unsupported"),
     ("options", "errors"),
+    ("options", "host_data"),
     ("options", "option_table"),
+    ("options", "unsupported"),
     ("cli", "testing"),
     ("cli", "templates"),
 }

@@ -26,6 +26,7 @@ COMMANDS = MappingProxyType(
         "compile": "write a context model that carries compiled work",
         "run": "run a model, plain or compiled, and describe its outputs",
         "inspect": "show what is in a context model, without loading it",
+        "verify": "check a context model and its payloads in full, without a device",
         "compare": "run two models on the same inputs and say where they differ",
         "plugins": "show which Execution Providers are installed, and in what state",
     }

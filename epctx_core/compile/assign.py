@@ -172,7 +172,9 @@ def assign(
     for part in assignment.graphs:
         assignment.partitions += part.partitions
     assignment.partitions.sort(key=_place)
-    for number, partition in enumerate(assignment.partitions):
+    # Nodes that are there already have the numbers before, if epctx wrote them.
+    first = sum(map(len, reserved.values()))
+    for number, partition in enumerate(assignment.partitions, first):
         partition.prefix, partition.number = prefix, number
     return assignment
 

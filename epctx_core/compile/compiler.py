@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from epctx_core.compile.destination import Destination, destination_of
-from epctx_core.compile.emit import check_can_export
-from epctx_core.compile.node_names import check_names
-from epctx_core.compile.optimise import check_level, optimise_model
-from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
+from epctx_core.compile.compilation import Compilation, FindDestination
+from epctx_core.compile.destination import (
+    BinaryInformation,
+    Destination,
+    destination_in_memory,
+    destination_of,
+)
+from epctx_core.compile.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
+from epctx_core.compile.optimise import check_level
+from epctx_core.compile.outputs import ModelSink, to_stream
 from epctx_core.compile.providers import (
     Progress,
-    ProviderChoice,
-    ProviderSession,
-    choose_providers,
-    kept_functions,
     reported_progress,
 )
-from epctx_core.compile.report import CompileReport, Stopwatch, make_report
-from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
+from epctx_core.context.callbacks import WriteCallback, WriteFunction
+from epctx_core.context.naming import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.graph.garbage import collection_paused
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
-from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import Assignment
-
-DEFAULT_THRESHOLD = 1024
+    from epctx_core.compile.report import CompileReport
+    from epctx_core.compile.source import OpenModel
 
 
 class ModelCompiler:
     """Compiles a model ahead of time; arguments as `onnxruntime.ModelCompiler`.
 
+    One compiler may be used again, by one thread at a time. To stop a compile from another thread, call
+    `set_load_cancellation_flag(True)` of the options; EPs see that, and Ctrl-C, as `ProviderContext.cancel`.
+
     Args:
-        sess_options: the EPs (`add_provider`) and session options to compile with.
+        sess_options: the EPs (`add_provider`) and session options to compile with; a copy is kept.
         input_model_path_or_bytes: the source.
         embed_compiled_data_into_model: True to store payloads in the model; overrides
             `ep.context_embed_mode`.
-        external_initializers_file_path, get_initializer_location_func: not supported yet; any value
-            is refused.
-        external_initializers_size_threshold: bytes; has a meaning only with the former.
+        external_initializers_file_path: a file for the initializers that stay, relative to the context
+            model; overrides `ep.context_model_external_initializers_file_name`, whose threshold is 0.
+        external_initializers_size_threshold: bytes from which an initializer goes into that file.
         flags: `OrtCompileApiFlags`.
         graph_optimization_level: how far the whole model is optimised before EPs see it: BASIC uses
             ONNX's operators only; EXTENDED also onnxruntime's own, which few EPs take. Both need
             onnxruntime. That of `sess_options` has no meaning here.
+        get_initializer_location_func: `f(name, value, where it lies now or None)` gives an
+            `OrtExternalInitializerInfo` that says where the host put an initializer, or None for in the
+            model; not together with a file.
         progress: called with (stage, done, total).
         registry: where EPs are looked up.
 
     Raises:
-        InvalidArgument: an argument that is wrong or not supported.
+        InvalidArgument: an argument that is wrong, or two that contradict each other.
 
     Example:
         >>> so = SessionOptions()
@@ -74,35 +79,84 @@ class ModelCompiler:
         external_initializers_size_threshold: int = DEFAULT_THRESHOLD,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
-        get_initializer_location_func: Callable[..., Any] | None = None,
+        get_initializer_location_func: LocationFunc | None = None,
         *,
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        _refuse_unsupported(
-            external_initializers_file_path=external_initializers_file_path,
-            get_initializer_location_func=get_initializer_location_func,
-            external_initializers_size_threshold=(
-                None
-                if external_initializers_size_threshold == DEFAULT_THRESHOLD
-                else external_initializers_size_threshold
-            ),
-        )
+        _check_model_argument(input_model_path_or_bytes)
         self._level = check_level(graph_optimization_level)
-        self._session = sess_options
+        self._session = sess_options.copy()
         self._model = input_model_path_or_bytes
-        config = sess_options.config()
+        config = self._session.config()
         config.refuse_unsupported()
+        self._placement = placement_of(
+            external_initializers_file_path,
+            external_initializers_size_threshold,
+            get_initializer_location_func,
+            config.external_initializers_file,
+        )
         self._embedded = (
             config.embed if embed_compiled_data_into_model is None else embed_compiled_data_into_model
         )
         self._flags = OrtCompileApiFlags(flags)
         self._progress = reported_progress(progress)
         self._registry = registry
+        self._binary_information: BinaryInformation | None = None
+        self._write_function = WriteFunction()
+        self._running = threading.Lock()
+        self._report: CompileReport | None = None
 
-    @collection_paused()
+    @property
+    def report(self) -> CompileReport | None:
+        """What the last compile that succeeded did; None before the first."""
+        return self._report
+
+    def set_ep_context_binary_information(
+        self, output_directory: str | os.PathLike[str], model_name: str
+    ) -> None:
+        """Say where binaries go and what they are named after, as the C API's SetEpContextBinaryInformation.
+
+        Args:
+            output_directory: for a compile to a file, its folder or one below it, which is made if need be;
+                for bytes and streams any folder, or one below that of `ep.context_file_path`.
+            model_name: a file name; its stem, without one trailing `_ctx`, begins the binaries' names.
+
+        Raises:
+            InvalidArgument: the name is none of a file.
+            Fail: a compile is in progress.
+        """
+        self._refuse_while_running("where binaries go")
+        if not is_plain_name(model_name):
+            raise InvalidArgument(
+                f"binaries cannot be named after {model_name!r:.80}, which is no plain file name.",
+                hint="Give a name such as model.onnx, and the folder apart from it.",
+            )
+        self._binary_information = BinaryInformation(folder=Path(output_directory), name=model_name)
+
+    def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
+        """Hand payloads that are not embedded to `f(name, data)` instead of writing files.
+
+        It is called once for each payload, before the model is written; `data` is an `OrtEpContextData`.
+
+        Raises:
+            InvalidArgument: it is no function.
+            Fail: a compile is in progress.
+        """
+        self._refuse_while_running("the write callback")
+        self._write_function.set(function)
+
+    def clear_ep_context_data_write_func(self) -> None:
+        """Write files again.
+
+        Raises:
+            Fail: a compile is in progress.
+        """
+        self._refuse_while_running("the write callback")
+        self._write_function.clear()
+
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> CompileReport:
-        """Compile, and write the context model with its binaries, all or none.
+        """Compile, and write the context model with its files, all or none.
 
         Args:
             output_model_path: where; None for `ep.context_file_path`, and without that for the
@@ -113,80 +167,107 @@ class ModelCompiler:
             NoSuchFile: no such model, or no such output folder.
             InvalidArgument: an output path that names a folder, an EP or option that does not exist.
             InvalidProtobuf, InvalidGraph: the model is none, or is not valid.
-            Fail: the output exists or nothing was compiled, and the flags forbid it.
+            Fail: the output exists or nothing was compiled, and the flags forbid it; a compile with this
+                compiler is in progress; a callback raised; the model would exceed 2 GiB.
             EPFail: an EP raised while it compiled.
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
-        watch = Stopwatch()
-        path = Path(self._model) if isinstance(self._model, (str, os.PathLike)) else None
-        replace = not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
-        choices = choose_providers(self._session.providers, self._session, self._registry)
-        model = self._open(watch, choices)
-        output = self._session.config().context_file_path if output_model_path is None else output_model_path
-        destination = destination_of(path, output, replace=replace, reads=model.source.weights_files)
-        destination.check(self._binaries(destination, choices))
-        with closing(ProviderSession()) as providers:
-            self._start(model, providers, choices)
-            with watch.stage("optimise"):
-                model = optimise_model(model, providers, self._level)
-            assignment = self._compile(model, providers, watch)
-            self._progress("write", 0, 1)
-            outputs = write_context_model(
-                model, assignment, providers, destination, embedded=self._embedded, watch=watch
+
+        def destination(model: OpenModel, _has_payloads: bool) -> Destination:
+            return destination_of(
+                model.source.path,
+                self._session.config().context_file_path if output_model_path is None else output_model_path,
+                replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
+                reads=model.source.weights_files,
+                binaries=self._binary_information,
+                initializers=self._placement.file,
             )
-            self._progress("write", 1, 1)
-        return make_report(assignment, output=destination.path, outputs=outputs, timings=watch.seconds)
 
-    def _open(self, watch: Stopwatch, choices: list[ProviderChoice]) -> OpenModel:
-        self._progress("read", 0, 1)
-        with watch.stage("read"):
-            model = open_model(
-                self._model, self._session.config(), lambda: kept_functions(c.cls for c in choices)
-            )
-        self._progress("read", 1, 1)
-        refuse_compiled(model)
-        return model
+        return self._run(destination)
 
-    def _binaries(self, destination: Destination, choices: list[ProviderChoice]) -> dict[str, str]:
-        return {} if self._embedded else {c.name: destination.binary_name(c.binary_suffix) for c in choices}
+    def compile_to_bytes(self) -> bytes:
+        """Compile, and return the context model; `report` then says what was done.
 
-    def _start(self, model: OpenModel, providers: ProviderSession, choices: list[ProviderChoice]) -> None:
-        providers.start(
-            choices,
-            purpose=Purpose.EXPORT,
-            model=model.identity,
-            session=self._session,
-            engine=CpuEngine(EnginePolicy()),
-            registry=self._registry,
-            progress=self._progress,
+        Binaries, and initializers in a file, go into the folder of `ep.context_file_path` or the one that
+        `set_ep_context_binary_information` names, never into the current one by accident.
+
+        Raises:
+            InvalidArgument: there are such files, and nothing says where they go.
+            EpctxError: see `compile_to_file`.
+        """
+        whole = io.BytesIO()
+        # Not joined: views of mapped weights would all be resident at once.
+        self._run(self._destination_in_memory, whole.writelines)
+        return whole.getvalue()
+
+    def compile_to_stream(self, write_function: Callable[[bytes], object]) -> None:
+        """Compile, and hand the context model to a function; `report` then says what was done.
+
+        The function gets pieces of 65,536 bytes, the last one shorter. For other files see `compile_to_bytes`;
+        they appear after the last piece was taken.
+
+        Raises:
+            Fail: the function raised.
+            EpctxError: see `compile_to_bytes`.
+        """
+        if not callable(write_function):
+            raise InvalidArgument(f"compile_to_stream takes a function, not {write_function!r:.80}.")
+        self._run(self._destination_in_memory, to_stream(write_function))
+
+    def _destination_in_memory(self, model: OpenModel, has_payloads: bool) -> Destination:
+        return destination_in_memory(
+            model.source.path,
+            model.source.name if is_plain_name(model.source.name) else "model",
+            self._session.config().context_file_path,
+            writes_binaries=has_payloads and not self._embedded and self._write_function.opener() is None,
+            reads=model.source.weights_files,
+            binaries=self._binary_information,
+            initializers=self._placement.file,
         )
-        check_can_export(providers)
 
-    def _compile(self, model: OpenModel, providers: ProviderSession, watch: Stopwatch) -> Assignment:
-        self._progress("partition", 0, 1)
-        assignment = assign_nodes(model, providers, list(providers.choices), self._session, watch)
-        self._progress("partition", 1, 1)
-        if not assignment.partitions and self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+    def _run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
+        """Compile; the model goes to the sink, or without one into the destination's file."""
+        with self._in_progress():
+            compilation = Compilation(
+                session=self._session,
+                model=self._model,
+                embedded=self._embedded,
+                placement=self._placement,
+                flags=self._flags,
+                level=self._level,
+                progress=self._progress,
+                registry=self._registry,
+                deliver=self._write_function.opener(),
+            )
+            self._report = compilation.run(find_destination, sink)
+        return self._report
+
+    @contextmanager
+    def _in_progress(self) -> Iterator[None]:
+        if not self._running.acquire(blocking=False):
             raise Fail(
-                f"no node of {model.source.where} could be compiled by {', '.join(providers.choices) or 'any EP'}.",
-                path=model.source.path,
-                hint=_first_refusal(assignment) or "Add an EP to the session options.",
+                "Compilation is already in progress with this ModelCompiler.",
+                hint="Wait for it, or make another ModelCompiler.",
             )
-        check_names(model, assignment)
-        compile_partitions(assignment, providers, self._session, purpose=Purpose.EXPORT, watch=watch)
-        return assignment
+        try:
+            yield
+        finally:
+            self._running.release()
 
-
-def _first_refusal(assignment: Assignment) -> str:
-    refusal = next(iter(assignment.refusals), None)
-    return f"{refusal.ep} says: {refusal.reason}." if refusal else ""
-
-
-def _refuse_unsupported(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidArgument(
-                f"ModelCompiler: {name} is not supported by this version of epctx ({value!r} was given).",
-                hint="Leave it out: left-over weights are stored in the context model.",
+    def _refuse_while_running(self, what: str) -> None:
+        if self._running.locked():
+            raise Fail(
+                f"{what} cannot be changed while compilation is in progress.",
+                hint="Wait for it, or make another ModelCompiler.",
             )
+
+
+def _check_model_argument(model: object) -> None:
+    if isinstance(model, (bytearray, memoryview)):
+        raise InvalidArgument(
+            f"a model is a path or bytes, not a {type(model).__name__}: what is mapped must not change.",
+            hint="Give bytes(model), or the path of its file.",
+        )
+    if not isinstance(model, (str, os.PathLike, bytes)) or not model:
+        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")

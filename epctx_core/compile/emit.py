@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from epctx_core.context.compatibility import PREFIX, set_metadata
-from epctx_core.context.manifest import KEY, Manifest, PayloadEntry
+from epctx_core.compile.initializers import InitializerPlacement, place_initializers
+from epctx_core.compile.provenance import add_metadata
+from epctx_core.compile.weightless import SourceLedger
 from epctx_core.context.node import (
-    DOMAIN,
-    OPSET_VERSION,
+    ContextNodeDraft,
     ContextNodeMaker,
     check_attribute,
     make_context_node,
@@ -25,14 +23,18 @@ from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
-from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compile.assign import Assignment, GraphAssignment
+    from epctx_core.compile.outputs import Outputs
+    from epctx_core.compile.passthrough import KeptNodes
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
+    from epctx_core.context.embedding import Embeddable
+    from epctx_core.context.manifest import PayloadEntry
     from epctx_core.errors import PluginError
     from epctx_core.graph.splice import Replacement
     from epctx_core.graph.subgraph import GraphPartition
@@ -44,13 +46,21 @@ class ContextModel:
 
     Attributes:
         proto: the model.
-        payloads: one entry a payload; the files among them were written to their sinks.
-        embedded: what stands for each embedded payload in `proto`, and its bytes.
+        payloads: one entry a payload; those not embedded were written to their sinks.
+        contents: what stands in `proto` for an embedded payload or a weight, and the bytes.
+        initializers: what was written into the file for initializers, None for nothing.
+        named_files: the files in which the host put initializers itself.
+        kept_files: binaries of nodes that were there already, written or not.
+        source_files: the source's files in which payloads leave weights.
     """
 
     proto: ModelProto
     payloads: tuple[PayloadEntry, ...]
-    embedded: Mapping[bytes, memoryview]
+    contents: Mapping[bytes, Embeddable]
+    initializers: PayloadEntry | None
+    named_files: tuple[str, ...]
+    kept_files: tuple[str, ...] = ()
+    source_files: tuple[str, ...] = ()
 
 
 def check_can_export(providers: ProviderSession) -> None:
@@ -69,62 +79,93 @@ def make_context_model(
     model: OpenModel,
     assignment: Assignment,
     providers: ProviderSession,
-    *,
-    file_name: Callable[[str, str | None], str],
-    open_file: Callable[[str], BinaryIO],
-    open_memory: Callable[[str], BinaryIO],
-    embedded: bool,
+    outputs: Outputs,
+    placement: InitializerPlacement,
+    kept: KeptNodes,
 ) -> ContextModel:
     """Return the context model of an assignment whose partitions were compiled.
 
     Args:
-        file_name: makes a binary's name from an EP's suffix and its name for the payload.
-        open_file: opens where a binary goes.
-        open_memory: opens a buffer for an embedded payload.
-        embedded: whether payloads are stored in the model.
+        outputs: where payloads go.
+        placement: where the initializers that stay go.
+        kept: the EPContext nodes that the model had already.
 
     Raises:
         PluginError: an EP describes its nodes wrongly.
+        Fail, InvalidArgument: see `place_initializers`.
     """
     nodes: dict[GraphPartition, Replacement] = {}
     entries: list[PayloadEntry] = []
-    contents: dict[bytes, memoryview] = {}
+    contents: dict[bytes, Embeddable] = dict(kept.contents)
+    ledger = SourceLedger(providers.weightless, model.source)
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
         if not partitions:
             continue
-        suffix = choice.binary_suffix
-        payloads = PayloadSet(
-            ep,
-            file_name=lambda name, suffix=suffix: file_name(suffix, name),  # type: ignore[misc]
-            open_sink=open_memory if embedded else open_file,
-            embedded=embedded,
-        )
+        payloads = _payload_set(choice, outputs, ledger)
         with digests_ahead(weight for p in partitions for weight in p.weights.values()):
             described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
             ordered = _Descriptions(choice, partitions, payloads).check(described)
-            nodes.update(_context_nodes(ep, ordered, payloads.writers, entries))
+            common = ledger.close_ep(payloads.references)
+            made, written_now = _context_nodes(ep, ordered, payloads.writers, common)
+        nodes.update(made)
+        entries += _with_references(written_now, made) if kept.exist else written_now
         for written in payloads.writers.values():
             contents.update(written.embedded_bytes())
     main = assignment.main
     proto = splice(
-        model.source.proto, model.graph, main.partitioner.execution_order(), _replacements(main, nodes)
+        model.source.proto, model.graph, main.partitioner.execution_order(), _replacements(main, nodes, kept)
     )
-    if nodes:
-        _add_metadata(proto, model, assignment, providers, entries)
-    return ContextModel(proto=proto, payloads=tuple(entries), embedded=contents)
+    if nodes or kept.exist:
+        add_metadata(proto, model, assignment, providers, entries, ledger, kept)
+    placed = place_initializers(
+        proto, model.source.weights, placement, outputs.open_initializers, outputs.destination.folder
+    )
+    return ContextModel(
+        proto=proto,
+        payloads=(*kept.written, *entries),
+        contents={**contents, **placed.contents},
+        initializers=placed.entry,
+        named_files=tuple(placed.named),
+        kept_files=tuple(kept.files),
+        source_files=ledger.files,
+    )
+
+
+def _payload_set(choice: ProviderChoice, outputs: Outputs, ledger: SourceLedger) -> PayloadSet:
+    """Return what takes one EP's payloads."""
+    return PayloadSet(
+        choice.name,
+        file_name=lambda name: outputs.payload_name(choice.binary_suffix, name),
+        open_sink=outputs.open_payload,
+        embedded=outputs.embedded,
+        references=ledger.of_ep(),
+    )
+
+
+def _with_references(
+    entries: Sequence[PayloadEntry], nodes: Mapping[GraphPartition, Replacement]
+) -> Sequence[PayloadEntry]:
+    """Say of an EP's only payload which nodes refer to it: the model may have others of an earlier compile."""
+    if len(entries) != 1:
+        return entries
+    names = tuple(p.name for p, node in nodes.items() if isinstance(node, ContextNodeDraft))
+    return [replace(entries[0], references=names)]
 
 
 def _replacements(
-    part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement]
+    part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], kept: KeptNodes
 ) -> dict[int, Replacement]:
     """Return first node of a group to what takes its place in one graph: EPContext nodes, rebuilt control flow."""
     replacements: dict[int, Replacement] = {
         partition.node_indices[0]: nodes[partition] for partition in part.partitions
     }
+    replacements.update(kept.nodes.get(part.graph.path, {}))
     for node in part.executed:
         bodies = {
-            name: splice_body(body.graph, body.partitioner.execution_order(), _replacements(body, nodes))
+            name: splice_body(
+                body.graph, body.partitioner.execution_order(), _replacements(body, nodes, kept)
+            )
             for name, body in part.bodies[node].items()
         }
         replacements[node] = with_bodies(part.graph.nodes[node], bodies)
@@ -135,14 +176,15 @@ def _context_nodes(
     ep: str,
     described: Sequence[EPContextNode],
     writers: Mapping[int, PayloadWriter],
-    entries: list[PayloadEntry],
-) -> dict[GraphPartition, Replacement]:
-    """Return a partition's EPContext node; payload entries are added to `entries`."""
+    common: Mapping[str, Any],
+) -> tuple[dict[GraphPartition, Replacement], list[PayloadEntry]]:
+    """Return a partition's EPContext node, and the entries of the payloads."""
+    entries: list[PayloadEntry] = []
     finished = {key: (writer.finish(), writer.contents()) for key, writer in writers.items()}
     carried: set[int] = set()
     nodes: dict[GraphPartition, Replacement] = {}
     embedded = any(writer.embedded for writer in writers.values())
-    maker = ContextNodeMaker(ep, embed_mode=embedded)
+    maker = ContextNodeMaker(ep, embed_mode=embedded, common=common)
     standard_doc = f"EPContext node for {ep}"
     for description in described:
         partition: Any = description.partition
@@ -170,10 +212,10 @@ def _context_nodes(
             main_context=main,
             embed_mode=embedded,
             cache=cache,
-            attributes=description.attributes,
+            attributes={**description.attributes, **common},
             doc_string=doc,
         )
-    return nodes
+    return nodes, entries
 
 
 class _Descriptions:
@@ -210,6 +252,9 @@ class _Descriptions:
                 raise self._broken(
                     f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
                 )
+            if not writer.size:
+                # A load takes an empty file for one that was lost.
+                raise self._broken(f"wrote nothing into the payload {writer.name!r}")
         if not found:
             raise self._broken("gave no node a payload, so that nothing could be loaded again")
         return ordered
@@ -237,46 +282,3 @@ class _Descriptions:
 
     def _broken(self, what: str) -> PluginError:
         return contract_broken(self._choice.record, "get_ep_context_nodes", what)
-
-
-def _add_metadata(
-    proto: ModelProto,
-    model: OpenModel,
-    assignment: Assignment,
-    providers: ProviderSession,
-    entries: Sequence[PayloadEntry],
-) -> None:
-    if not any(opset.domain == DOMAIN for opset in proto.opset_import):
-        proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
-    facts: dict[str, Mapping[str, Any]] = {}
-    for ep, choice in providers.choices.items():
-        partitions = assignment.of(ep)
-        if partitions:
-            facts[ep] = {
-                "distribution": choice.record.distribution,
-                "version": choice.record.version,
-                "plugin_api": choice.cls.api_version,
-                "options": options_fingerprint(choice),
-            }
-        info = _compatibility_info(choice, partitions)
-        if info:
-            set_metadata(proto, PREFIX + ep, info)
-    manifest = Manifest(source_digest=model.source.digest, providers=facts, payloads=entries)
-    set_metadata(proto, KEY, manifest.dump())
-
-
-def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartition]) -> str:
-    """Return what an EP wants a later load to know; EPs without partitions are asked, too."""
-    with blame(choice.record, "get_compatibility_info"):
-        info = choice.cls.get_compatibility_info(partitions, choice.options)
-    if not isinstance(info, str):
-        raise contract_broken(
-            choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
-        )
-    return info
-
-
-def options_fingerprint(choice: ProviderChoice) -> str:
-    """Return a digest (hex) of an EP's options without the secret ones."""
-    text = json.dumps(choice.public_options(), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -17,7 +17,7 @@ from epctx_core.context.node import read_context_nodes
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.model_io import check_model
-from epctx_core.graph.weights import detach_weights, is_detached
+from epctx_core.graph.weights import INLINE_LIMIT, detach_weights, is_detached
 from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, is_installed, optimize
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_broken
@@ -67,11 +67,22 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
     ORT_ENABLE_ALL stands for pieces that are optimised one by one where they run; the whole model stays
     as it is.
 
+    A model with EPContext nodes stays as it is.
+
     Raises:
+        InvalidArgument: a model with EPContext nodes shall be brought to a level.
         Fail: onnxruntime cannot optimise the model.
         PluginError: an EP gave a model that is wrong or not the same from outside.
     """
-    if level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED):
+    whole = level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    if model.context_nodes:
+        if whole:
+            raise InvalidArgument(
+                f"{model.source.where} has EPContext nodes already, so that it cannot be optimised to {level.name}.",
+                hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
+            )
+        return model
+    if whole:
         model = _optimised(model, check_level(level))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
@@ -175,7 +186,7 @@ def _weights(graph: GraphProto, known: Mapping[str, TensorView], refuse: Refuse)
     rest.CopyFrom(graph)
     del rest.initializer[:]
     rest.initializer.extend(t for t in graph.initializer if not is_detached(t))
-    made = detach_weights(rest, no_files)
+    made = {name: _original(weight, known) for name, weight in detach_weights(rest, no_files).items()}
     inline = iter(rest.initializer)
     for tensor in graph.initializer:
         if tensor.name not in kept:
@@ -185,6 +196,18 @@ def _weights(graph: GraphProto, known: Mapping[str, TensorView], refuse: Refuse)
         for t in graph.initializer
         if t.name in kept or t.name in made
     }
+
+
+def _original(weight: Weight, known: Mapping[str, TensorView]) -> Weight:
+    """Return the weight of the original where a small one came back inline and unchanged."""
+    old = known.get(weight.name)
+    same = (
+        old is not None
+        and weight.nbytes <= INLINE_LIMIT
+        and (old.elem_type, old.shape, old.nbytes) == (weight.elem_type, weight.shape, weight.nbytes)
+        and old.digest == weight.digest
+    )
+    return cast("Weight", old) if same else weight
 
 
 def _boundary(model: OpenModel, kind: str) -> dict[str, bytes]:

@@ -5,32 +5,29 @@ Sessions and the compiler walk the same way; they differ in purpose, and in whet
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.assign import Assignment, assign
 from epctx_core.compile.emit import ContextModel, make_context_model
 from epctx_core.compile.limits import PartitionLimits
-from epctx_core.compile.report import OutputFile, Stopwatch
-from epctx_core.context.embedding import embed
-from epctx_core.errors import Fail
+from epctx_core.compile.providers import Progress, no_progress
+from epctx_core.compile.report import OutputFile, Stopwatch, Written
+from epctx_core.compile.size import check_size
+from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 from epctx_core.plugin import CompiledPartition, Purpose
-from epctx_core.publish import Publication
 from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
-    from epctx_core.compile.destination import Destination
+    from epctx_core.compile.initializers import InitializerPlacement
+    from epctx_core.compile.outputs import Outputs
+    from epctx_core.compile.passthrough import PassThrough
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.source import OpenModel
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionOptions
-
-PROTOBUF_LIMIT = (2 << 30) - 1
-"""Bytes above which a protobuf cannot be written."""
 
 
 @collection_paused()
@@ -66,8 +63,9 @@ def compile_partitions(
     *,
     purpose: Purpose,
     watch: Stopwatch,
+    progress: Progress = no_progress,
 ) -> dict[GraphPartition, CompiledPartition]:
-    """Have each EP compile its partitions; return what each became.
+    """Have each EP compile its partitions; return what each became. Progress counts partitions.
 
     Raises:
         EPFail: an EP raised.
@@ -81,11 +79,13 @@ def compile_partitions(
             if not partitions:
                 continue
             session.cancellation.raise_if_requested()
+            progress("compile", len(compiled), len(assignment.partitions))
             with collection_resumed():
                 result = providers.instances.call(ep, "compile", partitions=partitions)
             providers.keep(result)
             check_compiled(ep, "compile", result, partitions, providers, purpose)
             compiled.update(zip(partitions, result, strict=True))
+            progress("compile", len(compiled), len(assignment.partitions))
     session.cancellation.raise_if_requested()
     return compiled
 
@@ -118,61 +118,48 @@ def write_context_model(
     model: OpenModel,
     assignment: Assignment,
     providers: ProviderSession,
-    destination: Destination,
+    outputs: Outputs,
+    placement: InitializerPlacement,
+    existing: PassThrough,
     *,
-    embedded: bool,
     watch: Stopwatch,
-) -> list[OutputFile]:
-    """Write the context model and its binaries, all or none; return what was written, binaries first.
+) -> Written:
+    """Write the context model and its files, all or none; say what was written.
 
     Raises:
-        Fail: the model exists meanwhile, a binary belongs to another model, the disk is full.
+        Fail: the model exists meanwhile, a file belongs to another model, the disk is full, a callback of
+            the host's raised.
         PluginError: an EP describes its nodes wrongly.
+        ModelLoadCanceled: the host asked to stop.
     """
-    binaries: list[str] = []
-    with watch.stage("write"), Publication(destination.folder) as publication:
-        destination.check_model()
-
-        def open_file(name: str) -> BinaryIO:
-            destination.check_binary(name)
-            binaries.append(name)
-            return publication.create(name)
-
-        context = make_context_model(
-            model,
-            assignment,
-            providers,
-            file_name=destination.binary_name,
-            open_file=open_file,
-            open_memory=lambda _name: io.BytesIO(),
-            embedded=embedded,
-        )
-        data = serialize(context, embedded=embedded)
-        digest = hashlib.sha256()
-        with publication.create(destination.path.name) as file:
-            for piece in data:
-                digest.update(piece)
-                file.write(piece)
-        publication.commit(binaries=binaries, models=[destination.path.name], replace=destination.replace)
-    files = [OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded]
-    size = sum(map(len, data))
-    return [*files, OutputFile(path=destination.path.name, bytes=size, digest=digest.hexdigest())]
+    with watch.stage("write"), outputs:
+        kept = existing.keep(outputs.open_payload)
+        context = make_context_model(model, assignment, providers, outputs, placement, kept)
+        data = serialize(context, embedded=outputs.embedded)
+        written = outputs.finish(data, context.named_files)
+    payloads = tuple(
+        OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded
+    )
+    entry = context.initializers
+    weights = [] if entry is None else [OutputFile(path=entry.name, bytes=entry.size, digest=entry.root)]
+    return Written(
+        payloads=payloads,
+        others=(*weights, *([] if written is None else [written])),
+        named_files=context.named_files,
+        kept_nodes=tuple(record.name for record in existing.records),
+        kept_files=context.kept_files,
+        source_files=context.source_files,
+        delivered=outputs.delivers,
+    )
 
 
-def serialize(context: ContextModel, *, embedded: bool) -> list[memoryview]:
-    """Return the bytes of a context model in pieces; the same model gives the same bytes.
+def serialize(context: ContextModel, *, embedded: bool) -> SerializedModel:
+    """Return the bytes of a context model; the same model gives the same bytes.
 
     Raises:
         Fail: it is larger than a protobuf can be.
     """
     # To ask for the size alone would serialise it once more.
-    data = context.proto.SerializeToString(deterministic=True)
-    size = len(data) + sum(map(len, context.embedded.values()))
-    if size > PROTOBUF_LIMIT:
-        raise Fail(
-            f"the context model would have {size:,} bytes; a protobuf holds at most {PROTOBUF_LIMIT:,}.",
-            hint="Set ep.context_embed_mode=0, so that payloads go into a file of their own."
-            if embedded
-            else "Its left-over weights alone are too large; have an EP take more of the model.",
-        )
-    return embed(data, context.embedded)
+    data = embed(context.proto.SerializeToString(deterministic=True), context.contents)
+    check_size(data.size, embedded=embedded)
+    return data

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.compile.weightless import compile_mode
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
 from epctx_core.option_table import SESSION_OPTIONS
+from epctx_core.options import WeightlessMode
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.guard import describe
@@ -20,7 +22,7 @@ from epctx_core.registry.instances import ProviderInstances
 
 if TYPE_CHECKING:
     from epctx_core.kernels import CpuEngine
-    from epctx_core.options import SessionOptions
+    from epctx_core.options import CancellationFlag, SessionOptions
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 
@@ -132,7 +134,7 @@ def reported_progress(progress: Progress | None) -> Progress:
     None gives one that shows nothing.
     """
     if progress is None:
-        return _no_progress
+        return no_progress
 
     def report(stage: str, done: int, total: int) -> None:
         try:
@@ -149,11 +151,18 @@ def reported_progress(progress: Progress | None) -> Progress:
 
 
 class ProviderSession:
-    """The EP instances of one session with what they were given; closed once, at the session's end."""
+    """The EP instances of one session with what they were given; closed once, at the session's end.
+
+    Attributes:
+        instances: the live EPs.
+        choices: what was chosen, by EP type.
+        weightless: the mode that they compile in.
+    """
 
     def __init__(self) -> None:
         self.instances = ProviderInstances()
         self.choices: dict[str, ProviderChoice] = {}
+        self.weightless = WeightlessMode.NONE
         self._workspaces: list[PrivateWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
@@ -169,13 +178,17 @@ class ProviderSession:
         engine: CpuEngine,
         registry: Registry,
         progress: Progress | None = None,
+        cancel: CancellationFlag | None = None,
     ) -> None:
-        """Make the instances.
+        """Make the instances; without `cancel` they poll the session's own flag.
 
         Raises:
-            NotImplementedByProvider: an EP says that this machine lacks what the purpose needs.
+            NotImplementedByProvider: an EP says that this machine lacks what the purpose needs, or does
+                not know weightless mode.
+            InvalidArgument: an EP does not support the weightless mode that was asked for.
             PluginError: an EP's constructor or its `availability` raised.
         """
+        self.weightless = compile_mode(choices, purpose, session.config().weightless)
         for choice in choices:
             _check_availability(choice, purpose, registry)
             workspace = PrivateWorkspace()
@@ -187,11 +200,12 @@ class ProviderSession:
                 target=None,
                 model=model,
                 logger=logging.getLogger(f"epctx.ep.{choice.name}"),
-                cancel=session.cancellation,
-                progress=progress or _no_progress,
+                cancel=cancel or session.cancellation,
+                progress=progress or no_progress,
                 scratch=_scratch_folder,
                 engine=engine,
                 workspace=workspace,
+                weightless=self.weightless,
             )
             self.instances.add(choice.record, choice.cls, context)
             self.choices[choice.name] = choice
@@ -246,5 +260,5 @@ def _scratch_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _no_progress(stage: str, done: int, total: int) -> None:
+def no_progress(stage: str, done: int, total: int) -> None:
     """Show nothing: the host did not ask for progress."""

@@ -16,17 +16,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFile:
-    """One file that was written.
+    """One file that was written, or one payload that the host's write callback got.
 
     Attributes:
-        path: relative to the context model's folder.
+        path: relative to the context model's folder; of a payload the name that the callback got.
         bytes: its length.
-        digest: SHA-256 of a model; of a binary the root digest that the manifest holds.
+        digest: SHA-256 of a model; of a binary the root digest that the manifest holds; of a file for
+            initializers the same kind of digest.
     """
 
     path: str
     bytes: int
     digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        payloads: those that are not embedded.
+        others: the file for initializers, then the model; those of them that are files of this compile.
+        named_files: files in which the host put initializers itself.
+        kept_nodes: names of EPContext nodes that the source had already.
+        kept_files: their binaries, written or not.
+        source_files: the source's files in which payloads leave weights.
+        delivered: whether payloads went to the host's write callback.
+    """
+
+    payloads: tuple[OutputFile, ...] = ()
+    others: tuple[OutputFile, ...] = ()
+    named_files: tuple[str, ...] = ()
+    kept_nodes: tuple[str, ...] = ()
+    kept_files: tuple[str, ...] = ()
+    source_files: tuple[str, ...] = ()
+    delivered: bool = False
+
+    @property
+    def files(self) -> tuple[OutputFile, ...]:
+        """Every file written, the model last."""
+        return self.others if self.delivered else (*self.payloads, *self.others)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """What has to travel together."""
+        kept = () if self.delivered else self.kept_files
+        return tuple(dict.fromkeys([*kept, *(f.path for f in self.files), *self.named_files]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +95,18 @@ class CompileReport:
     """What `ModelCompiler` did.
 
     Attributes:
-        output: the context model's path, None if it went to memory or nothing was written.
-        outputs: every file written, binaries first.
+        output: the context model's path, None if it was handed over as bytes or to a stream.
+        outputs: every file written: binaries, initializers, the model.
         partitions: in the order of the model.
         assignments: EP type to the number of nodes it runs; the CPU EP last.
         refusals: what EPs did not take and why.
         timings: stage to seconds.
-        required_files: what has to travel together: names relative to the context model's folder.
+        required_files: what has to travel together: names relative to the context model's folder. Also
+            files in which the host put initializers itself.
+        delivered: payloads that the host's write callback got, and its read callback has to give.
+        source_files: in weightless mode, the source's files that a load needs besides: beside the
+            context model, or where session options say.
+        kept_nodes: names of EPContext nodes that the model had already and that passed through.
     """
 
     output: Path | None
@@ -76,6 +116,9 @@ class CompileReport:
     refusals: tuple[RefusalReport, ...]
     timings: Mapping[str, float]
     required_files: tuple[str, ...]
+    delivered: tuple[OutputFile, ...] = ()
+    source_files: tuple[str, ...] = ()
+    kept_nodes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx compile --json` prints."""
@@ -90,6 +133,8 @@ class CompileReport:
             "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
             "timings": dict(self.timings),
             "required_files": list(self.required_files),
+            "source_files": list(self.source_files),
+            "kept_nodes": list(self.kept_nodes),
         }
 
 
@@ -113,7 +158,7 @@ def make_report(
     assignment: Assignment,
     *,
     output: Path | None,
-    outputs: Sequence[OutputFile],
+    written: Written,
     timings: Mapping[str, float],
 ) -> CompileReport:
     """Put a report together."""
@@ -125,7 +170,7 @@ def make_report(
     )
     return CompileReport(
         output=output,
-        outputs=tuple(outputs),
+        outputs=written.files,
         partitions=_reported(assignment.partitions),
         assignments=counts,
         refusals=tuple(
@@ -133,7 +178,10 @@ def make_report(
             for r in assignment.refusals
         ),
         timings=dict(timings),
-        required_files=tuple(f.path for f in outputs),
+        required_files=written.required,
+        delivered=written.payloads if written.delivered else (),
+        source_files=written.source_files,
+        kept_nodes=written.kept_nodes,
     )
 
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, read_context_nodes, read_placed_nodes
-from epctx_core.context.paths import ModelFolder, OpenedFile
-from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
+from epctx_core.context.weights_folder import WeightsFolder
+from epctx_core.errors import NotImplementedByProvider
+from epctx_core.graph.bodies import EXECUTABLE
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import TypeTable, declared_types, infer_types
 from epctx_core.graph.inlining import FunctionId, inline_functions
-from epctx_core.graph.model_io import SourceModel, detach_model, parse_model, read_model
+from epctx_core.graph.model_io import SourceModel, detach_model, names_as_text, parse_model, read_model
+from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
+from epctx_core.host_data import ModelOverrides
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.plugin import ModelIdentity
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
-
-_FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(kw_only=True)
@@ -34,11 +34,13 @@ class OpenModel:
         source: structure and weights.
         types: the type of every value.
         graph: the index over the main graph.
+        overrides: what the host put in place of what the file says.
     """
 
     source: SourceModel
     types: TypeTable
     graph: GraphIndex
+    overrides: ModelOverrides = field(default_factory=ModelOverrides)
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
@@ -52,37 +54,60 @@ class OpenModel:
         places = [i for i, operator in enumerate(operators) if operator == (DOMAIN, OP_TYPE)]
         return read_placed_nodes([((), i, graph.nodes[i]) for i in places])
 
+    def graph_of(self, record: ContextNodeRecord) -> GraphIndex:
+        """Return the graph that an EPContext node is in.
+
+        Raises:
+            NotImplementedByProvider: a body of an operator that is neither executed nor rebuilt here.
+        """
+        graph = self.graph.at(record.path)
+        if graph is None:
+            raise NotImplementedByProvider(
+                f"EPContext node {record.name!r} is in a body of an operator that epctx does not run itself.",
+                node=record.name,
+                hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
+            )
+        return graph
+
     @property
     def identity(self) -> ModelIdentity:
         """What an EP may know about the model."""
-        return ModelIdentity(
-            name=self.source.name, digest=self.source.digest, opset_imports=self.source.opset_imports
-        )
+        digest = overridden_digest(self.source.digest, self.overrides, self.source.weights)
+        return ModelIdentity(name=self.source.name, digest=digest, opset_imports=self.source.opset_imports)
 
 
 @collection_paused()
+@names_as_text()
 def open_model(
-    model: str | os.PathLike[str] | bytes,
+    path_or_bytes: str | os.PathLike[str] | bytes,
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
 ) -> OpenModel:
     """Read a model, check it, put its functions in place, find the types of its values and index it.
 
     Args:
-        model: a path or bytes.
-        config: where weights lie, for a model whose folder is not known.
+        path_or_bytes: the model.
+        config: where weights lie, for a model whose folder is not known, and what takes the place of
+            what the model says.
         kept_functions: says which functions EPs want as calls; asked only if the model has functions.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
     """
-    data, path = read_model(model)
-    folder = _WeightsFolder(path, config.external_initializers_folder)
-    source = detach_model(parse_model(data, path), data, path, folder.open)
-    source.weights_files = tuple(folder.opened)
+    data, path = read_model(path_or_bytes)
+    folder = WeightsFolder(path, config.external_initializers_folder)
+    proto = parse_model(data, path)
+    given = given_weights(proto, config.overrides.initializers)
+    source = detach_model(proto, data, path, folder.open)
+    source.locations = folder.opened
+    for weight in source.weights.values():
+        weight.source_name = weight.name
+    apply_overrides(source, config.overrides, given)
     if source.proto.functions:
         inline_functions(source, kept_functions())
-    return index_model(source)
+    model = index_model(source)
+    model.overrides = config.overrides
+    return model
 
 
 def index_model(source: SourceModel) -> OpenModel:
@@ -103,42 +128,3 @@ def index_model(source: SourceModel) -> OpenModel:
         functions=source.proto.functions,
     )
     return OpenModel(source=source, types=types, graph=graph)
-
-
-class _WeightsFolder:
-    """Where a model's external weights are looked for."""
-
-    def __init__(self, model: Path | None, option: str | None) -> None:
-        self.opened: dict[str, None] = {}
-        self._folder: ModelFolder | None = None
-        if option is not None:
-            if not Path(option).is_dir():
-                raise NoSuchFile(f"{_FOLDER_OPTION} names {option!r}, which is no folder.", path=option)
-            self._folder = ModelFolder(Path(option))
-        elif model is not None:
-            self._folder = ModelFolder(model.parent, model)
-
-    def open(self, location: str, tensor: str) -> OpenedFile:
-        """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
-        if self._folder is None:
-            raise InvalidArgument(
-                f"the model given as bytes keeps the weight {tensor!r} in the file {location!r}, "
-                "and bytes have no folder.",
-                hint=f"Set the session option {_FOLDER_OPTION!r}.",
-            )
-        file = self._folder.open(location, what="the weights file", node=tensor)
-        self.opened[file.path] = None
-        return file
-
-
-def refuse_compiled(model: OpenModel) -> None:
-    """Raise InvalidGraph if a model that is to be compiled has EPContext nodes already."""
-    if model.context_nodes:
-        first = model.context_nodes[0].name
-        raise InvalidGraph(
-            f"{model.source.where} is compiled already: it has {len(model.context_nodes)} EPContext nodes, "
-            f"such as {first!r}.",
-            node=first,
-            path=model.source.path,
-            hint="Compile the model that it was made from.",
-        )

@@ -1,7 +1,7 @@
-"""Payloads put into a serialized model, so that no copy of them passes through protobuf.
+"""Payloads and weights put into a serialized model, so that no copy of them passes through protobuf.
 
-A node holds a marker in place of its payload. Protobuf's encoding nests messages with their lengths in
-front, so that the lengths around a marker are all that changes. Knows the encoding, not ONNX.
+A node or a tensor holds a marker in place of its bytes. Protobuf's encoding nests messages with their lengths
+in front, so that the lengths around a marker are all that changes. Knows the encoding, not ONNX.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 _PREFIX = secrets.token_bytes(24)
 _NUMBER_BYTES = 8
@@ -23,35 +23,68 @@ _VARINT, _FIXED64, _NESTED, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
+class Content(Protocol):
+    """Bytes that are read piece by piece when they are written, such as a weight's."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield them in order."""
+
+
+Embeddable: TypeAlias = "memoryview | Content"
+
+
 class _Place(NamedTuple):
     start: int
     end: int
-    payload: memoryview
+    content: Embeddable
+
+
+class SerializedModel:
+    """The bytes of a model, which are in one place nowhere.
+
+    Attributes:
+        size: how many.
+    """
+
+    def __init__(self, pieces: Sequence[Embeddable], size: int) -> None:
+        self.size = size
+        self._pieces = pieces
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes in order; small pieces are joined, payloads are not copied."""
+        return _joined(
+            chunk
+            for piece in self._pieces
+            for chunk in ((piece,) if isinstance(piece, memoryview) else piece.chunks())
+        )
 
 
 def new_marker() -> bytes:
-    """Return bytes that stand for a payload and occur nowhere else."""
+    """Return bytes that stand for others and occur nowhere else."""
     return _PREFIX + next(_numbers).to_bytes(_NUMBER_BYTES, "big")
 
 
-def embed(model: bytes, payloads: Mapping[bytes, memoryview]) -> list[memoryview]:
-    """Return a serialized model with its payloads in place of their markers, in pieces to be written in order.
+def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel:
+    """Return a serialized model with what its markers stand for.
 
     Args:
         model: in which each marker is the whole of a bytes or string field.
-        payloads: marker to payload; not copied.
+        contents: marker to what belongs there; not copied.
     """
     data = memoryview(model)
-    places = [_Place(m.start(), m.end(), payloads[m.group()]) for m in _MARKER.finditer(model)]
-    pieces, _ = _replaced(data, 0, len(data), places)
-    return list(_joined(pieces))
+    places = [_Place(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
+    return SerializedModel(*_replaced(data, 0, len(data), places))
 
 
 def _replaced(
     data: memoryview, start: int, end: int, places: Sequence[_Place]
-) -> tuple[list[memoryview], int]:
+) -> tuple[list[Embeddable], int]:
     """Return the pieces of one message, and their length."""
-    pieces: list[memoryview] = []
+    pieces: list[Embeddable] = []
     kept = at = start
     done = 0
     while done < len(places):
@@ -67,7 +100,7 @@ def _replaced(
             kept, done = body + length, done + len(inside)
         at = body + length
     pieces.append(data[kept:end])
-    return pieces, sum(map(len, pieces))
+    return pieces, sum(piece.nbytes for piece in pieces)
 
 
 def _before(places: Sequence[_Place], first: int, stop: int) -> Sequence[_Place]:
@@ -77,10 +110,10 @@ def _before(places: Sequence[_Place], first: int, stop: int) -> Sequence[_Place]
     return places[first:last]
 
 
-def _field(data: memoryview, start: int, end: int, places: Sequence[_Place]) -> tuple[list[memoryview], int]:
+def _field(data: memoryview, start: int, end: int, places: Sequence[_Place]) -> tuple[list[Embeddable], int]:
     first = places[0]
     if (first.start, first.end) == (start, end):
-        return [first.payload], len(first.payload)
+        return [first.content], first.content.nbytes
     return _replaced(data, start, end, places)
 
 
@@ -105,7 +138,7 @@ def _as_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _joined(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
+def _joined(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
     waiting: list[memoryview] = []
     length = 0
     for piece in pieces:

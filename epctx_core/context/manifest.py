@@ -13,11 +13,12 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core._version import __version__
+from epctx_core.context.source_references import SourceReference, read_references
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class Segment(NamedTuple):
     digest: str
     is_weight: bool = False
 
+
+BLOCK = 1 << 20
+"""Bytes between weights are digested in blocks of this size."""
 
 _BLOCKS_CHECKED = 8
 """How many blocks a load digests: at most 8 MiB, whatever the payload's size."""
@@ -64,12 +68,15 @@ class PayloadEntry:
         embedded: which of the two.
         size: length in bytes.
         segments: ranges and digests, in order, covering all bytes.
+        references: names of the nodes without a payload of their own whose graphs this one holds; said
+            only where the model has several payloads of one EP.
     """
 
     name: str
     embedded: bool
     size: int
     segments: tuple[Segment, ...]
+    references: tuple[str, ...] = ()
 
     @property
     def root(self) -> str:
@@ -150,7 +157,15 @@ class PayloadEntry:
             "segments": [
                 [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in self.segments
             ],
+            **({"references": list(self.references)} if self.references else {}),
         }
+
+
+def digested(name: str, view: memoryview, forget: Callable[[int, int], None] | None = None) -> PayloadEntry:
+    """Return the entry of a payload that lies in a file, about which nothing is known but its bytes."""
+    blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
+    segments = [block._replace(digest=digest_of(view, block, forget)) for block in blocks]
+    return PayloadEntry(name=name, embedded=False, size=len(view), segments=tuple(segments))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,34 +176,43 @@ class Manifest:
         source_digest: SHA-256 (hex) of the source model file.
         providers: EP type to distribution, version, plugin_api and options fingerprint.
         payloads: one entry a payload.
+        source_weights: by name, the weights that payloads left in the source model.
     """
 
     source_digest: str
     providers: Mapping[str, Mapping[str, Any]]
     payloads: Sequence[PayloadEntry]
+    source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
 
     def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return what is known about a payload, or None."""
         return self._entries.get((name, embedded))
+
+    def holder(self, reference: str) -> PayloadEntry | None:
+        """Return the payload that holds the graph of a node without one of its own, where the model says it."""
+        return self._holders.get(reference)
 
     @cached_property
     def _entries(self) -> dict[tuple[str, bool], PayloadEntry]:
         # Of two with one name, the first counts.
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 
+    @cached_property
+    def _holders(self) -> dict[str, PayloadEntry]:
+        return {name: p for p in reversed(self.payloads) for name in p.references}
+
     def dump(self) -> str:
         """Return the JSON text."""
-        return json.dumps(
-            {
-                "version": VERSION,
-                "core": __version__,
-                "source_model": self.source_digest,
-                "providers": {ep: dict(facts) for ep, facts in sorted(self.providers.items())},
-                "payloads": [p.as_dict() for p in self.payloads],
-            },
-            sort_keys=True,
-            separators=(",", ":"),
-        )
+        content: dict[str, Any] = {
+            "version": VERSION,
+            "core": __version__,
+            "source_model": self.source_digest,
+            "providers": {ep: dict(facts) for ep, facts in sorted(self.providers.items())},
+            "payloads": [p.as_dict() for p in self.payloads],
+        }
+        if self.source_weights:
+            content["source_weights"] = dict(self.source_weights)
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def read_manifest(model: ModelProto) -> Manifest | None:
@@ -208,6 +232,7 @@ def read_manifest(model: ModelProto) -> Manifest | None:
             source_digest=str(data["source_model"]),
             providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
             payloads=tuple(_read_entry(p) for p in data["payloads"]),
+            source_weights=read_references(data.get("source_weights", {})),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
@@ -227,5 +252,9 @@ def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:
     if offset != data["bytes"]:
         raise ValueError("the segments do not add up to the size")
     return PayloadEntry(
-        name=str(data["name"]), embedded=bool(data["embedded"]), size=offset, segments=tuple(segments)
+        name=str(data["name"]),
+        embedded=bool(data["embedded"]),
+        size=offset,
+        segments=tuple(segments),
+        references=tuple(map(str, data.get("references", ()))),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Callable, Container
 from pathlib import Path
 
 _DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
@@ -26,6 +28,28 @@ def binary_name(output: Path, suffix: str, name: str | None = None) -> str:
     """
     stem = output.stem.removesuffix("_ctx")
     return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"
+
+
+def free_name(make: Callable[[str | None], str], name: str | None, taken: Container[str]) -> str:
+    """Return a binary's name that no other has, numbered if it must be.
+
+    Args:
+        make: makes a file's name from the payload's.
+        name: the payload's, as far as it has one.
+        taken: what others have, without upper case: folders that do not tell cases apart are common enough.
+    """
+    numbered = (name if not n else f"{name}_{n}" if name else str(n) for n in itertools.count())
+    return next(free for free in map(make, numbered) if free.casefold() not in taken)
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name is that of a file, without any folder."""
+    return (
+        isinstance(name, str)
+        and name not in {"", ".", ".."}
+        and not set(name) & {"/", "\\", "\0"}
+        and not has_drive(name)
+    )
 
 
 def is_payload_name(name: object) -> bool:

@@ -262,9 +262,13 @@ class ContextNodeMaker:
     Args:
         source: the EP type.
         embed_mode: whether payloads are stored in the nodes.
+        common: what all of them say besides the EP's attributes.
     """
 
-    def __init__(self, source: str, *, embed_mode: bool) -> None:
+    def __init__(
+        self, source: str, *, embed_mode: bool, common: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self._common = common
         self._source = source
         self._embed_mode = embed_mode
         self._templates: dict[tuple[int, str], tuple[NodeProto, int, Mapping[str, Any]]] = {}
@@ -289,7 +293,7 @@ class ContextNodeMaker:
                 main_context=False,
                 embed_mode=self._embed_mode,
                 cache=None,
-                attributes=attributes,
+                attributes={**attributes, **self._common},
                 doc_string=doc,
             )
             place = next(i for i, a in enumerate(template.attribute) if a.name == "partition_name")

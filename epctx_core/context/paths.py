@@ -16,6 +16,7 @@ from epctx_core.context.naming import has_drive
 from epctx_core.errors import InvalidGraph
 
 MAX_NAME = 4096
+_HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
 
 
 class ModelFolder:
@@ -76,11 +77,13 @@ class ModelFolder:
             raise
         except (OSError, ValueError) as error:
             raise InvalidGraph(
-                f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=real
+                f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=real, hint=_HINT
             ) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.path.realpath(root / relative) != real:
             os.close(descriptor)
-            raise InvalidGraph(f"{owner} {relative!r}, which is not a regular file.", node=node, path=real)
+            raise InvalidGraph(
+                f"{owner} {relative!r}, which is not a regular file.", node=node, path=real, hint=_HINT
+            )
         return OpenedFile(descriptor, real)
 
 
@@ -98,7 +101,9 @@ def checked_name(name: str, owner: str, node: str | None = None) -> str:
     Raises:
         InvalidGraph: empty, over-long, absolute, with a drive or NUL, or `..` that leaves.
     """
-    reason = _why_unsafe(name)
+    # protobuf gives a text that is not UTF-8 as bytes.
+    given: object = name
+    reason = _why_unsafe(given) if isinstance(given, str) else "which is not UTF-8"
     if reason:
         raise InvalidGraph(
             f"{owner} {name[:200]!r}, {reason}.",

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 from epctx_core.context.embedding import new_marker
-from epctx_core.context.manifest import PayloadEntry, Segment
+from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
 from epctx_core.context.naming import is_payload_name
+from epctx_core.context.source_references import SourceReferences
 from epctx_core.errors import Fail, PluginError
 from epctx_core.graph.mapping import CHUNK, start_writing_back
 from epctx_core.graph.weights import Weight
+from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.plugin import TensorView
-
-BLOCK = 1 << 20
-"""Bytes between weights are digested in blocks of this size."""
 
 EMBEDDED_LIMIT = (2 << 30) - 1
 """Bytes above which no protobuf can hold a payload."""
@@ -124,7 +123,8 @@ class PayloadWriter:
 
     def embedded_bytes(self) -> dict[bytes, memoryview]:
         """Return what stands for the bytes of an embedded payload and the bytes, not copied."""
-        return {self._marker: self._sink.getbuffer()} if isinstance(self._sink, io.BytesIO) else {}
+        sink = self._sink
+        return {self._marker: sink.getbuffer()} if self.embedded and isinstance(sink, io.BytesIO) else {}
 
     def _put_weight(self, weight: Weight) -> None:
         mapping = weight.mapping
@@ -173,7 +173,7 @@ class PayloadWriter:
             left = left[self._sink.write(left) :]
         self.size += len(piece)
         self._unflushed += len(piece)
-        if self._unflushed >= CHUNK and not self.embedded:
+        if self._unflushed >= CHUNK and not isinstance(self._sink, io.BytesIO):
             start_writing_back(self._sink.fileno(), self.size - self._unflushed, self._unflushed)
             self._unflushed = 0
 
@@ -242,12 +242,16 @@ class _ContextWriter:
         """Start a payload."""
         return self._payloads.payload(name)
 
+    def reference(self, view: TensorView) -> str | None:
+        """Ask whether payloads leave a weight in the source model."""
+        return self._payloads.references.reference(view)
+
 
 class PayloadSet:
     """The payloads of one EP in one context model.
 
     Attributes:
-        final: as given.
+        final, references: as given.
         writers: identity of what the EP has for a payload to what is behind it.
 
     Args:
@@ -256,6 +260,7 @@ class PayloadSet:
         open_sink: opens where the bytes of a name go.
         embedded: whether they end up inside the model.
         final: False in a share group before its last member.
+        references: says which weights stay in the source model; None for none.
     """
 
     def __init__(
@@ -266,8 +271,10 @@ class PayloadSet:
         open_sink: Callable[[str], BinaryIO],
         embedded: bool,
         final: bool = True,
+        references: SourceReferences | None = None,
     ) -> None:
         self.final = final
+        self.references = references or SourceReferences(WeightlessMode.NONE, {})
         self.writers: dict[int, PayloadWriter] = {}
         self._ep = ep
         self._file_name = file_name

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.callbacks import ReceivedPayload, receive, refuse_file
+from epctx_core.context.loaded_payload import LoadedPayload
 from epctx_core.context.private_copy import PrivateCopy
-from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import MappedFile, copy_range
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest, PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.source_weights import SourceWeights
     from epctx_core.graph.inference import TypeTable
+    from epctx_core.host_data import DataReader
     from epctx_core.plugin import TensorView
 
 
@@ -37,61 +42,6 @@ class ReplacedBinaryError(InvalidGraph):
     """
 
 
-class LoadedPayload:
-    """A payload to read; implements `PayloadView`."""
-
-    def __init__(
-        self,
-        name: str,
-        view: memoryview,
-        *,
-        digest: str | None,
-        mapped: MappedFile | None,
-        scratch: Callable[[], Path],
-    ) -> None:
-        self.name = name
-        self.view = view
-        self.digest = digest
-        self._mapped = mapped
-        self._path: str | None = None
-        self._scratch = scratch
-
-    def as_file(self) -> str:
-        """Return a path with the same content, in a folder that lives as long as the session.
-
-        A second link to the file where that folder lies on the same file system, or else a copy: at the
-        file's own path another one lies after the next compile.
-
-        Raises:
-            Fail: there is no space for a copy.
-        """
-        if self._path is None:
-            try:
-                path = self._scratch() / (Path(self.name).name if self._mapped is not None else "payload.bin")
-                self._put(path)
-            except OSError as error:
-                raise Fail(
-                    f"no file could be made of the payload {self.name!r}: {error}.",
-                    hint="Free some space in the folder for temporary files, or have TMPDIR name another one; "
-                    "on the model's file system nothing has to be copied.",
-                ) from error
-            self._path = str(path)
-        return self._path
-
-    def _put(self, path: Path) -> None:
-        if self._mapped is None:
-            path.write_bytes(self.view)
-            return
-        with suppress(OSError):
-            path.hardlink_to(self._mapped.path)
-            if self._mapped.is_at(path):
-                return
-            path.unlink()
-        self._mapped.check_unchanged()
-        with path.open("xb", buffering=0) as file:
-            copy_range(self._mapped.descriptor, 0, file.fileno(), 0, self._mapped.size)
-
-
 class PayloadReader:
     """Finds the payloads of one EP's nodes.
 
@@ -102,8 +52,10 @@ class PayloadReader:
         other_copies: gives paths that may hold a binary as it was before a publication that is under
             way or was killed.
         scratch: makes a private folder that lives as long as the session.
+        source: finds weights that payloads left in the source model.
         map_binaries: False to read each binary into memory of its own and verify it whole.
         verification: how far payloads are held against the manifest.
+        data_reader: the host's callback, which gives what nodes name instead of files.
     """
 
     def __init__(
@@ -114,16 +66,21 @@ class PayloadReader:
         manifest: Manifest | None,
         other_copies: Callable[[str], Iterable[Path]],
         scratch: Callable[[], Path],
+        source: SourceWeights | None = None,
         map_binaries: bool = True,
         verification: Verification = Verification.HEAD,
+        data_reader: DataReader | None = None,
     ) -> None:
         self._records = records
         self._folder = folder
         self._manifest = manifest
         self._other_copies = other_copies
         self._scratch = scratch
+        self._source = source
         self._open_binary = MappedFile if map_binaries else PrivateCopy
         self._verification = verification
+        self._checks_whole = verification is not Verification.HEAD or not map_binaries
+        self._data_reader = data_reader
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
     def load_all(self) -> None:
@@ -134,7 +91,7 @@ class PayloadReader:
         """
         for record in self._records.values():
             if record.main_context:
-                self._load(record)
+                self.load(record)
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
@@ -145,21 +102,43 @@ class PayloadReader:
                 node=node.name,
                 hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
             )
-        return self._load(self._records[owner.name])
+        return self.load(self._records[owner.name])
 
-    def _load(self, record: ContextNodeRecord) -> LoadedPayload:
+    def load(self, record: ContextNodeRecord) -> LoadedPayload:
+        """Return the payload that a node carries itself; see `payload`."""
         name = record.file_name
         key = (record.name, True) if name is None else (name, False)
         if key not in self._loaded:
-            self._loaded[key] = self._embedded(record) if name is None else self._from_file(record, name)
+            self._loaded[key] = self._embedded(record) if name is None else self._outside(record, name)
         return self._loaded[key]
+
+    def _outside(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
+        if self._data_reader is not None:
+            return self._received(self._data_reader, record, name)
+        return self._from_file(record, name)
+
+    def _received(self, reader: DataReader, record: ContextNodeRecord, name: str) -> LoadedPayload:
+        entry = self._entry(name, embedded=False)
+        content = receive(reader, name)
+        _refuse_empty(content, record, name)
+        if entry is not None:
+            self._check(entry, content, record.name)
+        return LoadedPayload(
+            name,
+            content.view,
+            digest=entry.root if entry else None,
+            mapped=None,
+            scratch=partial(refuse_file, name),
+        )
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
-        raise InvalidGraph(
-            f"the weight {name!r} of the source model was asked for, but this session has no source model.",
-            hint="Only context models made in weightless mode refer to their source.",
-        )
+        if self._source is None:
+            raise InvalidGraph(
+                f"the weight {name!r} of the source model was asked for, but this session has no source model.",
+                hint="Only context models made in weightless mode refer to their source.",
+            )
+        return self._source.tensor(name)
 
     def _embedded(self, record: ContextNodeRecord) -> LoadedPayload:
         if not record.cache:
@@ -190,25 +169,28 @@ class PayloadReader:
             )
         return entry
 
-    def _check(self, entry: PayloadEntry, content: MappedFile | PrivateCopy, node: str | None = None) -> None:
-        if self._verification is Verification.HEAD and isinstance(content, MappedFile):
-            entry.check_head(content.view, node)
-        else:
+    def _check(
+        self,
+        entry: PayloadEntry,
+        content: MappedFile | PrivateCopy | ReceivedPayload,
+        node: str | None = None,
+    ) -> None:
+        if self._checks_whole:
             entry.check_whole(content.view, node, forget=content.forget)
+        else:
+            entry.check_head(content.view, node)
 
     def _from_file(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
         if self._folder is None:
-            raise InvalidGraph(f"EPContext node {record.name!r} names {name!r}, but the model has no folder.")
+            raise InvalidGraph(
+                f"EPContext node {record.name!r} names {name!r}, but the model has no folder.",
+                node=record.name,
+                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
+            )
         entry = self._entry(name, embedded=False)
         with self._folder.open(name, what="the context binary", node=record.name) as file:
             content = self._open_binary(file.fileno(), file.path)
-        if not content.size:
-            raise InvalidGraph(
-                f"the context binary {name!r} of EPContext node {record.name!r} is empty.",
-                node=record.name,
-                path=content.path,
-                hint="Fetch it again, or compile the model again.",
-            )
+        _refuse_empty(content, record, name)
         if entry is not None:
             try:
                 self._check(entry, content, record.name)
@@ -233,13 +215,30 @@ class PayloadReader:
         raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
 
 
-def plugin_nodes(records: Sequence[ContextNodeRecord], types: TypeTable, ep: str) -> list[ContextNode]:
+def _refuse_empty(
+    content: MappedFile | PrivateCopy | ReceivedPayload, record: ContextNodeRecord, name: str
+) -> None:
+    if not content.size:
+        raise InvalidGraph(
+            f"the context binary {name!r} of EPContext node {record.name!r} is empty.",
+            node=record.name,
+            path=content.path,
+            hint="Fetch it again, or compile the model again.",
+        )
+
+
+def plugin_nodes(
+    records: Sequence[ContextNodeRecord], types: TypeTable, ep: str, manifest: Manifest | None = None
+) -> list[ContextNode]:
     """Return the nodes of one EP as it gets them: primaries first, each reference with its primary.
+
+    Among several primaries the manifest may say which; otherwise the EP looks into their payloads.
 
     Raises:
         InvalidGraph: references without any primary.
     """
-    primaries = [_primary(record, types) for record in records if record.main_context]
+    holders = [record for record in records if record.main_context]
+    primaries = [_primary(record, types) for record in holders]
     references = [record for record in records if not record.main_context]
     if references and not primaries:
         raise InvalidGraph(
@@ -248,8 +247,19 @@ def plugin_nodes(records: Sequence[ContextNodeRecord], types: TypeTable, ep: str
             ep=ep,
             hint="The model lost its primary node; compile it again.",
         )
-    only = primaries[0] if len(primaries) == 1 else None
-    return [*primaries, *[_plugin_node(record, types, only) for record in references]]
+    by_payload = dict(zip(map(_payload_key, holders), primaries, strict=True))
+    only = primaries[0] if len(by_payload) == 1 else None
+    if manifest is None or only is not None:
+        return [*primaries, *[_plugin_node(record, types, only) for record in references]]
+    held = [manifest.holder(record.name) for record in references]
+    owners = [by_payload.get((e.name, e.embedded)) if e is not None else None for e in held]
+    pairs = zip(references, owners, strict=True)
+    return [*primaries, *[_plugin_node(record, types, owner) for record, owner in pairs]]
+
+
+def _payload_key(record: ContextNodeRecord) -> tuple[str | None, bool]:
+    """Return what a manifest knows a primary's payload by: its file's name, or its node's if it is embedded."""
+    return (record.name, True) if record.embed_mode else (record.file_name, False)
 
 
 def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:

@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -27,7 +28,11 @@ def models_naming(folder: Path, name: str) -> Iterator[Path]:
     for path in sorted(folder.glob("*.onnx")):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
             # A pipe of that name would make us wait for a writer.
-            if path.is_file() and _mentions(path, os.fsencode(name)) and _names(path, name):
+            if (
+                path.is_file()
+                and _mentions(path, os.fsencode(PurePosixPath(name).name))
+                and _names(path, name)
+            ):
                 yield path
 
 

@@ -20,6 +20,7 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
 from epctx_core.kernels.optimiser import SWITCHED_OFF
+from epctx_core.kernels.stopping import CURRENT
 from epctx_core.kernels.versions import fit_versions
 
 if TYPE_CHECKING:
@@ -154,10 +155,12 @@ class OnnxRuntimeModel:
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
+        current = CURRENT.options
+        options = self._options if current is None else current.follow(onnxruntime.RunOptions)
         results: list[np.ndarray] = (
-            self._run_values(feeds)
+            self._run_values(feeds, options)
             if self._has_foreign_types
-            else self._call(self._outputs, feeds, self._options)
+            else self._call(self._outputs, feeds, options)
         )
         if outputs is None:
             return results
@@ -165,10 +168,13 @@ class OnnxRuntimeModel:
             np.copyto(target, result)
         return outputs
 
-    def _run_values(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _run_values(
+        self, feeds: Mapping[str, np.ndarray], options: onnxruntime.RunOptions
+    ) -> list[np.ndarray]:
         """Run by way of OrtValues: onnxruntime's `run` takes and gives numpy's own element types only."""
         values = {name: _ort_value(array) for name, array in feeds.items()}
-        return [_array(value) for value in self._state[1].run_with_ort_values(self._outputs, values)]
+        results = self._state[1].run_with_ort_values(self._outputs, values, options)
+        return [_array(value) for value in results]
 
 
 def _weights_in_place(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from epctx_core.options import WeightlessMode
 from epctx_core.plugin.engine import Engine, OptimizedModel, PreparedModel
+from epctx_core.plugin.findings import CONTAINER_CODES, Finding, Severity
 from epctx_core.plugin.grouping import supported_partitions
 from epctx_core.plugin.hookspecs import PLUGIN_API, hookimpl
 from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry
@@ -31,6 +33,7 @@ from epctx_core.plugin.views import (
 )
 
 __all__ = [
+    "CONTAINER_CODES",
     "CORE_ATTRIBUTES",
     "PLUGIN_API",
     "UNKNOWN_TYPE",
@@ -46,6 +49,7 @@ __all__ = [
     "Engine",
     "ExecutionProvider",
     "Extent",
+    "Finding",
     "GraphView",
     "Kernel",
     "KernelDef",
@@ -62,9 +66,11 @@ __all__ = [
     "ProviderOption",
     "Purpose",
     "Refusal",
+    "Severity",
     "TensorType",
     "TensorView",
     "ValueInfo",
+    "WeightlessMode",
     "Workspace",
     "hookimpl",
     "supported_partitions",

@@ -104,7 +104,11 @@ class HookSpecs:
 
     @hookspec
     def set_dynamic_options(self, ep: str, options: Mapping[str, str]) -> None:
-        """Apply options that may change while a session lives; raise ValueError on unknown ones."""
+        """Apply options that may change while a session lives.
+
+        With `ExecutionProvider.dynamic_options` only options declared there arrive, their values checked.
+        Without, all that the host set do: raise ValueError for an unknown one.
+        """
         raise NotImplementedError
 
     @hookspec

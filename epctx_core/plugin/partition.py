@@ -45,7 +45,10 @@ class Partition(Protocol):
 
     @property
     def weights(self) -> Mapping[str, TensorView]:
-        """The initializers that the nodes read, by name; also those kept as inputs."""
+        """The initializers that the nodes read, by name; also those kept as inputs.
+
+        Each says where it comes from: `source_name`, `digest` and `extent`.
+        """
 
     def value(self, name: str) -> ValueInfo:
         """Return any value's type, inner ones included; `UNKNOWN_TYPE` where inference found none."""

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from epctx_core.options import WeightlessMode
 from epctx_core.plugin.types import Availability, Compatibility, Purpose
 
 if TYPE_CHECKING:
     from epctx_core.plugin.engine import Engine
+    from epctx_core.plugin.findings import Finding
     from epctx_core.plugin.partition import Partition
     from epctx_core.plugin.schema import ProviderOption
-    from epctx_core.plugin.storage import Workspace
+    from epctx_core.plugin.storage import ContextReader, Workspace
+    from epctx_core.plugin.types import ContextNode
 
 
 class Cancellation(Protocol):
@@ -63,6 +66,8 @@ class ProviderContext:
         scratch: makes a private folder, as a context manager that removes it.
         engine: the core's own kernels.
         workspace: what this session shares with its share group.
+        weightless: which weights payloads are to leave in the source model; see
+            `ContextWriter.reference`. One of `ExecutionProvider.weightless_modes`, or NONE.
     """
 
     options: Mapping[str, Any]
@@ -76,6 +81,7 @@ class ProviderContext:
     scratch: Callable[[], AbstractContextManager[Path]]
     engine: Engine
     workspace: Workspace
+    weightless: WeightlessMode = WeightlessMode.NONE
 
 
 class ExecutionProvider:
@@ -90,9 +96,13 @@ class ExecutionProvider:
         api_version: the `PLUGIN_API` it was written for.
         binary_suffix: the `[ep]` part of the context binary's name; the EP type if empty.
         options: the schema of its options.
+        dynamic_options: the schema of those that may change while a session lives (`ep.dynamic.*`); the
+            core checks them before `set_dynamic_options` gets any. Empty: the hook judges for itself.
         keeps_functions: (domain, name) of functions that a model may define for itself and that this
             EP takes as one node each. All others stand as their operators in what an EP sees. A call
             that no EP takes runs on the CPU EP.
+        weightless_modes: the modes in which its payloads can leave weights in the source model:
+            EXTERNAL_ONLY, ALL, both or none of them. None for an EP that does not know weightless mode.
     """
 
     name: ClassVar[str]
@@ -100,7 +110,9 @@ class ExecutionProvider:
     api_version: ClassVar[int] = 1
     binary_suffix: ClassVar[str] = ""
     options: ClassVar[Sequence[ProviderOption]] = ()
+    dynamic_options: ClassVar[Sequence[ProviderOption]] = ()
     keeps_functions: ClassVar[Collection[tuple[str, str]]] = ()
+    weightless_modes: ClassVar[Collection[WeightlessMode] | None] = None
 
     def __init__(self, context: ProviderContext) -> None:
         self.context = context
@@ -127,3 +139,26 @@ class ExecutionProvider:
     def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:  # noqa: ARG003
         """Judge what `get_compatibility_info` once wrote, before any payload is touched."""
         return Compatibility.EP_NOT_APPLICABLE
+
+    @classmethod
+    def verify_payloads(
+        cls,
+        context: ProviderContext,  # noqa: ARG003
+        nodes: Sequence[ContextNode],  # noqa: ARG003
+        reader: ContextReader,  # noqa: ARG003
+    ) -> Sequence[Finding] | None:
+        """Look into payloads as far as no device is needed; None for an EP that cannot.
+
+        For `epctx verify`: like `load_context`, but without an instance, and with every fault listed
+        rather than the first one raised. The core has checked the nodes' attributes, the files and,
+        where the model has a manifest, all digests.
+
+        Args:
+            context: what an instance would get to load; no engine of it is needed.
+            nodes: this EP's nodes, primaries first, but for those whose payload cannot be read.
+            reader: gives their payloads.
+
+        Returns:
+            What was found, with `CONTAINER_CODES`; empty if all is well.
+        """
+        return None

@@ -53,6 +53,15 @@ class ContextWriter(Protocol):
     def payload(self, name: str | None = None) -> Payload:
         """Start a payload. A second, named one only where an EP truly can't avoid it."""
 
+    def reference(self, view: TensorView) -> str | None:
+        """Ask whether payloads leave a weight in the source model (weightless mode).
+
+        Returns:
+            The name under which `ContextReader.source_tensor` gives it at a load; the payload keeps that
+            with digest, type and shape, and no bytes. None if the payload has to hold it: always
+            outside of weightless mode, and always for a weight that is not the source's own.
+        """
+
 
 class PayloadView(Protocol):
     """A payload to read."""
@@ -88,10 +97,16 @@ class ContextReader(Protocol):
         """
 
     def source_tensor(self, name: str) -> TensorView:
-        """Return a weight of the source model (weightless mode).
+        """Return a weight that a payload left in the source model (weightless mode).
+
+        It is used where it lies, as a weight of a payload is. The first call digests all that payloads
+        of the model left out.
+
+        Args:
+            name: as `ContextWriter.reference` gave it.
 
         Raises:
-            InvalidGraph: this session has no source model, or the source has no such weight.
+            InvalidGraph: there is no source model, or the weight is missing or changed.
         """
 
 

@@ -109,6 +109,13 @@ class TensorView(Protocol):
         """Length of the raw little-endian bytes."""
 
     @property
+    def source_name(self) -> str | None:
+        """Its name among the main graph's initializers of the model that the host gave; None for another one.
+
+        What an optimiser or an EP makes is another one, and so is a weight written in a body.
+        """
+
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the raw little-endian bytes; computed once, in bounded memory."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from epctx_core.graph.mapping import copy_range
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
     from epctx_core.graph.mapping import MappedFile
 
 
-class StagedFile(io.FileIO):
-    """A new file in staging, unbuffered, to write and read. `write` takes everything or raises `Fail`."""
+_AT_ONCE = 64 << 20
+"""Bytes that are written or copied between two questions whether to go on."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+
+class StagedFile(io.FileIO):
+    """A new file in staging, unbuffered, to write and read. `write` takes everything or raises `Fail`.
+
+    Args:
+        path: of the new file.
+        folder: where it is to be published, for messages.
+        before_writing: called before each piece; what it raises passes.
+    """
+
+    def __init__(self, path: Path, folder: Path, before_writing: Callable[[], None] = lambda: None) -> None:
         super().__init__(path, "xb+", opener=_create)
         self._folder = folder
+        self._before_writing = before_writing
 
     def write(self, buffer: ReadableBuffer, /) -> int:
         """Append or overwrite at the position; return the number of bytes, which is all of them.
@@ -38,7 +50,8 @@ class StagedFile(io.FileIO):
         view, done = view.cast("B"), 0
         try:
             while done < len(view):
-                done += super().write(view[done:])
+                self._before_writing()
+                done += super().write(view[done : done + _AT_ONCE])
         except OSError as exc:
             raise failure("writing a file", self._folder, exc) from exc
         return done
@@ -51,11 +64,14 @@ class StagedFile(io.FileIO):
             InvalidGraph: the mapped file was cut or written to.
         """
         position = self.tell()
-        try:
-            copy_range(mapped.descriptor, offset, self.fileno(), position, length)
-        except OSError as exc:
-            mapped.check_unchanged()
-            raise failure("writing a file", self._folder, exc) from exc
+        for done in range(0, length, _AT_ONCE):
+            self._before_writing()
+            step = min(_AT_ONCE, length - done)
+            try:
+                copy_range(mapped.descriptor, offset + done, self.fileno(), position + done, step)
+            except OSError as exc:
+                mapped.check_unchanged()
+                raise failure("writing a file", self._folder, exc) from exc
         self.seek(position + length)
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
@@ -52,10 +53,13 @@ class Publication:
 
     Args:
         folder: where the files shall appear; a link to a folder is resolved on entry.
+        before_writing: called before each piece that is written into a staged file, so that whoever
+            waits for a large one can stop it by an exception.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, before_writing: Callable[[], None] = lambda: None) -> None:
         self.folder = Path(folder)
+        self._before_writing = before_writing
         self._lock: posix.FolderLock | None = None
         self._staging: Path | None = None
         self._files: dict[str, StagedFile] = {}
@@ -94,7 +98,7 @@ class Publication:
         """
         path, key = self.staged_path(name), canonical(name)
         try:
-            file = StagedFile(path, self.folder)
+            file = StagedFile(path, self.folder, self._before_writing)
         except FileExistsError as exc:
             raise _taken(name) from exc
         except OSError as exc:

@@ -11,13 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from epctx_core.errors import PluginError, suggestion
-from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption
+from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import REQUIRED_HOOKS
 from epctx_core.registry.discovery import EP_NAME
 from epctx_core.registry.implementations import MarkedMethod, hooks, marked_methods
 from epctx_core.registry.records import PluginState
 
-CLASS_METHODS = ("accepts_source", "availability", "get_compatibility_info", "validate_compatibility")
+CLASS_METHODS = (
+    "accepts_source",
+    "availability",
+    "get_compatibility_info",
+    "validate_compatibility",
+    "verify_payloads",
+)
 """What the core asks of the class, before there is an instance; these are no hooks."""
 _OPTION_TYPES = (bool, int, float, str)
 
@@ -136,6 +142,16 @@ def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             hint='Write keeps_functions = frozenset({("domain", "Name")}), with each pair in parentheses.',
         )
 
+    modes: object = cls.weightless_modes
+    if modes is not None and not (
+        isinstance(modes, (list, tuple, set, frozenset))
+        and all(isinstance(mode, WeightlessMode) for mode in modes)
+    ):
+        yield Problem(
+            what=f"weightless_modes is {modes!r}, not a set of WeightlessMode",
+            hint="Write weightless_modes = (WeightlessMode.ALL,), or leave it out.",
+        )
+
 
 def _is_function_id(item: object) -> bool:
     return (
@@ -146,18 +162,22 @@ def _is_function_id(item: object) -> bool:
 
 
 def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
-    options: object = cls.options
+    yield from _schema_problems("options", cls.options)
+    yield from _schema_problems("dynamic_options", cls.dynamic_options)
+
+
+def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
     if not isinstance(options, (list, tuple)):
         yield Problem(
-            what=f"options is of type {type(options).__name__}, not a tuple",
-            hint="Write options = (ProviderOption(...),), with a comma after a single one.",
+            what=f"{attribute} is of type {type(options).__name__}, not a tuple",
+            hint=f"Write {attribute} = (ProviderOption(...),), with a comma after a single one.",
         )
         return
     seen: set[str] = set()
     for option in options:
         if not isinstance(option, ProviderOption):
             yield Problem(
-                what=f"options holds {option!r}, which is not a ProviderOption",
+                what=f"{attribute} holds {option!r}, which is not a ProviderOption",
                 hint='Declare each option as ProviderOption("name", int, default=…, doc="…").',
             )
         elif not isinstance(option.name, str) or not option.name or option.name in seen:

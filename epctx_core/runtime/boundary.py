@@ -170,7 +170,8 @@ def _checked(argument: NodeArg, value: Any) -> Any:
         )
     if wanted.shape is not None and not _fits(array.shape, wanted.shape):
         raise InvalidArgument(
-            f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {wanted}."
+            f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {wanted}.",
+            hint="A length that is a name is open; a free dimension override of the session options fixes it.",
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 

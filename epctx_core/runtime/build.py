@@ -10,13 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import onnx
-
-from epctx_core.compile.destination import destination_of
-from epctx_core.compile.emit import check_can_export
-from epctx_core.compile.node_names import check_names
 from epctx_core.compile.optimise import optimise_model
-from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
+from epctx_core.compile.payload_sources import context_folder, source_folder
+from epctx_core.compile.pipeline import assign_nodes, compile_partitions
 from epctx_core.compile.providers import (
     CPU_EP,
     ProviderSession,
@@ -24,36 +20,31 @@ from epctx_core.compile.providers import (
     requested_classes,
 )
 from epctx_core.compile.report import Stopwatch
-from epctx_core.compile.source import OpenModel, open_model, refuse_compiled
+from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.reader import ReplacedBinaryError
-from epctx_core.errors import Fail, ModelRequiresCompilation, NotImplementedByProvider
+from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
-from epctx_core.registry.guard import blame
+from epctx_core.runtime.assignment_info import OrtEpAssignedSubgraph, assigned_subgraphs
 from epctx_core.runtime.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.runtime.compatibility import check_compatibility
+from epctx_core.runtime.export import SessionExport
 from epctx_core.runtime.loading import load_context_nodes
-from epctx_core.runtime.plan import Plan, StepSpec
+from epctx_core.runtime.planning import Planner
 from epctx_core.runtime.routing import Routing
-from epctx_core.runtime.steps import (
-    BodyPlan,
-    CpuSteps,
-    control_flow_step,
-    kernel_step,
-    partition_step,
-)
 
 if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.compile.assign import Assignment, GraphAssignment
-    from epctx_core.compile.destination import Destination
-    from epctx_core.graph.index import GraphIndex
-    from epctx_core.options import RunOptions, SessionConfig, SessionOptions
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.registry import Registry
+    from epctx_core.run_options import RunOptions
+    from epctx_core.runtime.plan import Plan
 
 _log = logging.getLogger("epctx.session")
 LOAD_ATTEMPTS = 5
@@ -68,6 +59,7 @@ class SessionState:
         inputs, outputs: the model's, in its order.
         defaults: inputs that the caller may leave out, with their values.
         on_start, on_end: the EPs with the hook of that name; mostly none, and then they cost nothing.
+        assigned: who runs which node, if the host wants to know.
     """
 
     metadata: ModelMetadata
@@ -78,6 +70,7 @@ class SessionState:
     defaults: Mapping[str, np.ndarray]
     on_start: Sequence[str]
     on_end: Sequence[str]
+    assigned: Sequence[OrtEpAssignedSubgraph] | None
 
     def run(self, feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
         """Run the plan, between the run hooks of the EPs that have them."""
@@ -172,7 +165,6 @@ class _Builder:
         self._manifest = read_manifest(model.source.proto)
         self._routing = Routing(model.context_nodes, requested, session, registry, self._manifest)
         self._providers = ProviderSession()
-        self._steps: dict[GraphIndex, dict[int, StepSpec]] = {}
         self._level = GraphOptimizationLevel(session.graph_optimization_level)
         self._engine = CpuEngine(
             EnginePolicy(
@@ -181,7 +173,6 @@ class _Builder:
                 optimizes=self._level == GraphOptimizationLevel.ORT_ENABLE_ALL,
             )
         )
-        self._cpu = CpuSteps(self._engine)
         self._watch = Stopwatch()
 
     def build(self) -> SessionState:
@@ -193,7 +184,8 @@ class _Builder:
             raise
 
     def _build(self) -> SessionState:
-        nodes = self._model.context_nodes
+        nodes, exports = self._model.context_nodes, self._config.context_enable
+        folder = (source_folder if exports else context_folder)(self._model, self._config)
         for warning in check_compatibility(
             self._model.source.proto,
             self._routing.choices,
@@ -202,7 +194,7 @@ class _Builder:
             _log.warning("%s", warning)
         self._providers.start(
             self._routing.choices,
-            purpose=Purpose.LOAD if nodes else Purpose.RUN,
+            purpose=Purpose.LOAD if nodes and not exports else Purpose.RUN,
             model=self._model.identity,
             session=self._session,
             engine=self._engine,
@@ -210,57 +202,42 @@ class _Builder:
         )
         if not nodes:
             self._model = optimise_model(self._model, self._providers, self._level)
-        destination = self._destination()
+        export = SessionExport(self._model, self._session, self._providers) if exports else None
         # An EP whose nodes are in the model decided what it takes when the model was compiled.
-        free = [ep for ep in self._providers.choices if ep not in self._routing.nodes]
+        free = [ep for ep in self._providers.choices if exports or ep not in self._routing.nodes]
         assignment = assign_nodes(self._model, self._providers, free, self._session, self._watch)
         groups = [
             (part, part.partitioner.group([[node] for node in part.left_over()]))
             for part in assignment.graphs
         ]
         self._check_allowed(assignment, groups)
-        if destination is not None:
-            check_names(self._model, assignment)
+        if export is not None:
+            export.check(assignment)
         self._engine.policy.pieces = (
             len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
         )
-        self._steps = load_context_nodes(
-            self._model, self._routing.nodes, self._providers, self._session, self._manifest
-        )
-        self._compile(assignment)
+        planner = self._planner(assignment, folder)
         for part, cpu in groups:
-            self._prepare(part, cpu)
+            planner.prepare(part, cpu)
         # Written last: a session that cannot be made leaves no files.
-        if destination is not None and assignment.partitions:
-            write_context_model(
-                self._model,
-                assignment,
-                self._providers,
-                destination,
-                embedded=self._config.embed,
-                watch=self._watch,
-            )
+        if export is not None:
+            export.write(assignment, self._watch)
         for part, cpu in groups:
             part.partitioner.take(cpu)
-        return self._finish(assignment)
+        return self._finish(assignment, planner)
 
-    def _destination(self) -> Destination | None:
-        """Return where the context model goes, checked before anything is compiled; None for nowhere."""
-        if not self._config.context_enable:
-            return None
-        self._config.refuse_unsupported()
-        refuse_compiled(self._model)
-        source = self._model.source
-        # The session-option route never replaces, as in ONNX Runtime.
-        destination = destination_of(
-            source.path, self._config.context_file_path, replace=False, reads=source.weights_files
+    def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
+        """Have EPs load their nodes, then compile their partitions."""
+        loaded = load_context_nodes(
+            self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
         )
-        choices = self._routing.choices
-        check_can_export(self._providers)
-        destination.check(
-            {} if self._config.embed else {c.name: destination.binary_name(c.binary_suffix) for c in choices}
+        planner = Planner(self._engine, self._providers, loaded)
+        planner.add_compiled(
+            compile_partitions(
+                assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
+            )
         )
-        return destination
+        return planner
 
     def _check_allowed(
         self, assignment: Assignment, groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]]
@@ -286,45 +263,11 @@ class _Builder:
                 hint="Add an EP that takes them, or leave the option at 0.",
             )
 
-    def _compile(self, assignment: Assignment) -> None:
-        compiled = compile_partitions(
-            assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
-        )
-        for partition, runnable in compiled.items():
-            steps = self._steps.setdefault(partition.graph, {})
-            steps[partition.node_indices[0]] = partition_step(partition, runnable)
-
-    def _prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
-        """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP."""
-        steps = self._steps.setdefault(part.graph, {})
-        for kernel in part.kernel_nodes:
-            with blame(self._providers.instances.record(kernel.ep), "KernelDef.create"):
-                steps[kernel.node] = kernel_step(part.graph, kernel)
-        for group in cpu_groups:
-            steps[group[0]] = self._cpu.step(part.graph, group)
-
-    def _plan(self, part: GraphAssignment) -> BodyPlan:
-        """Return the plan of a graph; those of the bodies in it are made first."""
-        graph, steps = part.graph, self._steps[part.graph]
-        for node in part.executed:
-            plans = {name: self._plan(body) for name, body in part.bodies[node].items()}
-            steps[node] = control_flow_step(graph, node, plans)
-        specs = [steps[group[0]] for group in part.partitioner.execution_order()]
-        wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
-        captured = [name for name in graph.captured if name in wanted and name not in graph.constants]
-        plan = Plan(
-            specs,
-            inputs=(*graph.input_names, *captured),
-            outputs=graph.output_names,
-            constants={name: _constant(graph, name) for name in sorted(wanted & graph.constants)},
-        )
-        return BodyPlan(plan, captured)
-
     @collection_paused()
-    def _finish(self, assignment: Assignment) -> SessionState:
+    def _finish(self, assignment: Assignment, planner: Planner) -> SessionState:
         graph = self._model.graph
         instances = self._providers.instances
-        plan = self._plan(assignment.main).plan
+        plan = planner.plan(assignment.main).plan
         types = self._model.types
         return SessionState(
             metadata=model_metadata(self._model),
@@ -335,16 +278,7 @@ class _Builder:
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
             on_start=[ep for ep in instances.names if instances.implements(ep, "on_run_start")],
             on_end=[ep for ep in instances.names if instances.implements(ep, "on_run_end")],
+            assigned=assigned_subgraphs(assignment, instances.names, self._routing.nodes)
+            if self._config.record_assignments
+            else None,
         )
-
-
-def _constant(graph: GraphIndex, name: str) -> np.ndarray:
-    if name in graph.weights:
-        return graph.weights[name].array()
-    tensor = graph.special_tensors[name]
-    if isinstance(tensor, onnx.TensorProto):
-        return onnx.numpy_helper.to_array(tensor)
-    raise NotImplementedByProvider(
-        f"the sparse initializer {name!r} crosses from the model into an EP or an output, which is not supported.",
-        hint="Make it dense.",
-    )

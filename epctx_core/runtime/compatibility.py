@@ -9,14 +9,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from epctx_core.compile.provenance import judge
 from epctx_core.compile.providers import CPU_EP, choose_provider
-from epctx_core.context.compatibility import PREFIX, compatibility_info
+from epctx_core.context.compatibility import EARLIER_PREFIX, PREFIX, all_compatibility_info, texts_of
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility
 from epctx_core.registry import Registry, default_registry
-from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.registry.records import means
 
 if TYPE_CHECKING:
@@ -40,39 +40,24 @@ def check_compatibility(
         Fail: an EP would rather compile again, and the host wants that to be an error.
         PluginError: an EP raised, or gave something else than a verdict.
     """
-    infos = compatibility_info(model)
+    infos = all_compatibility_info(model)
     warnings = []
-    for choice in choices:
-        if choice.name not in infos:
-            continue
-        verdict = judge(choice, infos[choice.name])
-        said = f"the model was compiled for {infos[choice.name]!r}"
+    said = ((choice, info) for choice in choices for info in infos.get(choice.name, ()))
+    for choice, info in said:
+        verdict = judge(choice, info)
+        what = f"the model was compiled for {info!r}"
         if verdict == Compatibility.EP_UNSUPPORTED:
             raise InvalidGraph(
-                f"{choice.name} does not support this compiled model: {said}.",
+                f"{choice.name} does not support this compiled model: {what}.",
                 ep=choice.name,
                 hint="Compile the source model again with the EP that is installed here.",
             )
         if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-            message = f"{choice.name} runs this compiled model less well than a new one: {said}."
+            message = f"{choice.name} runs this compiled model less well than a new one: {what}."
             if fail_on_suboptimal:
                 raise Fail(message, ep=choice.name, hint="Compile the source model again.")
             warnings.append(message)
     return warnings
-
-
-def judge(choice: ProviderChoice, info: str) -> Compatibility:
-    """Return an EP's verdict on what it once wrote.
-
-    Raises:
-        PluginError: it raised, or gave something else.
-    """
-    with blame(choice.record, "validate_compatibility"):
-        verdict = choice.cls.validate_compatibility(info, choice.options)
-    if not isinstance(verdict, Compatibility):
-        what = f"gave {verdict!r:.80} instead of a Compatibility"
-        raise contract_broken(choice.record, "validate_compatibility", what)
-    return verdict
 
 
 def get_model_compatibility(
@@ -93,7 +78,8 @@ def get_model_compatibility(
         registry: where the EP is looked up.
 
     Returns:
-        The EP's verdict; EP_NOT_APPLICABLE for a model about which this EP wrote nothing, and for the CPU EP.
+        The EP's verdict, the worst one if it compiled parts at different times; EP_NOT_APPLICABLE for a
+        model about which this EP wrote nothing, and for the CPU EP.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is none.
@@ -110,7 +96,10 @@ def get_model_compatibility(
         return Compatibility.EP_NOT_APPLICABLE
     choice = choose_provider(registry.resolve(ep), provider_options or {}, SessionOptions(), registry)
     info = get_compatibility_info_from_model(path_or_bytes, choice.name)
-    return Compatibility.EP_NOT_APPLICABLE if info is None else judge(choice, info)
+    said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
+    texts = [*([] if info is None else [info]), *texts_of(choice.name, said)]
+    # The numbers rise with what speaks against the model.
+    return max((judge(choice, text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
 
 
 def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | bytes, ep: str) -> str | None:

@@ -12,6 +12,7 @@ from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.references import external_locations
+from epctx_core.context.source_references import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type
@@ -61,6 +62,9 @@ class ModelInfo:
         inputs, outputs: name, type and shape as text.
         producer: name and version of what wrote the model.
         manifest: what epctx wrote about the payloads, None without.
+        weightless_mode: the mode it was compiled in, as ONNX Runtime writes it: "1", "2", or empty.
+        source_files: what has to be there of the source model, if payloads left weights in it: beside the
+            model, or where the host says.
     """
 
     path: Path | None
@@ -71,6 +75,8 @@ class ModelInfo:
     outputs: Mapping[str, str]
     producer: str
     manifest: Manifest | None
+    weightless_mode: str
+    source_files: Sequence[str]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx inspect --json` prints."""
@@ -96,6 +102,8 @@ class ModelInfo:
             "inputs": dict(self.inputs),
             "outputs": dict(self.outputs),
             "producer": self.producer,
+            "weightless_mode": self.weightless_mode,
+            "source_files": list(self.source_files),
         }
 
 
@@ -122,6 +130,8 @@ def inspect_model(
         outputs=_values(model.graph.output, set()),
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         manifest=manifest,
+        weightless_mode=next((p.value for p in model.metadata_props if p.key == MODE_KEY), ""),
+        source_files=_source_files(records, manifest),
     )
 
 
@@ -187,6 +197,12 @@ def _body_name(model: ModelProto, record: ContextNodeRecord) -> str:
 def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord]) -> list[str]:
     binaries = (record.file_name for record in records)
     return list(dict.fromkeys(name for name in (*binaries, *external_locations(model)) if name))
+
+
+def _source_files(records: Sequence[ContextNodeRecord], manifest: Manifest | None) -> tuple[str, ...]:
+    """Return what has to be there of the source model."""
+    models = (str(r.attributes[FILE_ATTRIBUTE]) for r in records if FILE_ATTRIBUTE in r.attributes)
+    return files_of(manifest.source_weights.values() if manifest is not None else (), models)
 
 
 def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.compile.payload_sources import payload_reader, source_weights
 from epctx_core.compile.pipeline import check_compiled
-from epctx_core.context.naming import is_folder_name
-from epctx_core.context.paths import ModelFolder
-from epctx_core.context.reader import PayloadReader, plugin_nodes
-from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import EXECUTABLE
+from epctx_core.context.reader import plugin_nodes
+from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Verification
 from epctx_core.plugin import Purpose
-from epctx_core.publish import interrupted_copies
 from epctx_core.runtime.steps import context_step
 
 if TYPE_CHECKING:
@@ -23,20 +19,19 @@ if TYPE_CHECKING:
     from epctx_core.compile.source import OpenModel
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.reader import PayloadReader
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.runtime.plan import StepSpec
-
-_WEIGHTS_ONLY = (
-    " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
-)
 
 
 @collection_paused()
 def load_context_nodes(
     model: OpenModel,
     nodes: Mapping[str, Sequence[ContextNodeRecord]],
+    folder: ModelFolder | None,
     providers: ProviderSession,
     session: SessionOptions,
     manifest: Manifest | None,
@@ -46,6 +41,7 @@ def load_context_nodes(
     Args:
         model: the context model.
         nodes: EP type to its nodes.
+        folder: where their binaries lie.
         providers: the live EPs.
         session: the session's options.
         manifest: what the model says about its payloads, if it does.
@@ -63,16 +59,16 @@ def load_context_nodes(
         return steps
     config = session.config()
     named = {ep: _by_name(records) for ep, records in nodes.items()}
-    readers = _readers(named, context_folder(model, config), config, providers, manifest)
+    readers = _readers(named, folder, config, providers, manifest)
     for ep, records in nodes.items():
         session.cancellation.raise_if_requested()
         by_name, reader = named[ep], readers[ep]
         graphs: dict[BodyPath, GraphIndex] = {}
         for record in records:
             if record.path not in graphs:
-                graph = graphs[record.path] = _graph_of(model, record)
+                graph = graphs[record.path] = model.graph_of(record)
                 steps.setdefault(graph, {})
-        views = plugin_nodes(records, model.types, ep)
+        views = plugin_nodes(records, model.types, ep, manifest)
         loaded = providers.instances.call(ep, "load_context", nodes=views, reader=reader)
         providers.keep(loaded)
         check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
@@ -90,15 +86,11 @@ def _readers(
     manifest: Manifest | None,
 ) -> dict[str, PayloadReader]:
     """Return for each EP what finds its payloads; all are checked now if the host wants that."""
+    every = [record for records in nodes.values() for record in records.values()]
+    source = source_weights(every, folder, config, manifest)
     readers = {
-        ep: PayloadReader(
-            records,
-            folder=folder,
-            manifest=manifest,
-            other_copies=lambda name: interrupted_copies(folder.folder, name) if folder else (),
-            scratch=providers.scratch,
-            map_binaries=config.map_binaries,
-            verification=config.verification,
+        ep: payload_reader(
+            records, folder, config, manifest, providers.scratch, source, data_reader=config.data_reader
         )
         for ep, records in nodes.items()
     }
@@ -106,42 +98,6 @@ def _readers(
         for reader in readers.values():
             reader.load_all()
     return readers
-
-
-def _graph_of(model: OpenModel, record: ContextNodeRecord) -> GraphIndex:
-    graph = model.graph.at(record.path)
-    if graph is None:
-        raise NotImplementedByProvider(
-            f"EPContext node {record.name!r} is in a body of an operator that epctx does not run itself.",
-            node=record.name,
-            hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
-        )
-    return graph
-
-
-def context_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
-    """Return where context binaries lie: the folder of `ep.context_file_path`, else the model's.
-
-    None for a model from bytes that needs none.
-
-    Raises:
-        InvalidArgument: a model from bytes that names files, without the option.
-    """
-    path, option = model.source.path, config.context_file_path
-    if option is not None:
-        return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
-    if path is not None:
-        return ModelFolder(path.parent, path)
-    for node in model.context_nodes:
-        if node.main_context and node.file_name is not None:
-            raise InvalidArgument(
-                f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
-                f"in the file {node.file_name!r}.",
-                node=node.name,
-                hint="Set the session option 'ep.context_file_path' to the path the model would have."
-                + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
-            )
-    return None
 
 
 def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:

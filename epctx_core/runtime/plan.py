@@ -14,7 +14,8 @@ from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.options import RunOptions
+    from epctx_core.run_options import RunOptions
+
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
@@ -107,7 +108,7 @@ class Plan:
         results: Sequence[Any]
         for run, inputs, outputs, frees, spec in self.steps:
             if options is not None and options.terminate:
-                raise RuntimeException("the run was stopped: RunOptions.terminate was set.")
+                raise _stopped()
             try:
                 results = run([values[slot] for slot in inputs], options if spec.nested else None)
                 for slot, result in zip(outputs, results, strict=True):
@@ -115,7 +116,7 @@ class Plan:
             except EpctxError:
                 raise
             except (Exception, SystemExit) as error:
-                raise _step_failed(spec, error) from error
+                raise _step_failed(spec, error, options) from error
             # Else an output that nobody reads would live through the next step.
             result = results = ()
             for slot in frees:
@@ -164,7 +165,16 @@ def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[i
     return planned
 
 
-def _step_failed(spec: StepSpec, error: BaseException) -> RuntimeException:
+def _stopped() -> RuntimeException:
+    return RuntimeException(
+        "the run was stopped: RunOptions.terminate was set.",
+        hint="Take it back, or give other RunOptions, to run again.",
+    )
+
+
+def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | None = None) -> RuntimeException:
+    if options is not None and options.terminate:
+        return _stopped()
     return RuntimeException(
         f"{spec.ep} failed while it ran {spec.name!r}: {error}",
         node=spec.name,

@@ -9,23 +9,30 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compile.providers import CPU_EP
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider, RuntimeException, suggestion
-from epctx_core.options import RunOptions, SessionOptions
+from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
+from epctx_core.kernels.stopping import run_stoppably
+from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
+from epctx_core.run_options import RunOptions
 from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.runtime.build import SessionState, build_session
+from epctx_core.runtime.dynamic_options import set_dynamic_options
+from epctx_core.unsupported import Strict
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from epctx_core.runtime.assignment_info import OrtEpAssignedSubgraph
 
 _log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001
 
 
-class InferenceSession:
+class InferenceSession(Strict):
     """Runs a model: a plain one or a context model. Names and arguments as `onnxruntime.InferenceSession`.
 
     Args:
@@ -59,15 +66,15 @@ class InferenceSession:
     ) -> None:
         if not isinstance(sess_options, SessionOptions | None):
             raise InvalidArgument(f"sess_options is a {type(sess_options).__name__}, not a SessionOptions.")
-        self._options = sess_options or SessionOptions()
+        self._options = (sess_options or SessionOptions()).copy()
         requested = _requested(self._options, providers, provider_options)
         self._state: SessionState | None = build_session(path_or_bytes, self._options, requested, registry)
         self._path = Path(path_or_bytes) if not isinstance(path_or_bytes, bytes) else None
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._feeds = FeedOrder(self._inputs, self._defaults)
-        # Calls under way. append and pop are atomic, so that a run takes no lock.
-        self._running: deque[None] = deque()
+        # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
+        self._running: deque[int] = deque()
         self._closed = False
         self._closing = threading.Lock()
 
@@ -82,7 +89,7 @@ class InferenceSession:
         Args:
             output_names: the outputs wanted, None or none named for all in the model's order.
             input_feed: name to array.
-            run_options: `terminate` stops between two steps.
+            run_options: `terminate` stops the run, see `RunOptions`.
 
         Returns:
             One array an output; they are the caller's own.
@@ -91,16 +98,20 @@ class InferenceSession:
             InvalidArgument: a wrong name, type or shape.
             RuntimeException: an EP or a kernel raised, the run was terminated, or the session is closed.
         """
-        self._running.append(None)
+        thread = get_ident()
+        self._running.append(thread)
         try:
             state = self._state
             if state is None or self._closed:
-                raise RuntimeException("the session is closed.")
+                raise _closed()
             wanted = self._places(output_names) if output_names else None
-            results = state.run(self._feeds.order(input_feed), run_options)
+            feeds = self._feeds.order(input_feed)
+            results = (
+                state.run(feeds, None) if run_options is None else _run_stoppably(state, feeds, run_options)
+            )
             return results if wanted is None else [results[place] for place in wanted]
         finally:
-            self._running.pop()
+            self._running.remove(thread)
 
     def _places(self, names: Sequence[str]) -> list[int]:
         known = [output.name for output in self._outputs]
@@ -139,28 +150,48 @@ class InferenceSession:
         return self._open().metadata
 
     def get_session_options(self) -> SessionOptions:
-        """Return the options that the session was made with."""
+        """Return the options that the session was made with; what a host changes there changes no session."""
         return self._options
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Change options of the session's EPs while it lives; each EP that can is given all of them.
+        """Change options of the session's EPs while it lives, such as `ep.dynamic.workload_type`.
+
+        All are checked before any EP is given one.
 
         Raises:
             NotImplementedByProvider: no EP of the session takes dynamic options.
-            PluginError: an EP refused them.
+            InvalidArgument: no EP has such an option, or a value is not allowed.
+            PluginError: an EP failed.
         """
-        instances = self._open().providers.instances
-        takers = [ep for ep in instances.names if instances.implements(ep, "set_dynamic_options")]
-        if not takers:
-            raise NotImplementedByProvider(
-                "no EP of this session takes dynamic options.",
-                hint=f"Its EPs: {', '.join(self.get_providers())}.",
+        set_dynamic_options(self._open().providers, options)
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """Return which EP runs which nodes: what each EP compiled or loaded, then the CPU EP's nodes.
+
+        Raises:
+            InvalidArgument: the session option `session.record_ep_graph_assignment_info` was not 1.
+        """
+        assigned = self._open().assigned
+        if assigned is None:
+            raise InvalidArgument(
+                "this session did not record which EP runs which node.",
+                hint="Set the session option 'session.record_ep_graph_assignment_info' to 1 before it is made.",
             )
-        for ep in takers:
-            instances.call(ep, "set_dynamic_options", options=dict(options))
+        return list(assigned)
 
     def close(self) -> None:
-        """Wait for running calls, shut the EPs down and release everything; further calls do nothing."""
+        """Wait for running calls, shut the EPs down and release everything; further calls do nothing.
+
+        Runs that begin meanwhile are refused. `RunOptions.terminate` shortens the wait.
+
+        Raises:
+            RuntimeException: called from within a run of this session, which it would wait for.
+        """
+        if get_ident() in self._running:
+            raise RuntimeException(
+                "close was called from within a run of the same session.",
+                hint="Close the session after the run, or from another thread.",
+            )
         self._closed = True
         with self._closing:
             while self._running:
@@ -171,7 +202,7 @@ class InferenceSession:
 
     def _open(self) -> SessionState:
         if self._state is None:
-            raise RuntimeException("the session is closed.")
+            raise _closed()
         return self._state
 
     def __enter__(self) -> Self:
@@ -187,6 +218,17 @@ class InferenceSession:
         state = self.__dict__.get("_state")
         if state is not None:
             state.close()
+
+
+def _closed() -> RuntimeException:
+    return RuntimeException("the session is closed.", hint="Make a new session.")
+
+
+def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
+    if not isinstance(options, RunOptions):
+        kind = f"{type(options).__module__}.{type(options).__name__}"
+        raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
+    return run_stoppably(state.run, feeds, options)
 
 
 def _requested(

@@ -91,6 +91,28 @@ def test_an_embedded_payload_leaves_one_file(epctx, resnet, tmp_path, way):
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["resnet_ctx.onnx"]
 
 
+def test_initializers_that_stay_go_into_the_file_named_and_the_result_is_checked(epctx, resnet):
+    nothing_taken = ["-c", "ep.partition_min_nodes=1000"]
+
+    said = epctx(
+        "compile",
+        resnet.path,
+        "--ep",
+        "QNN",
+        *nothing_taken,
+        "--external-initializers",
+        "w.data",
+        "--check",
+        "--json",
+    )
+
+    sizes = {file["path"]: file["bytes"] for file in said.json["files"]}
+    assert said.code == 0
+    assert said.json["required_files"] == ["w.data", "resnet_ctx.onnx"]
+    assert sizes == {name: (resnet.path.parent / name).stat().st_size for name in sizes}
+    assert sizes["w.data"] > 10 * sizes["resnet_ctx.onnx"]
+
+
 @pytest.mark.parametrize("ep", ["QNN", "qnnexecutionprovider", "epctx-sim-qnn:QNN"])
 @pytest.mark.parametrize("option", ["QNN.htp_arch=75", "QnnExecutionProvider.htp_arch=75"])
 def test_a_provider_option_reaches_the_ep_however_it_is_called(epctx, resnet, ep, option):
@@ -247,3 +269,17 @@ def test_a_network_of_many_partitions_agrees_too(epctx, network):
     assert len(said.json["partitions"]) > 1
     assert sum(said.json["assignments"].values()) == len(onnx.load(lstm.path).graph.node)
     assert np.max(worst_relative_error(results, lstm.reference)) <= TOLERANCE
+
+
+def test_a_context_model_that_is_compiled_again_says_what_passed_through(epctx, resnet):
+    epctx("compile", resnet.path, "--ep", "QNN")
+    output = resnet.path.with_name("again_ctx.onnx")
+
+    said = epctx("compile", resnet.path.with_name("resnet_ctx.onnx"), "--ep", "QNN", "-o", output)
+
+    assert said.code == 0
+    assert "1 EPContext node of the model passed through unchanged." in said.out
+    assert "nothing" not in said.err.lower()
+    with epctx_core.InferenceSession(output) as session:
+        results = session.run(None, resnet.inputs)
+    assert worst_relative_error(results, resnet.reference) <= TOLERANCE

@@ -39,7 +39,9 @@ def model_of(contents, depth=0):
 def embedded(payloads, depth=0):
     markers = [new_marker() for _ in payloads]
     data = model_of(markers, depth).SerializeToString(deterministic=True)
-    pieces = embed(data, {m: memoryview(p) for m, p in zip(markers, payloads, strict=True)})
+    model = embed(data, {m: memoryview(p) for m, p in zip(markers, payloads, strict=True)})
+    pieces = list(model.chunks())
+    assert model.size == sum(map(len, pieces))
     return b"".join(pieces), pieces
 
 
@@ -58,7 +60,7 @@ def test_the_bytes_are_those_of_a_model_that_held_the_payloads_from_the_start(si
 def test_a_model_without_payloads_stays_as_it_is():
     data = model_of([b"text"]).SerializeToString(deterministic=True)
 
-    assert b"".join(embed(data, {})) == data
+    assert b"".join(embed(data, {}).chunks()) == data
 
 
 def test_a_large_payload_is_not_copied_and_many_small_ones_make_few_pieces():

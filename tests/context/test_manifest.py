@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from epctx_core import __version__
 from epctx_core.context.compatibility import PREFIX, compatibility_info, set_metadata
-from epctx_core.context.manifest import KEY, Manifest, read_manifest
+from epctx_core.context.manifest import KEY, Manifest, digested, read_manifest
 from epctx_core.context.payload import BLOCK, PayloadWriter
 from epctx_core.errors import InvalidGraph
 
@@ -256,3 +256,31 @@ def test_of_two_entries_of_one_name_the_first_counts():
     manifest = Manifest(source_digest="", providers={}, payloads=[first, second])
 
     assert manifest.entry(first.name, embedded=True) is first
+
+
+@given(length=st.integers(0, 3 * BLOCK), extra=st.binary(max_size=3))
+def test_bytes_about_which_nothing_is_known_get_an_entry_that_holds_them(length, extra):
+    content = memoryview(bytes(length) + extra)
+    forgotten = []
+
+    entry = digested("a.bin", content, lambda offset, size: forgotten.append((offset, size)))
+
+    entry.check_whole(content)
+    assert (entry.name, entry.size, sum(size for _, size in forgotten)) == (
+        "a.bin",
+        len(content),
+        len(content),
+    )
+    with pytest.raises(InvalidGraph):
+        entry.check_whole(memoryview(bytes(content) + b"x"))
+
+
+def test_an_entry_says_which_nodes_refer_to_it_and_the_manifest_finds_it():
+    entry = replace(written(b"x")[0], references=("b", "c"))
+    model = ModelProto()
+    set_metadata(model, KEY, Manifest(source_digest="", providers={}, payloads=[entry]).dump())
+
+    found = read_manifest(model)
+
+    assert found.holder("c") == entry
+    assert found.holder("a") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from graph.making import model
 
-from epctx_core.context.naming import binary_name, context_model_path, is_folder_name
+from epctx_core.context.naming import binary_name, context_model_path, free_name, is_folder_name
 from epctx_core.context.node import make_context_node
 from epctx_core.context.references import models_naming
 from epctx_core.context.workspace import PrivateWorkspace
@@ -127,3 +127,17 @@ def test_a_graph_can_be_taken_once():
 
     assert workspace.take("g") == 1
     assert workspace.take("g") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "found"),
+    [
+        (None, (), "m_qnn.bin"),
+        (None, ("m_qnn.bin",), "m_qnn_1.bin"),
+        (None, ("m_qnn.bin", "m_qnn_1.bin"), "m_qnn_2.bin"),
+        ("a", ("m_qnn.bin",), "m_qnn_a.bin"),
+        ("A", ("m_qnn_a.bin",), "m_qnn_A_1.bin"),
+    ],
+)
+def test_a_binary_gets_a_number_if_another_file_has_its_name_in_any_case(name, taken, found):
+    assert free_name(lambda payload: binary_name(Path("m_ctx.onnx"), "qnn", payload), name, taken) == found

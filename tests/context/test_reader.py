@@ -185,12 +185,25 @@ def test_a_reference_reads_its_primarys_payload(folder):
     assert bytes(scene.reader.payload(reference).view) == CONTENT
 
 
-def test_a_reference_among_several_primaries_has_none(folder):
-    scene = Scene(folder, node("a", cache=b"a_x.bin"), node("b", cache=b"a_x.bin"), node("c", main=False))
+def test_a_reference_among_several_payloads_has_no_primary_unless_the_manifest_says_which(folder):
+    (folder / "b_x.bin").write_bytes(CONTENT)
+    nodes = node("a", cache=b"a_x.bin"), node("b", cache=b"b_x.bin"), node("c", main=False)
+    scene = Scene(folder, *nodes)
 
     assert scene.nodes[2].primary is None
     with pytest.raises(InvalidGraph, match="'c' carries no payload"):
         scene.payload(2)
+
+    said = replace(entry_of(CONTENT, "b_x.bin"), references=("c",))
+    manifest = Manifest(source_digest="", providers={}, payloads=[entry_of(CONTENT), said])
+    assert plugin_nodes(scene.records, TypeTable(), EP, manifest)[2].primary.name == "b"
+
+
+def test_primaries_that_name_one_file_are_one_for_references(folder):
+    scene = Scene(folder, node("a", cache=b"a_x.bin"), node("b", cache=b"a_x.bin"), node("c", main=False))
+
+    assert scene.nodes[2].primary.name == "a"
+    assert bytes(scene.payload(2).view) == CONTENT
 
 
 def test_references_without_any_primary_are_refused(folder):

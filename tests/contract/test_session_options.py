@@ -123,9 +123,6 @@ def test_the_folder_of_weights_never_says_where_context_binaries_are(model, tmp_
             {"ep__share_ep_contexts": 1, "ep__stop_share_ep_contexts": 1},
             "share_ep_contexts=1 is not supported",
         ),
-        ({"ep__enable_weightless": 1}, "weightless mode is not supported"),
-        ({"ep__enable_weightless_mode": 2}, "weightless mode is not supported"),
-        ({"ep__context_model_external_initializers_file_name": "m.data"}, "file_name is not supported"),
     ],
     ids=str,
 )

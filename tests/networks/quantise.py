@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,14 +32,38 @@ NOT_QUANTISED = frozenset({"Softmax", "Sum"})
 
 def quantise(source: Path, output: Path, seed: int = 0) -> None:
     """Write the QDQ INT8 form of a network with float inputs; the same bytes for the same source and seed."""
-    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime's quantiser recommends its pre-processing
-    with tempfile.TemporaryDirectory() as scratch:
+    with _advice_silenced(), tempfile.TemporaryDirectory() as scratch:
         folded, quantised = Path(scratch) / "folded.onnx", Path(scratch) / "quantised.onnx"
         _fold(source, folded)
         _quantise(folded, quantised, _inputs(folded, seed))
         model = onnx.load(quantised)
         _Rounding(model.graph, onnx.load(folded).graph).apply()
         onnx.save(model, output)
+
+
+def steps_of(path: Path) -> list[float | None]:
+    """Return the quantisation step of each output of a network; None for one that is not dequantised."""
+    graph = onnx.load(path, load_external_data=False).graph
+    values = {tensor.name: tensor for tensor in graph.initializer}
+    made_by = {name: node for node in graph.node for name in node.output}
+    return [
+        float(numpy_helper.to_array(values[made_by[output.name].input[1]]))
+        if made_by[output.name].op_type == "DequantizeLinear"
+        else None
+        for output in graph.output
+    ]
+
+
+@contextmanager
+def _advice_silenced() -> Iterator[None]:
+    """Drop what onnxruntime's quantiser tells the root logger: it recommends its pre-processing."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _fold(source: Path, output: Path) -> None:
@@ -155,4 +181,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # of itself, a script sees its own folder only
     main()

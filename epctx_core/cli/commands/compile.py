@@ -41,6 +41,11 @@ def add_arguments(parser: CommandParser) -> None:
         "--embed", action="store_true", help="store payloads in the model, not in a file beside it"
     )
     parser.add_argument(
+        "--external-initializers",
+        metavar="NAME",
+        help="put initializers of 1 KiB or more that stay into this file, relative to OUT",
+    )
+    parser.add_argument(
         "--check", action="store_true", help="then load it and compare it with the CPU EP on made-up inputs"
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if the output exists")
@@ -65,7 +70,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     output = _output(arguments, session)
     with console.progress() as progress:
         compiler = ModelCompiler(
-            session, arguments.model, arguments.embed or None, flags=flags, progress=progress
+            session,
+            arguments.model,
+            arguments.embed or None,
+            arguments.external_initializers,
+            flags=flags,
+            progress=progress,
         )
         report = compiler.compile_to_file(output)
     origins = _origins(arguments.ep)
@@ -153,16 +163,27 @@ def _tell(model: str, report: CompileReport, origins: Sequence[dict[str, Any]], 
     console.say(f"{model} -> {report.output}")
     if report.partitions:
         _tell_partitions(report, console)
+    if report.kept_nodes:
+        console.say()
+        console.say(
+            f"{text.count(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
+        )
     _tell_shares(report, origins, console)
     _tell_refusals(report, console)
     console.say()
     leaves = [(file.path, text.size(file.bytes)) for file in report.outputs]
     console.tree(f"{_folder(report)}/", leaves)
+    if report.source_files:
+        console.say()
+        console.say(
+            f"Weights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
+            "model, or ep.context_source_model_path."
+        )
     simulated = [o["name"] for o in origins if o["simulated"] and report.assignments.get(o["name"])]
     if simulated:
         console.say()
         console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
-    if not report.partitions:
+    if not report.partitions and not report.kept_nodes:
         _warn_of_nothing(report, console)
 
 
@@ -241,6 +262,8 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
     arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
     compiled, plain = session_options(arguments, console), session_options(arguments, console)
     plain.providers = []
+    if report.source_files:
+        compiled.add_session_config_entry("ep.context_source_model_path", arguments.model)
     outcome = run_both(
         Side(model=str(report.output), options=compiled),
         Side(model=arguments.model, options=plain),

@@ -74,6 +74,12 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
         console.table(
             ("", ""), [(f["name"], "-" if f["bytes"] is None else text.size(f["bytes"])) for f in files]
         )
+    if info.source_files:
+        console.say()
+        console.say(
+            f"Compiled in weightless mode {info.weightless_mode}: weights stay in the source model "
+            f"{' and '.join(info.source_files)}, needed beside this one or where session options say."
+        )
     _warn(info, files, console)
 
 

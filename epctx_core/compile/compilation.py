@@ -1,0 +1,170 @@
+"""One compile, from the source to the last file. What a host asked for is settled before (`compiler`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from epctx_core.compile.cancellation import CompileCancellation
+from epctx_core.compile.emit import check_can_export
+from epctx_core.compile.node_names import check_names
+from epctx_core.compile.optimise import optimise_model
+from epctx_core.compile.outputs import ModelSink, OpenDelivered, Outputs
+from epctx_core.compile.passthrough import PassThrough
+from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
+from epctx_core.compile.provenance import check_mix
+from epctx_core.compile.providers import (
+    Progress,
+    ProviderChoice,
+    ProviderSession,
+    choose_providers,
+    kept_functions,
+)
+from epctx_core.compile.report import CompileReport, Stopwatch, make_report
+from epctx_core.compile.size import check_weights_fit
+from epctx_core.compile.source import OpenModel, open_model
+from epctx_core.errors import Fail
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
+from epctx_core.plugin import Purpose
+
+if TYPE_CHECKING:
+    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.destination import Destination
+    from epctx_core.compile.initializers import InitializerPlacement
+    from epctx_core.registry import Registry
+
+FindDestination: TypeAlias = "Callable[[OpenModel, bool], Destination]"
+"""`find(model, has_payloads)` says where what is compiled goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """What a host asked for; `run` it once.
+
+    Attributes:
+        session: EPs and options.
+        model: the source, a path or bytes.
+        embedded: whether payloads are stored in the model.
+        placement: where the initializers that stay go.
+        flags: what is an error.
+        level: how far the model is optimised before EPs see it.
+        progress: called with (stage, done, total).
+        registry: where EPs are looked up.
+        deliver: opens what the host's write callback gets; None for files.
+    """
+
+    session: SessionOptions
+    model: str | os.PathLike[str] | bytes
+    embedded: bool
+    placement: InitializerPlacement
+    flags: OrtCompileApiFlags
+    level: GraphOptimizationLevel
+    progress: Progress
+    registry: Registry
+    deliver: OpenDelivered | None
+    watch: Stopwatch = field(default_factory=Stopwatch, init=False)
+
+    @collection_paused()
+    def run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
+        """Compile; the model goes to the sink, or without one into the destination's file.
+
+        Raises:
+            EpctxError: see `ModelCompiler.compile_to_file`.
+        """
+        cancel = CompileCancellation(self.session.cancellation)
+        with closing(ProviderSession()) as providers, cancel.by_interrupt():
+            choices = choose_providers(self.session.providers, self.session, self.registry)
+            model = self._open(choices)
+            existing = PassThrough(model, self.session.config())
+            outputs = Outputs(
+                existing.plan(
+                    find_destination(model, bool(choices or existing.records)),
+                    embedded=self.embedded,
+                    delivered=self.deliver is not None,
+                ),
+                embedded=self.embedded,
+                cancel=cancel,
+                model_sink=sink,
+                open_delivered=self.deliver,
+            )
+            outputs.destination.check(_binaries(outputs, choices))
+            self._start(model, providers, choices, cancel)
+            with self.watch.stage("optimise"):
+                model = optimise_model(model, providers, self.level)
+            assignment = self._compile(model, existing, providers)
+            self.progress("write", 0, 1)
+            written = write_context_model(
+                model, assignment, providers, outputs, self.placement, existing, watch=self.watch
+            )
+            self.progress("write", 1, 1)
+            return make_report(
+                assignment, output=outputs.destination.path, written=written, timings=self.watch.seconds
+            )
+
+    def _open(self, choices: list[ProviderChoice]) -> OpenModel:
+        self.progress("read", 0, 1)
+        with self.watch.stage("read"):
+            model = open_model(
+                self.model, self.session.config(), lambda: kept_functions(c.cls for c in choices)
+            )
+        self.progress("read", 1, 1)
+        return model
+
+    def _start(
+        self,
+        model: OpenModel,
+        providers: ProviderSession,
+        choices: list[ProviderChoice],
+        cancel: CompileCancellation,
+    ) -> None:
+        providers.start(
+            choices,
+            purpose=Purpose.EXPORT,
+            model=model.identity,
+            session=self.session,
+            engine=CpuEngine(EnginePolicy()),
+            registry=self.registry,
+            progress=self.progress,
+            cancel=cancel,
+        )
+        check_can_export(providers)
+
+    def _compile(self, model: OpenModel, existing: PassThrough, providers: ProviderSession) -> Assignment:
+        self.progress("partition", 0, 1)
+        assignment = assign_nodes(model, providers, list(providers.choices), self.session, self.watch)
+        self.progress("partition", 1, 1)
+        if not assignment.partitions and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+            raise Fail(
+                f"no node of {model.source.where} could be compiled by {', '.join(providers.choices) or 'any EP'}.",
+                path=model.source.path,
+                hint=_first_refusal(assignment) or "Add an EP to the session options.",
+            )
+        check_names(model, assignment)
+        check_mix(model, existing.manifest, assignment, providers)
+        check_weights_fit(assignment, self.placement, providers.weightless, embedded=self.embedded)
+        compile_partitions(
+            assignment,
+            providers,
+            self.session,
+            purpose=Purpose.EXPORT,
+            watch=self.watch,
+            progress=self.progress,
+        )
+        return assignment
+
+
+def _binaries(outputs: Outputs, choices: list[ProviderChoice]) -> dict[str, str]:
+    """Return EP type to the binary that it will write."""
+    if outputs.embedded or outputs.delivers:
+        return {}
+    return {c.name: outputs.payload_name(c.binary_suffix, None) for c in choices}
+
+
+def _first_refusal(assignment: Assignment) -> str:
+    refusal = next(iter(assignment.refusals), None)
+    return f"{refusal.ep} says: {refusal.reason}." if refusal else ""

@@ -1,0 +1,407 @@
+"""Entries 39 to 53: what a compile refuses, and what it leaves behind then."""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+from contract.compiling import compiler
+from contract.judging_eps import session
+from end_to_end.engine_eps import Alpha, scripted
+from end_to_end.routes import refused
+from end_to_end.small_models import chain, example, saved, snapshot
+
+import epctx_core as epctx
+from epctx_core.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile
+
+MUST_COMPILE = epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+NO_CLOBBER = epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    return saved(chain(["Relu", "Add", "Neg", "Relu"]), folder / "m.onnx")
+
+
+@pytest.fixture
+def untakable(tmp_path):
+    """A model of which Alpha takes nothing, alone in a folder."""
+    folder = tmp_path / "untakable"
+    folder.mkdir()
+    return saved(chain(["Neg", "Neg"]), folder / "m.onnx")
+
+
+# --- nothing compiled --------------------------------------------------------------------------------
+
+
+@pytest.mark.entry(39)
+@pytest.mark.parametrize("eps", [(), (Alpha,)], ids=["CPU alone", "an EP that takes nothing"])
+@pytest.mark.parametrize("way", ["file", "bytes", "stream"])
+def test_nothing_compiled_is_an_error_under_the_flag_and_nothing_is_written(untakable, eps, way):
+    made, chunks = compiler(untakable, *eps, flags=MUST_COMPILE, embed_compiled_data_into_model=True), []
+
+    with refused(Fail, "no node of m.onnx could be compiled", folder=untakable.parent):
+        {"file": made.compile_to_file, "bytes": made.compile_to_bytes}.get(
+            way, lambda: made.compile_to_stream(chunks.append)
+        )()
+
+    assert chunks == []
+
+
+@pytest.mark.entry(40)
+def test_a_session_that_compiles_nothing_writes_nothing(untakable):
+    before = snapshot(untakable.parent)
+
+    with session(untakable, Alpha, ep__context_enable=1) as opened:
+        assert opened.run(None, {"x": example()})[0].shape == (2, 3)
+
+    assert snapshot(untakable.parent) == before
+
+
+@pytest.mark.entry(41)
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_without_the_flag_the_plain_model_is_written(untakable, in_memory):
+    made = compiler(untakable, embed_compiled_data_into_model=True)
+
+    data = made.compile_to_bytes() if in_memory else made.compile_to_file().output.read_bytes()
+
+    assert data == untakable.read_bytes()
+    assert made.report.partitions == ()
+    assert made.report.required_files == (() if in_memory else ("m_ctx.onnx",))
+
+
+def test_bytes_of_a_model_that_nobody_takes_still_need_a_place_for_binaries(untakable):
+    # Whether something is compiled is known too late: the refusal comes before the EPs see the model.
+    with refused(InvalidArgument, "nothing says where its binary", folder=untakable.parent):
+        compiler(untakable, Alpha).compile_to_bytes()
+
+    assert compiler(untakable).compile_to_bytes() == untakable.read_bytes()
+
+
+# --- what is there already ---------------------------------------------------------------------------
+
+
+@pytest.mark.entry(42)
+@pytest.mark.parametrize("given", ["named", "by default"])
+def test_an_existing_output_stays_under_the_flag(source, given):
+    output = source.with_name("m_ctx.onnx")
+    compiler(source, Alpha).compile_to_file(output)
+    saved(chain(["Relu", "Neg"], seed=5), source)
+    ep = scripted()
+
+    with refused(Fail, "exists already", folder=source.parent):
+        compiler(source, ep, flags=NO_CLOBBER).compile_to_file(output if given == "named" else None)
+
+    assert "compile" not in ep.calls
+    compiler(source, Alpha).compile_to_file(output)
+    assert len(onnx.load(output).graph.node) == 2
+
+
+@pytest.mark.entry(43, 44)
+@pytest.mark.parametrize("given", ["named", "by default"])
+def test_the_session_route_never_replaces_a_model(source, given):
+    output = source.with_name("m_ctx.onnx")
+    entries = {"ep__context_enable": 1, **({"ep__context_file_path": output} if given == "named" else {})}
+    session(source, Alpha, **entries).close()
+    times = {path: path.stat().st_mtime_ns for path in source.parent.iterdir()}
+
+    with refused(Fail, "exists already", folder=source.parent):
+        session(source, Alpha, **entries)
+
+    assert {path: path.stat().st_mtime_ns for path in source.parent.iterdir()} == times
+    assert len(times) == 3
+
+
+# --- streams -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.entry(49, 50)
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_the_write_function_raises_is_carried_over_and_no_file_stays(tmp_path, source, after):
+    chunks = []
+
+    def write(chunk):
+        if len(chunks) == after:
+            raise OSError("the line went dead")
+        chunks.append(chunk)
+
+    big = saved(chain(["Relu", "Neg"]), tmp_path / "big.onnx")
+    model = onnx.load(big)
+    model.doc_string = "long" * 40_000
+    saved(model, big)
+    entries = {"ep__context_file_path": source.parent / "out_ctx.onnx"}
+
+    with refused(Fail, "OSError: the line went dead", folder=source.parent) as caught:
+        compiler(big, Alpha, entries=entries).compile_to_stream(write)
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert len(chunks) == after
+
+
+@pytest.mark.entry(49)
+def test_one_of_our_own_errors_passes_a_stream_as_it_is(source):
+    def write(_chunk):
+        raise epctx.NotFound("nobody listens")
+
+    with pytest.raises(epctx.NotFound, match="nobody listens"):
+        compiler(source, Alpha, embed_compiled_data_into_model=True).compile_to_stream(write)
+
+
+@pytest.mark.parametrize("given", [None, "file.onnx", io.BytesIO()])
+def test_a_stream_needs_a_function(source, given):
+    with pytest.raises(InvalidArgument, match="takes a function"):
+        compiler(source, Alpha).compile_to_stream(given)
+
+
+# --- inputs and folders -------------------------------------------------------------------------------
+
+
+@pytest.mark.entry(51)
+@pytest.mark.parametrize("where", ["model", "binaries of bytes", "initializers of bytes"])
+def test_a_missing_folder_is_noticed_before_compiling_and_not_made(source, where):
+    missing, ep = source.parent / "missing", scripted()
+    made = compiler(
+        source,
+        ep,
+        entries={"ep__context_file_path": missing / "out_ctx.onnx"} if "initializers" in where else None,
+        embed_compiled_data_into_model="initializers" in where,
+        external_initializers_file_path="w.data" if "initializers" in where else None,
+    )
+
+    with refused(NoSuchFile, "output folder .* does not exist", folder=source.parent):
+        if where == "model":
+            made.compile_to_file(missing / "out_ctx.onnx")
+        else:
+            if "binaries" in where:
+                made.set_ep_context_binary_information(missing, "out.onnx")
+            made.compile_to_bytes()
+
+    assert "compile" not in ep.calls
+
+
+@pytest.mark.entry(52)
+def test_an_empty_path_is_refused_at_once_a_missing_file_when_it_is_read(tmp_path):
+    for nothing in ("", b"", None, 3):
+        with pytest.raises(InvalidArgument, match="a model is a path or bytes"):
+            compiler(nothing, Alpha)
+    made = compiler(tmp_path / "missing.onnx", Alpha)
+
+    with pytest.raises(NoSuchFile, match="there is no model file"):
+        made.compile_to_file()
+    with refused(InvalidProtobuf, "not an ONNX model", folder=tmp_path):
+        compiler(b"junk", Alpha).compile_to_file(tmp_path / "out_ctx.onnx")
+
+
+@pytest.mark.parametrize("folder", ["..", "../beside", "/"])
+def test_binaries_outside_of_the_models_folder_are_refused_before_compiling(source, folder):
+    made, ep = compiler(source, scripted()), scripted()
+    made.set_ep_context_binary_information(source.parent / folder, "v.onnx")
+
+    with refused(InvalidArgument, "is not inside", folder=source.parent):
+        made.compile_to_file()
+
+    assert "compile" not in ep.calls
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b.onnx", "a\\b.onnx", "C:/m.onnx", None, 3])
+def test_binaries_are_named_after_a_plain_file_name(source, name):
+    with refused(InvalidArgument, "no plain file name"):
+        compiler(source, Alpha).set_ep_context_binary_information(source.parent, name)
+
+
+def test_a_sub_folder_that_is_a_link_is_refused_before_compiling(source, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (source.parent / "sub").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    made = compiler(source, Alpha, external_initializers_file_path="sub/w.data")
+
+    with refused(InvalidArgument, "a link or no folder", folder=source.parent):
+        made.compile_to_file()
+
+
+@pytest.mark.parametrize("by", ["a model above", "a model beside it"])
+def test_a_binary_in_a_sub_folder_that_another_model_names_is_not_replaced(source, by):
+    owner = (
+        source.parent / "owner_ctx.onnx" if by == "a model above" else source.parent / "sub" / "v_ctx.onnx"
+    )
+    owner.parent.mkdir(exist_ok=True)
+    first = compiler(source, Alpha)
+    first.set_ep_context_binary_information(source.parent / "sub", "v.onnx")
+    first.compile_to_file(owner)
+    second = compiler(source, Alpha)
+    second.set_ep_context_binary_information(source.parent / "sub", "v.onnx")
+
+    with refused(Fail, f"belongs to '{owner.name}'", folder=source.parent):
+        second.compile_to_file(source.with_name("second_ctx.onnx"))
+
+
+def test_a_binary_for_bytes_never_replaces_that_of_a_model_in_the_folder(source):
+    compiler(source, Alpha).compile_to_file()
+    made = compiler(source, Alpha)
+    made.set_ep_context_binary_information(source.parent, "m.onnx")
+
+    with refused(Fail, "belongs to 'm_ctx.onnx'", folder=source.parent):
+        made.compile_to_bytes()
+
+
+# --- one compile at a time ---------------------------------------------------------------------------
+
+
+@pytest.mark.entry(53)
+def test_a_second_compile_while_one_runs_is_refused_and_so_is_changing_the_compiler(source):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(honest):
+        inside.set()
+        assert go_on.wait(20)
+        return honest()
+
+    made = compiler(source, scripted(compile=wait), embed_compiled_data_into_model=True)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(made.compile_to_file)
+        assert inside.wait(20)
+        try:
+            for second in (
+                made.compile_to_file,
+                made.compile_to_bytes,
+                lambda: made.compile_to_stream(print),
+            ):
+                with refused(Fail, "already in progress", folder=None):
+                    second()
+            for change in (
+                lambda: made.set_ep_context_data_write_func(print),
+                made.clear_ep_context_data_write_func,
+                lambda: made.set_ep_context_binary_information(source.parent, "v.onnx"),
+            ):
+                with refused(Fail, "while compilation is in progress"):
+                    change()
+            assert made.report is None
+        finally:
+            go_on.set()
+        assert first.result(20) is made.report
+
+    made.set_ep_context_data_write_func(lambda _name, _data: None)
+    assert made.compile_to_bytes() == source.with_name("m_ctx.onnx").read_bytes()
+
+
+def test_a_compile_that_failed_may_be_tried_again(source):
+    fails = [True]
+
+    def once(honest):
+        if fails.pop():
+            raise RuntimeError("not today")
+        return honest()
+
+    made = compiler(source, scripted(compile=once), embed_compiled_data_into_model=True)
+    with pytest.raises(epctx.EPFail):
+        made.compile_to_file()
+    fails.append(False)
+
+    assert made.compile_to_file().output.exists()
+
+
+def test_a_callback_that_compiles_with_the_same_compiler_is_told_so(source):
+    made = compiler(source, Alpha, embed_compiled_data_into_model=True)
+
+    with refused(Fail, "already in progress", folder=source.parent):
+        made.compile_to_stream(lambda _chunk: made.compile_to_bytes())
+
+
+# --- two GiB -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """A protobuf that holds 10,000 bytes."""
+    monkeypatch.setattr("epctx_core.compile.size.PROTOBUF_LIMIT", 10_000)
+
+
+def heavy(left, taken, path):
+    """Return a model with so many bytes of weights that stay, and that Alpha takes."""
+    from end_to_end.small_models import finished, tensor
+    from onnx import helper, numpy_helper
+
+    generator = np.random.default_rng(0)
+    shape = [1, 1]
+    weights = [
+        numpy_helper.from_array(generator.standard_normal((size // 4, 1), dtype=np.float32), name)
+        for name, size in (("left", left), ("taken", taken))
+    ]
+    nodes = [
+        helper.make_node("Add", ["x", "taken"], ["a"], name="add"),
+        helper.make_node("Transpose", ["a"], ["t"], name="t"),
+        helper.make_node("Mul", ["t", "left"], ["y"], name="mul"),
+    ]
+    return saved(finished(nodes, [tensor("x", shape=shape)], [tensor("y", shape=["a", "b"])], weights), path)
+
+
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize("route", ["file", "bytes", "session"])
+def test_weights_that_cannot_be_embedded_are_refused_before_compiling(tmp_path, route):
+    source, ep = heavy(4_000, 8_000, tmp_path / "m.onnx"), scripted()
+
+    with refused(Fail, "at least 12,000 bytes.*holds at most 10,000", folder=tmp_path) as caught:
+        if route == "session":
+            session(source, ep, ep__context_enable=1, ep__context_embed_mode=1)
+        else:
+            made = compiler(source, ep, embed_compiled_data_into_model=True)
+            made.compile_to_file() if route == "file" else made.compile_to_bytes()
+
+    assert "ep.context_embed_mode=0" in caught.value.hint
+    assert "get_capability" in ep.calls
+    assert "compile" not in ep.calls
+
+
+@pytest.mark.usefixtures("limit")
+def test_weights_that_stay_and_do_not_fit_may_go_into_a_file(tmp_path):
+    source = heavy(12_000, 4_000, tmp_path / "m.onnx")
+
+    with refused(Fail, "at least 12,000 bytes", folder=tmp_path) as caught:
+        compiler(source, Alpha).compile_to_file()
+
+    assert "ep.context_model_external_initializers_file_name" in caught.value.hint
+    report = compiler(source, Alpha, external_initializers_file_path="w.data").compile_to_file()
+    assert "w.data" in report.required_files
+
+
+@pytest.mark.usefixtures("limit")
+def test_what_was_not_known_before_is_refused_by_the_writer_and_nothing_is_written(tmp_path):
+    source = heavy(400, 400, tmp_path / "m.onnx")
+    grows = scripted(get_ep_context_nodes=grown)
+
+    with refused(Fail, "would have 1.,... bytes", folder=tmp_path) as caught:
+        compiler(source, grows, embed_compiled_data_into_model=True).compile_to_file()
+    assert "ep.context_embed_mode=0" in caught.value.hint
+
+    assert compiler(source, grows).compile_to_file().output.exists()
+
+
+def grown(honest, writer):
+    nodes = honest()
+    nodes[0].payload.write(bytes(12_000))
+    return nodes
+
+
+@pytest.mark.usefixtures("limit")
+def test_equal_weights_count_once(tmp_path):
+    source = heavy(400, 6_000, tmp_path / "m.onnx")
+    model = onnx.load(source)
+    twin = onnx.TensorProto()
+    twin.CopyFrom(model.graph.initializer[1])
+    twin.name = "twin"
+    model.graph.initializer.append(twin)
+    model.graph.node.insert(1, onnx.helper.make_node("Add", ["a", "twin"], ["b"], name="twice"))
+    model.graph.node[2].input[0] = "b"
+    saved(model, source)
+    ep = scripted()
+
+    # An EP may store them once, so that it is asked; this one does not.
+    with refused(Fail, "model would have 1", folder=tmp_path):
+        compiler(source, ep, embed_compiled_data_into_model=True).compile_to_file()
+
+    assert "compile" in ep.calls
