@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_core.compile.compiler import ModelCompiler
-    from epctx_core.compile.initializers import InitializerValue, OrtExternalInitializerInfo
     from epctx_core.compile.report import CompileReport
-    from epctx_core.context.callbacks import OrtEpContextData, OrtEpContextDataBuffer
+    from epctx_core.compile.writing.initializers import InitializerValue, OrtExternalInitializerInfo
+    from epctx_core.context.payloads.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
         EpctxError,
         EPFail,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ExecutionMode,
         GraphOptimizationLevel,
         OrtCompileApiFlags,
+        RunOptions,
         SessionOptions,
     )
     from epctx_core.registry import PluginRecord, PluginState, Registry
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         register_execution_provider,
         unregister_execution_provider,
     )
-    from epctx_core.run_options import RunOptions
     from epctx_core.runtime.assignment_info import OrtEpAssignedNode, OrtEpAssignedSubgraph
     from epctx_core.runtime.boundary import ModelMetadata, NodeArg
     from epctx_core.runtime.compatibility import (
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.compile.compiler": ("ModelCompiler",),
-    "epctx_core.compile.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.compile.report": ("CompileReport",),
-    "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
+    "epctx_core.compile.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
+    "epctx_core.context.payloads.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
         "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
@@ -79,14 +79,13 @@ _HOME = {
     "epctx_core.runtime.ep_metadata": ("get_ep_metadata",),
     "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
-        "ExecutionMode", "GraphOptimizationLevel", "OrtCompileApiFlags", "SessionOptions",
+        "ExecutionMode", "GraphOptimizationLevel", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
     ),
     "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
     "epctx_core.registry.default": (
         "get_available_providers", "plugins", "refresh_plugins", "register_execution_provider",
         "unregister_execution_provider",
     ),
-    "epctx_core.run_options": ("RunOptions",),
     "epctx_core.runtime.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),
     "epctx_core.verify.verification": ("verify_model",),

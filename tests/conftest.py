@@ -9,7 +9,7 @@ import pytest
 from networks.catalog import Catalog, Network
 from written_models import checked, paths_of_this_machine
 
-from epctx_core.compile.outputs import Outputs
+from epctx_core.compile.writing.outputs import Outputs
 
 UNRESOLVED = "not_for_onnxruntime"
 _restore = pytest.MonkeyPatch()

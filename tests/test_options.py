@@ -10,20 +10,19 @@ import pytest
 
 from epctx_core import errors
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
-from epctx_core.option_table import IGNORED_KEYS, SESSION_OPTIONS, is_ignored
 from epctx_core.options import (
-    MAX_KEY_LENGTH,
-    MAX_VALUE_LENGTH,
     CancellationFlag,
     ExecutionMode,
     GraphOptimizationLevel,
     OrtCompileApiFlags,
+    RunOptions,
     SessionConfig,
     SessionOptions,
     Verification,
     WeightlessMode,
 )
-from epctx_core.run_options import RunOptions
+from epctx_core.options.session import MAX_KEY_LENGTH, MAX_VALUE_LENGTH
+from epctx_core.options.table import IGNORED_KEYS, SESSION_OPTIONS, is_ignored
 
 FLAGS = [
     "ep.context_enable",
@@ -143,7 +142,7 @@ def test_preferring_latency_may_be_left_to_the_rule(options, value, means):
 
 @pytest.mark.parametrize("prefix", ["a/b", "ü", "a b", "a\n", "x" * 129])
 def test_a_prefix_that_no_file_or_vendor_could_take_is_refused(options, prefix):
-    with pytest.raises(InvalidArgument, match="does not match"):
+    with pytest.raises(InvalidArgument, match="allowed is"):
         options.add_session_config_entry("ep.context_node_name_prefix", prefix)
 
 
@@ -204,6 +203,7 @@ def test_of_two_keys_for_weightless_mode_the_newer_says_which_weights(options, s
     assert options.config().weightless is means
 
 
+@pytest.mark.entry(131)
 @pytest.mark.parametrize(("switch", "mode"), [("1", "0"), ("0", "1"), ("0", "2")])
 def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(options, switch, mode):
     set_weightless(options, switch, mode)
@@ -457,3 +457,25 @@ def test_every_option_says_which_values_it_takes():
     for option in SESSION_OPTIONS.values():
         assert option.allowed
         assert bool(option.choices) != bool(option.values)
+
+
+@pytest.mark.parametrize("name", ["intra_op_num_threads", "inter_op_num_threads", "log_severity_level"])
+@pytest.mark.parametrize("value", ["4", 1.5, None, True, [2]])
+def test_a_number_that_is_none_is_refused_when_it_is_set(name, value):
+    options = SessionOptions()
+    before = getattr(options, name)
+
+    with pytest.raises(InvalidArgument, match=f"{name} is a whole number, not"):
+        setattr(options, name, value)
+
+    assert getattr(options, name) == before
+
+
+def test_an_execution_mode_is_one_of_the_two():
+    options = SessionOptions()
+    options.execution_mode = 1
+
+    with pytest.raises(InvalidArgument, match="5 is no ExecutionMode"):
+        options.execution_mode = 5
+
+    assert options.execution_mode is ExecutionMode.ORT_PARALLEL

@@ -16,10 +16,6 @@ CORE = ROOT / "epctx_core"
 RANKS = {
     "_version": 0,
     "errors": 0,
-    "option_table": 0,
-    "host_data": 0,
-    "unsupported": 0,
-    "run_options": 0,
     "options": 0,
     "plugin": 1,
     "registry": 2,
@@ -39,14 +35,7 @@ RANKS = {
 }
 """Imports go from a higher rank to a lower one, or stay inside one part."""
 SIBLINGS = {
-    ("option_table", "errors"),
-    ("host_data", "errors"),
-    ("unsupported", "errors"),
-    ("run_options", "unsupported"),
     ("options", "errors"),
-    ("options", "host_data"),
-    ("options", "option_table"),
-    ("options", "unsupported"),
     ("cli", "testing"),
     ("cli", "templates"),
 }
@@ -167,6 +156,14 @@ def test_a_module_is_short(path):
         assert lines <= 350
 
 
+def test_a_folder_has_no_more_modules_than_can_be_looked_over():
+    folders = {path.parent for path in sources()}
+
+    full = {shown(f): count for f in folders if (count := len(list(f.glob("[!_]*.py")))) > 20}
+
+    assert full == {}
+
+
 @pytest.mark.parametrize("path", every_module(), ids=shown)
 def test_a_function_has_at_most_sixty_lines(path):
     long = {
@@ -254,6 +251,58 @@ def repository_files() -> list[Path]:
         hidden = {".git", ".venv", ".venv-min", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
         found = [path for path in ROOT.rglob("*") if not hidden & set(path.relative_to(ROOT).parts)]
     return [path for path in found if path.is_file()]
+
+
+def is_of_the_core(name: str) -> bool:
+    """Whether a dotted name leads to a module of the core, or from there to a word in it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:count])
+        module = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if module.is_file():
+            return (
+                count == len(parts)
+                or re.search(rf"\b{parts[count]}\b", module.read_text("utf-8")) is not None
+            )
+    return False
+
+
+def test_whatever_the_text_of_a_file_calls_by_its_full_name_is_there():
+    texts = {shown(p): p.read_text("utf-8") for p in repository_files() if p.suffix in {".py", ".md"}}
+    this = shown(Path(__file__))
+
+    wrong = {
+        file: sorted(gone)
+        for file, text in texts.items()
+        if file != this
+        and (
+            gone := {
+                n for n in re.findall(r"\bepctx_core(?:\.[A-Za-z]\w*)+\b", text) if not is_of_the_core(n)
+            }
+        )
+    }
+
+    assert wrong == {
+        "tests/test_public_names.py": ["epctx_core.Session"]
+    }  # which looks for a name that is not there
+    assert is_of_the_core("epctx_core.errors.InvalidGraph")
+    assert not is_of_the_core("epctx_core.errors.Invalid")
+    assert not is_of_the_core("epctx_core.no_room")
+
+
+def test_the_modules_that_the_architecture_speaks_of_are_there():
+    named = re.findall(
+        r"`([a-z_]+(?:/[a-z_]+)+)\b[^`/]*`", (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    )
+
+    gone = [
+        name
+        for name in named
+        if not any((root / name).is_dir() or (root / f"{name}.py").is_file() for root in (CORE, ROOT))
+    ]
+
+    assert len(named) > 30
+    assert gone == []
 
 
 def test_no_file_names_a_path_of_the_machine_it_was_written_on():

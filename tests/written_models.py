@@ -14,7 +14,7 @@ import onnx
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from epctx_core.compile.outputs import Outputs
+    from epctx_core.compile.writing.outputs import Outputs
     from epctx_core.context.embedding import SerializedModel
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +41,8 @@ def checked(
     """Return `Outputs.finish` that looks at what it has written."""
 
     def finish_and_look(self: Outputs, model: SerializedModel, *arguments: object) -> object:
+        for sink in self._delivered:
+            assert_without(needles, sink.name, sink.getvalue())
         result = finish(self, model, *arguments)
         data = b"".join(model.chunks())
         assert_without(needles, "the model", data)

@@ -33,7 +33,7 @@ class CommandParser(argparse.ArgumentParser):
         if first.startswith("-"):
             self.error(f"there is no option {first!r}{_close(first, known)}")
         if "=" in extras[0]:
-            self.error(f"{extras[0]!r} stands alone; write -c or -p before each KEY=VALUE")
+            self.error(f"{first + '=…'!r} stands alone; write -c or -p before each KEY=VALUE")
         self.error(f"{extras[0]!r} is one argument too many")
 
 
@@ -133,7 +133,7 @@ def _provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dic
         # An EP type may hold dots, so the EPs that were asked for say where its name ends.
         found = [(name, key) for name in eps if (key := _key_after(left, name)) is not None]
         if not found:
-            raise _no_such_ep(text, left, eps)
+            raise _no_such_ep(left, eps)
         name, key = found[0]
         options[name][key] = value
     return options
@@ -152,14 +152,18 @@ def _key_after(left: str, ep: str) -> str | None:
     return None
 
 
-def _no_such_ep(text: str, left: str, eps: Sequence[str]) -> InvalidArgument:
+def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
+    """Return why an option is nobody's; its value is not shown, which may be a secret."""
     ep, dot, _ = left.partition(".")
     if not dot:
-        return InvalidArgument(f"-p {text!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73.")
+        return InvalidArgument(
+            f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73."
+        )
     asked = f"only {', '.join(eps)} was asked for" if eps else "no EP was asked for"
     close = suggestion(ep, eps)
     return InvalidArgument(
-        f"-p {text!r} is an option of {ep}, but {asked}.{close}", hint=None if close else f"Add --ep {ep}."
+        f"-p {left + '=…'!r} is an option of {ep}, but {asked}.{close}",
+        hint=None if close else f"Add --ep {ep}.",
     )
 
 

@@ -22,12 +22,13 @@ _UNREADABLE = (
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What numpy and zipfile raise for files that are damaged, encrypted, of Python objects, or no `.npz` at all."""
+_REAL = ("FLOAT", "BFLOAT16", "DOUBLE")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every entry of a file that is written: same arrays, same bytes."""
 
 
 def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray]:
-    """Make values: floats N(0,1), integers 0 or 1, booleans; open dimensions are 1.
+    """Make values: floats, and both parts of complex numbers, N(0,1); integers 0 or 1, booleans; open dimensions are 1.
 
     Raises:
         InvalidArgument: an input of which no values can be made.
@@ -39,14 +40,18 @@ def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray
 def _made(argument: NodeArg, generator: np.random.Generator) -> np.ndarray:
     wanted = argument.tensor_type
     kind = "" if wanted.elem_type is None else onnx.TensorProto.DataType.Name(wanted.elem_type)
-    if wanted.shape is None or not kind.startswith(("FLOAT", "BFLOAT16", "DOUBLE", "INT", "UINT", "BOOL")):
+    if wanted.shape is None or not kind.startswith((*_REAL, "COMPLEX", "INT", "UINT", "BOOL")):
         raise InvalidArgument(
             f"no values can be made for the input {argument.name!r}, which is {argument.type}.",
-            hint="Give the inputs with --input FILE.npz.",
+            hint="Give the inputs to epctx run or epctx compare with --input FILE.npz."
+            if kind
+            else "A .npz file cannot hold such a value either: run the model with epctx_core.InferenceSession.",
         )
     shape = tuple(d if isinstance(d, int) else 1 for d in wanted.shape)
     values: np.ndarray
-    if kind.startswith(("FLOAT", "BFLOAT16", "DOUBLE")):
+    if kind.startswith("COMPLEX"):
+        values = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
+    elif kind.startswith(_REAL):
         values = generator.standard_normal(shape, dtype=np.float64 if kind == "DOUBLE" else np.float32)
     else:
         values = generator.integers(0, 2, shape, dtype=np.int8)

@@ -22,6 +22,7 @@ from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
 from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
+from epctx_core.graph.view import Node
 from epctx_core.kernels import RegistryLookup
 
 if TYPE_CHECKING:
@@ -97,11 +98,12 @@ class GraphAssignment:
         """Return the nodes that nobody took."""
         return [i for i, taken in enumerate(self.taken) if not taken]
 
-    def open_bodies(self) -> Iterator[GraphAssignment]:
-        """Yield the bodies of nodes that nobody took whole."""
+    def open_bodies(self) -> Iterator[tuple[int, GraphAssignment]]:
+        """Yield the bodies of nodes that nobody took whole, each with its node."""
         for node, bodies in self.bodies.items():
             if not self.taken[node] or node in self.executed:
-                yield from bodies.values()
+                for body in bodies.values():
+                    yield node, body
 
     def executed_graphs(self) -> Iterator[GraphAssignment]:
         """Yield this graph, then the bodies that the session runs itself, at any depth."""
@@ -202,16 +204,16 @@ class _Round:
         """Record nodes that are left to the next EP."""
         self._refusals.append(RefusalRecord(ep=self._ep, reason=reason, graph=graph, nodes=tuple(nodes)))
 
-    def ask(self, part: GraphAssignment) -> None:
+    def ask(self, part: GraphAssignment, parent_node: Node | None = None) -> None:
         """Ask for a graph's bodies, then for the graph."""
-        for body in part.open_bodies():
-            self.ask(body)
+        for node, body in part.open_bodies():
+            self.ask(body, Node(part.graph, node))
         part.hold_control_flow()
         if part.graph.nodes:
-            self._ask_graph(part)
+            self._ask_graph(part, parent_node)
 
-    def _ask_graph(self, part: GraphAssignment) -> None:
-        view = GraphSlice(part.graph, part.partitioner, part.taken)
+    def _ask_graph(self, part: GraphAssignment, parent_node: Node | None) -> None:
+        view = GraphSlice(part.graph, part.partitioner, part.taken, parent_node)
         lookup = RegistryLookup(self._registry, part.graph.types)
         answer = self._instances.call(self._ep, "get_capability", graph=view, kernels=lookup)
         claims = Claims(part.graph, self._instances, self._ep, part.taken)

@@ -12,7 +12,6 @@ from epctx_core.compile.cancellation import CompileCancellation
 from epctx_core.compile.emit import check_can_export
 from epctx_core.compile.node_names import check_names
 from epctx_core.compile.optimise import optimise_model
-from epctx_core.compile.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compile.passthrough import PassThrough
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions, write_context_model
 from epctx_core.compile.provenance import check_mix
@@ -24,8 +23,9 @@ from epctx_core.compile.providers import (
     kept_functions,
 )
 from epctx_core.compile.report import CompileReport, Stopwatch, make_report
-from epctx_core.compile.size import check_weights_fit
 from epctx_core.compile.source import OpenModel, open_model
+from epctx_core.compile.writing.outputs import ModelSink, OpenDelivered, Outputs
+from epctx_core.compile.writing.size import check_weights_fit
 from epctx_core.errors import Fail
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
@@ -34,8 +34,8 @@ from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
-    from epctx_core.compile.destination import Destination
-    from epctx_core.compile.initializers import InitializerPlacement
+    from epctx_core.compile.writing.destination import Destination
+    from epctx_core.compile.writing.initializers import InitializerPlacement
     from epctx_core.registry import Registry
 
 FindDestination: TypeAlias = "Callable[[OpenModel, bool], Destination]"

@@ -10,22 +10,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.compile.arguments import (
+    embeds,
+    given_function,
+    given_model,
+    given_options,
+    given_path,
+    if_given,
+)
 from epctx_core.compile.compilation import Compilation, FindDestination
-from epctx_core.compile.destination import (
+from epctx_core.compile.optimise import check_level
+from epctx_core.compile.providers import Progress, reported_progress
+from epctx_core.compile.writing.destination import (
     BinaryInformation,
     Destination,
     destination_in_memory,
     destination_of,
 )
-from epctx_core.compile.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
-from epctx_core.compile.optimise import check_level
-from epctx_core.compile.outputs import ModelSink, to_stream
-from epctx_core.compile.providers import (
-    Progress,
-    reported_progress,
-)
-from epctx_core.context.callbacks import WriteCallback, WriteFunction
+from epctx_core.compile.writing.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
+from epctx_core.compile.writing.outputs import ModelSink, to_stream
 from epctx_core.context.naming import is_plain_name
+from epctx_core.context.payloads.callbacks import WriteCallback, WriteFunction
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
@@ -84,23 +89,20 @@ class ModelCompiler:
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        _check_model_argument(input_model_path_or_bytes)
+        self._model = given_model(input_model_path_or_bytes)
         self._level = check_level(graph_optimization_level)
-        self._session = sess_options.copy()
-        self._model = input_model_path_or_bytes
+        self._session = given_options(sess_options)
         config = self._session.config()
-        config.refuse_unsupported()
+        self._embedded = embeds(embed_compiled_data_into_model, config)
+        config.check_sharing(embedded=self._embedded)
         self._placement = placement_of(
-            external_initializers_file_path,
+            if_given(given_path, "external_initializers_file_path", external_initializers_file_path),
             external_initializers_size_threshold,
-            get_initializer_location_func,
+            if_given(given_function, "get_initializer_location_func", get_initializer_location_func),
             config.external_initializers_file,
         )
-        self._embedded = (
-            config.embed if embed_compiled_data_into_model is None else embed_compiled_data_into_model
-        )
         self._flags = OrtCompileApiFlags(flags)
-        self._progress = reported_progress(progress)
+        self._progress = reported_progress(if_given(given_function, "progress", progress))
         self._registry = registry
         self._binary_information: BinaryInformation | None = None
         self._write_function = WriteFunction()
@@ -132,7 +134,8 @@ class ModelCompiler:
                 f"binaries cannot be named after {model_name!r:.80}, which is no plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
-        self._binary_information = BinaryInformation(folder=Path(output_directory), name=model_name)
+        folder = Path(given_path("output_directory", output_directory))
+        self._binary_information = BinaryInformation(folder=folder, name=model_name)
 
     def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
         """Hand payloads that are not embedded to `f(name, data)` instead of writing files.
@@ -165,7 +168,7 @@ class ModelCompiler:
 
         Raises:
             NoSuchFile: no such model, or no such output folder.
-            InvalidArgument: an output path that names a folder, an EP or option that does not exist.
+            InvalidArgument: an output path that is none or names a folder, an EP or option that does not exist.
             InvalidProtobuf, InvalidGraph: the model is none, or is not valid.
             Fail: the output exists or nothing was compiled, and the flags forbid it; a compile with this
                 compiler is in progress; a callback raised; the model would exceed 2 GiB.
@@ -173,11 +176,12 @@ class ModelCompiler:
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
+        output = if_given(given_path, "output_model_path", output_model_path)
 
         def destination(model: OpenModel, _has_payloads: bool) -> Destination:
             return destination_of(
                 model.source.path,
-                self._session.config().context_file_path if output_model_path is None else output_model_path,
+                self._session.config().context_file_path if output is None else output,
                 replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                 reads=model.source.weights_files,
                 binaries=self._binary_information,
@@ -211,9 +215,8 @@ class ModelCompiler:
             Fail: the function raised.
             EpctxError: see `compile_to_bytes`.
         """
-        if not callable(write_function):
-            raise InvalidArgument(f"compile_to_stream takes a function, not {write_function!r:.80}.")
-        self._run(self._destination_in_memory, to_stream(write_function))
+        write = given_function("compile_to_stream", write_function)
+        self._run(self._destination_in_memory, to_stream(write))
 
     def _destination_in_memory(self, model: OpenModel, has_payloads: bool) -> Destination:
         return destination_in_memory(
@@ -261,13 +264,3 @@ class ModelCompiler:
                 f"{what} cannot be changed while compilation is in progress.",
                 hint="Wait for it, or make another ModelCompiler.",
             )
-
-
-def _check_model_argument(model: object) -> None:
-    if isinstance(model, (bytearray, memoryview)):
-        raise InvalidArgument(
-            f"a model is a path or bytes, not a {type(model).__name__}: what is mapped must not change.",
-            hint="Give bytes(model), or the path of its file.",
-        )
-    if not isinstance(model, (str, os.PathLike, bytes)) or not model:
-        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from epctx_core.compile.initializers import InitializerPlacement, place_initializers
 from epctx_core.compile.provenance import add_metadata
 from epctx_core.compile.weightless import SourceLedger
+from epctx_core.compile.writing.initializers import InitializerPlacement, place_initializers
 from epctx_core.context.node import (
     ContextNodeDraft,
     ContextNodeMaker,
     check_attribute,
     make_context_node,
 )
-from epctx_core.context.payload import PayloadSet, PayloadWriter
+from epctx_core.context.payloads.writer import PayloadSet, PayloadWriter
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compile.assign import Assignment, GraphAssignment
-    from epctx_core.compile.outputs import Outputs
     from epctx_core.compile.passthrough import KeptNodes
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
+    from epctx_core.compile.writing.outputs import Outputs
     from epctx_core.context.embedding import Embeddable
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.errors import PluginError

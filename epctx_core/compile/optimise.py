@@ -43,10 +43,7 @@ def check_level(level: GraphOptimizationLevel | int) -> GraphOptimizationLevel:
     Raises:
         InvalidArgument: no such level, one that is for pieces only, or onnxruntime is missing.
     """
-    try:
-        level = GraphOptimizationLevel(level)
-    except ValueError:
-        raise InvalidArgument(f"graph_optimization_level is {level!r}, which is no level.") from None
+    level = GraphOptimizationLevel(level)
     if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
         raise InvalidArgument(
             f"graph_optimization_level is {level.name}, which would arrange weights for this machine's CPU.",
@@ -64,8 +61,8 @@ def check_level(level: GraphOptimizationLevel | int) -> GraphOptimizationLevel:
 def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel) -> OpenModel:
     """Return the model as it is partitioned: brought to a level, then changed by the EPs that do so.
 
-    ORT_ENABLE_ALL stands for pieces that are optimised one by one where they run; the whole model stays
-    as it is.
+    Levels above EXTENDED stand for pieces that are optimised one by one where they run; the whole model
+    stays as it is.
 
     A model with EPContext nodes stays as it is.
 

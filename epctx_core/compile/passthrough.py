@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from onnx import AttributeProto, NodeProto
 
 from epctx_core.compile.payload_sources import payload_reader, source_folder
-from epctx_core.compile.size import check_size
+from epctx_core.compile.writing.size import check_size
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
 from epctx_core.context.naming import free_name, is_payload_name
@@ -24,10 +24,10 @@ from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.splice import copy_field
 
 if TYPE_CHECKING:
-    from epctx_core.compile.destination import Destination
     from epctx_core.compile.source import OpenModel
-    from epctx_core.context.loaded_payload import LoadedPayload
+    from epctx_core.compile.writing.destination import Destination
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.payloads.loaded import LoadedPayload
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.options import SessionConfig
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.reader import PayloadReader
-from epctx_core.context.source_weights import SourceWeights
+from epctx_core.context.payloads.reader import PayloadReader
+from epctx_core.context.weightless.weights import SourceWeights
 from epctx_core.errors import InvalidArgument
 from epctx_core.publish import interrupted_copies
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from epctx_core.compile.source import OpenModel
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.host_data import DataReader
-    from epctx_core.options import SessionConfig
+    from epctx_core.options import DataReader, SessionConfig
 
 _WEIGHTS_ONLY = (
     " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."

@@ -13,18 +13,18 @@ from epctx_core.compile.emit import ContextModel, make_context_model
 from epctx_core.compile.limits import PartitionLimits
 from epctx_core.compile.providers import Progress, no_progress
 from epctx_core.compile.report import OutputFile, Stopwatch, Written
-from epctx_core.compile.size import check_size
+from epctx_core.compile.writing.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 from epctx_core.plugin import CompiledPartition, Purpose
 from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
-    from epctx_core.compile.initializers import InitializerPlacement
-    from epctx_core.compile.outputs import Outputs
     from epctx_core.compile.passthrough import PassThrough
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.source import OpenModel
+    from epctx_core.compile.writing.initializers import InitializerPlacement
+    from epctx_core.compile.writing.outputs import Outputs
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionOptions

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.compile.weightless import compile_mode
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
-from epctx_core.option_table import SESSION_OPTIONS
 from epctx_core.options import WeightlessMode
+from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.guard import describe

@@ -29,6 +29,10 @@ class OutputFile:
     bytes: int
     digest: str
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return {"path": self.path, "bytes": self.bytes, "digest": self.digest}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
@@ -124,7 +128,7 @@ class CompileReport:
         """Return the form that `epctx compile --json` prints."""
         return {
             "output": self.output.name if self.output else None,
-            "files": [{"path": f.path, "bytes": f.bytes, "digest": f.digest} for f in self.outputs],
+            "files": [file.as_dict() for file in self.outputs],
             "partitions": [
                 {"name": p.name, "ep": p.ep, "nodes": p.nodes, "node_names": list(p.node_names)}
                 for p in self.partitions
@@ -133,6 +137,7 @@ class CompileReport:
             "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
             "timings": dict(self.timings),
             "required_files": list(self.required_files),
+            "delivered": [file.as_dict() for file in self.delivered],
             "source_files": list(self.source_files),
             "kept_nodes": list(self.kept_nodes),
         }

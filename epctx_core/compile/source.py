@@ -18,8 +18,8 @@ from epctx_core.graph.inference import TypeTable, declared_types, infer_types
 from epctx_core.graph.inlining import FunctionId, inline_functions
 from epctx_core.graph.model_io import SourceModel, detach_model, names_as_text, parse_model, read_model
 from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
-from epctx_core.host_data import ModelOverrides
 from epctx_core.kernels.contrib_types import resolve_types
+from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core._version import __version__
-from epctx_core.context.source_references import SourceReference, read_references
+from epctx_core.context.weightless.references import SourceReference, read_references
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:

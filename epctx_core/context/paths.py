@@ -45,7 +45,7 @@ class ModelFolder:
         Raises:
             InvalidGraph: the name is empty or leaves the folder, or there is no such regular file.
         """
-        owner = f"{node!r} names {what}" if node else what
+        owner = f"{node!r} names {what}" if node else f"the model names {what}"
         relative = checked_name(name, owner, node)
         missing: OSError | None = None
         for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Holder:
-    """Where a body hangs: the node that holds it, and in which of its attributes."""
+    """Where a body hangs: the node that holds it, and in which of its attributes.
+
+    A body's index looks here while it is made and keeps no way back: it would be a cycle, which holds a
+    model's weights until the collector comes by.
+    """
 
     graph: GraphIndex
     node: int
@@ -61,7 +65,9 @@ class GraphIndex:
         captured: what the graph reads of enclosing scopes, in order of first use; empty for a main graph.
         bodies: index of a control-flow node to its bodies by attribute, for the nodes that a session
             can execute (see `bodies.EXECUTABLE`).
-        holder: what holds this graph; None for a main graph.
+        path: the way from the main graph here; empty for a main graph.
+        special_tensors: the special constants by name, those of enclosing scopes included, in the graphs'
+            order.
         functions: those that the model defines for itself.
         digests: of small pieces, by their plain form (see `epctx_core.graph.wiring`).
 
@@ -86,7 +92,6 @@ class GraphIndex:
         self.ir_version = ir_version
         self.functions = functions
         self.digests: dict[tuple[object, ...], str] = {}
-        self.holder = holder
         self.nodes: list[NodeProto] = list(graph.node)
         self.op_types = [node.op_type for node in self.nodes]
         self.domains = [node.domain for node in self.nodes]
@@ -104,8 +109,12 @@ class GraphIndex:
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
         self.constants = initializers - input_names if ir_version >= 4 else initializers  # noqa: PLR2004
         self.weights = weights
+        self.path: BodyPath = ()
         if holder is not None:
+            self.path = (*holder.graph.path, (holder.node, holder.attribute))
             self._look_outside(holder.graph, initializers)
+        outer = holder.graph.special_tensors if holder is not None else {}
+        self.special_tensors: Mapping[str, TensorProto | SparseTensorProto] = self._special_tensors(outer)
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
@@ -153,12 +162,6 @@ class GraphIndex:
         )
 
     @cached_property
-    def path(self) -> BodyPath:
-        """The way from the main graph here; empty for a main graph."""
-        holder = self.holder
-        return () if holder is None else (*holder.graph.path, (holder.node, holder.attribute))
-
-    @cached_property
     def place(self) -> tuple[int | str, ...]:
         """The steps of `path` in one row."""
         return tuple(chain.from_iterable(self.path))
@@ -186,10 +189,10 @@ class GraphIndex:
         """Constants that are no weights: string and sparse initializers."""
         return frozenset(self.constants - self.weights.keys())
 
-    @cached_property
-    def special_tensors(self) -> Mapping[str, TensorProto | SparseTensorProto]:
-        """The special constants by name, those of enclosing scopes included, in the graphs' order."""
-        special, outer = self.special_constants, self.holder.graph.special_tensors if self.holder else {}
+    def _special_tensors(
+        self, outer: Mapping[str, TensorProto | SparseTensorProto]
+    ) -> Mapping[str, TensorProto | SparseTensorProto]:
+        special = self.special_constants
         if not special:
             return {}
         return {

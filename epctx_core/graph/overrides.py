@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
 
     from epctx_core.graph.model_io import SourceModel
-    from epctx_core.host_data import ModelOverrides
+    from epctx_core.options import ModelOverrides
 
 _Dimension = onnx.TensorShapeProto.Dimension
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,29 +41,19 @@ class QuantizedGroup:
 
 
 class QuantizedGroups:
-    """The groups of one graph."""
+    """The groups of one graph.
+
+    Holds what it found and no graph: the graph holds it.
+
+    Attributes:
+        groups: in the order of their targets.
+    """
 
     def __init__(self, graph: GraphIndex) -> None:
-        self._graph = graph
-
-    @cached_property
-    def groups(self) -> list[QuantizedGroup]:
-        """The groups in the order of their targets."""
-        if not any(op_type == _OUT_OF for _, op_type in self._graph.operators):
-            return []
-        sources = [i for i, op_type in enumerate(self._graph.op_types) if op_type == _OUT_OF]
-        targets = {reader for i in sources if self._quantizes(i, _OUT_OF) for reader in self._readers(i)}
-        found = (self._group(target) for target in sorted(targets))
-        return [group for group in found if group is not None]
-
-    @cached_property
-    def _targets_by_source(self) -> dict[int, set[int]]:
-        """The targets that read each DequantizeLinear which nothing else reads."""
-        targets: dict[int, set[int]] = {}
-        for group in self.groups:
-            for source in group.sources:
-                targets.setdefault(source, set()).add(group.target)
-        return {i: t for i, t in targets.items() if not self._is_output(i) and t.issuperset(self._readers(i))}
+        finder = _Finder(graph)
+        self.groups = finder.groups()
+        self._targets_by_source = finder.targets_by_source(self.groups)
+        self._nodes = graph.nodes
 
     def incomplete(self, nodes: Iterable[int], taken: Sequence[bool]) -> dict[int, str]:
         """Return those of some nodes whose groups are not whole among them, with the reason.
@@ -103,6 +92,40 @@ class QuantizedGroups:
         units.extend([i] for i in wanted)
         return units
 
+    def _reason(self, target: int, missing: int) -> str:
+        return (
+            f"{self._called(target)} and what quantizes around it are taken whole or not at all, "
+            f"and {self._called(missing)} is not taken"
+        )
+
+    def _called(self, index: int) -> str:
+        node = self._nodes[index]
+        return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} (node {index})"
+
+
+class _Finder:
+    """Looks for the groups of a graph."""
+
+    def __init__(self, graph: GraphIndex) -> None:
+        self._graph = graph
+
+    def groups(self) -> list[QuantizedGroup]:
+        """Return the groups in the order of their targets."""
+        if not any(op_type == _OUT_OF for _, op_type in self._graph.operators):
+            return []
+        sources = [i for i, op_type in enumerate(self._graph.op_types) if op_type == _OUT_OF]
+        targets = {reader for i in sources if self._quantizes(i, _OUT_OF) for reader in self._readers(i)}
+        found = (self._group(target) for target in sorted(targets))
+        return [group for group in found if group is not None]
+
+    def targets_by_source(self, groups: Iterable[QuantizedGroup]) -> dict[int, set[int]]:
+        """Return the targets that read each DequantizeLinear which nothing else reads."""
+        targets: dict[int, set[int]] = {}
+        for group in groups:
+            for source in group.sources:
+                targets.setdefault(source, set()).add(group.target)
+        return {i: t for i, t in targets.items() if not self._is_output(i) and t.issuperset(self._readers(i))}
+
     def _group(self, target: int) -> QuantizedGroup | None:
         graph = self._graph
         if graph.nodes[target].op_type in {_INTO, _OUT_OF}:
@@ -117,12 +140,8 @@ class QuantizedGroups:
         owned = tuple(i for i in sources if min(self._readers(i)) == target)
         return QuantizedGroup(target, sources, owned, sinks)
 
-    @cached_property
-    def _output_names(self) -> frozenset[str]:
-        return frozenset(self._graph.output_names)
-
     def _is_output(self, index: int) -> bool:
-        return not self._output_names.isdisjoint(self._graph.outputs[index])
+        return not self._graph.results.isdisjoint(self._graph.outputs[index])
 
     def _quantizes(self, index: int, op_type: str) -> bool:
         """Whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
@@ -136,13 +155,3 @@ class QuantizedGroups:
     def _readers(self, index: int) -> list[int]:
         consumers = self._graph.consumers
         return [reader for name in self._graph.outputs[index] for reader in consumers.get(name, ())]
-
-    def _reason(self, target: int, missing: int) -> str:
-        return (
-            f"{self._called(target)} and what quantizes around it are taken whole or not at all, "
-            f"and {self._called(missing)} is not taken"
-        )
-
-    def _called(self, index: int) -> str:
-        node = self._graph.nodes[index]
-        return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} (node {index})"

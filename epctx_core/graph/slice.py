@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 class GraphSlice:
     """The nodes of a graph that no EP has taken yet; implements `GraphView`.
 
+    Args:
+        graph: the graph.
+        partitioner: knows what was taken.
+        taken: for each node whether it is somebody's already.
+        parent_node: the node that holds this graph as a body; None for the main graph.
+
     Attributes:
         grouped: what `convex_groups` answered last: an EP that claims just that needs no second check.
         units: what it made the groups of; the core may take groups apart into these.
@@ -35,19 +41,20 @@ class GraphSlice:
     units: Sequence[Sequence[int]] = ()
     left_out: Mapping[int, str] = MappingProxyType({})
 
-    def __init__(self, graph: GraphIndex, partitioner: Partitioner, taken: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        graph: GraphIndex,
+        partitioner: Partitioner,
+        taken: Sequence[bool],
+        parent_node: Node | None = None,
+    ) -> None:
+        self.parent_node = parent_node
         self._graph = graph
         self._partitioner = partitioner
         self._taken = taken
         self._own = {i: Node(graph, i) for i, owned in enumerate(taken) if not owned}
         self.nodes = tuple(self._own.values())
         self.name = graph.graph.name
-
-    @property
-    def parent_node(self) -> Node | None:
-        """The node that holds this graph as a body; None for the main graph."""
-        holder = self._graph.holder
-        return None if holder is None else Node(holder.graph, holder.node)
 
     def node(self, index: int) -> Node:
         """Return a node by its place in the graph."""

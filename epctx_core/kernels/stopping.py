@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from epctx_core.run_options import RunOptions
+    from epctx_core.options import RunOptions
 
 R = TypeVar("R")
 

@@ -7,6 +7,7 @@ the EP raises is attributed to it before a host's wrapper sees it. Knows no regi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -54,19 +55,23 @@ class _Live:
             setattr(self.seat, hook, self._implementation(hook, method))
 
     def _implementation(self, hook: str, method: MarkedMethod) -> Callable[..., Any]:
-        """Return a function with the hook's whole signature that calls the EP's method with what it names."""
+        """Return a function with the hook's whole signature that calls the EP's method with what it names.
+
+        It holds what it needs and not this object, whose seat holds it.
+        """
         bound = method.static.__get__(self.provider, type(self.provider))
         places = [hooks()[hook].index(parameter.name) for parameter in method.parameters]
+        record, entered = self.record, self.entered
 
         @functools.wraps(getattr(HookSpecs, hook), updated=())
         def implementation(*arguments: object) -> Any:
-            self.entered.add(hook)
-            with blame(self.record, hook):
+            entered.add(hook)
+            with blame(record, hook):
                 result = bound(*[arguments[place] for place in places])
             if hook in _LIST_HOOKS and not isinstance(result, (list, tuple)):
                 raise plugin_error(
-                    f"{self.record.label} returned {_kind(result)} from {hook} instead of a list.",
-                    self.record,
+                    f"{record.label} returned {_kind(result)} from {hook} instead of a list.",
+                    record,
                     hook=hook,
                     hint="Return a list or tuple, an empty one for nothing.",
                 )
@@ -218,9 +223,10 @@ class ProviderInstances:
             )
         try:
             results = caller(ep=ep, **arguments)
-        except EpctxError:
-            raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            _release_from_pluggy(error)
+            if isinstance(error, EpctxError) or not isinstance(error, (Exception, SystemExit)):
+                raise
             raise _wrapper_failed(live, hook, describe(error)) from error
         return _single(live, hook, results)
 
@@ -241,7 +247,7 @@ class ProviderInstances:
         return caller
 
     def shutdown(self) -> None:
-        """Call `shutdown` once on each EP that has it, in reverse order; further calls do nothing.
+        """Call `shutdown` once on each EP that has it, in reverse order, and let go of all; further calls do nothing.
 
         What one of them raises is logged and does not keep the others from being shut down; a
         KeyboardInterrupt is raised again at the end.
@@ -257,8 +263,18 @@ class ProviderInstances:
             except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
                 _log.error("shutdown of %s: %s", live.record.label, error)
                 _log.debug("shutdown of %s", live.record.label, exc_info=error)
+        if waiting:
+            self._let_go()
         if interrupt is not None:
             raise interrupt
+
+    def _let_go(self) -> None:
+        """Forget EPs and wrappers: a pluggy manager is a cycle, and what is in it stays until the collector comes by."""
+        for seat in (*[live.seat for live in self._live.values()], *[seat for _, seat in self._wrappers]):
+            self._manager.unregister(seat)
+        self._callers.clear()
+        self._wrappers.clear()
+        self._live.clear()
 
     def _shut(self, live: _Live) -> None:
         if "shutdown" not in live.hooks:
@@ -287,6 +303,19 @@ def _check_wrapper(method: MarkedMethod) -> None:
     for parameter in method.parameters:
         for problem in parameter_problems(where, method.hook, parameter):
             raise InvalidArgument(f"{problem.what}.", hint=problem.hint)
+
+
+def _release_from_pluggy(error: BaseException) -> None:
+    """Break the cycle that pluggy makes of an exception: a variable of its frames holds it, and its traceback them.
+
+    All frames of the traceback would stay until the collector comes by, with the weights that they work on.
+    """
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] == pluggy.__name__:
+            with contextlib.suppress(RuntimeError):  # it runs again, or still waits: not for this exception
+                place.tb_frame.clear()
+        place = place.tb_next
 
 
 def _single(live: _Live, hook: str, results: object) -> Any:

@@ -22,7 +22,7 @@ from epctx_core.compile.providers import (
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.reader import ReplacedBinaryError
+from epctx_core.context.payloads.reader import ReplacedBinaryError
 from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
     from epctx_core.compile.assign import Assignment, GraphAssignment
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.options import SessionConfig, SessionOptions
+    from epctx_core.options import RunOptions, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
-    from epctx_core.run_options import RunOptions
     from epctx_core.runtime.plan import Plan
 
 _log = logging.getLogger("epctx.session")
@@ -170,7 +169,7 @@ class _Builder:
             EnginePolicy(
                 intra_op_num_threads=session.intra_op_num_threads,
                 prefer_latency=self._config.prefer_latency,
-                optimizes=self._level == GraphOptimizationLevel.ORT_ENABLE_ALL,
+                optimizes=self._level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
             )
         )
         self._watch = Stopwatch()

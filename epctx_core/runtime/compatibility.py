@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 CompiledModelCompatibility = Compatibility
 """The name that hosts know it by."""
+UNSUPPORTED_HINT = (
+    "Compile the source model again with the EP that is installed here, or give the options that "
+    "describe the device it was compiled for."
+)
 
 
 def check_compatibility(
@@ -50,7 +54,7 @@ def check_compatibility(
             raise InvalidGraph(
                 f"{choice.name} does not support this compiled model: {what}.",
                 ep=choice.name,
-                hint="Compile the source model again with the EP that is installed here.",
+                hint=UNSUPPORTED_HINT,
             )
         if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
             message = f"{choice.name} runs this compiled model less well than a new one: {what}."

@@ -18,8 +18,8 @@ from epctx_core.errors import InvalidGraph, RuntimeException
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from epctx_core.options import RunOptions
     from epctx_core.plugin import TensorType
-    from epctx_core.run_options import RunOptions
     from epctx_core.runtime.plan import Plan
 
 NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]

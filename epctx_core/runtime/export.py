@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epctx_core.compile.destination import destination_of
 from epctx_core.compile.emit import check_can_export
-from epctx_core.compile.initializers import InitializerPlacement
 from epctx_core.compile.node_names import check_names
-from epctx_core.compile.outputs import Outputs
 from epctx_core.compile.passthrough import PassThrough
 from epctx_core.compile.pipeline import write_context_model
 from epctx_core.compile.provenance import check_mix
-from epctx_core.compile.size import check_weights_fit
+from epctx_core.compile.writing.destination import destination_of
+from epctx_core.compile.writing.initializers import InitializerPlacement
+from epctx_core.compile.writing.outputs import Outputs
+from epctx_core.compile.writing.size import check_weights_fit
 
 if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
@@ -38,7 +38,7 @@ class SessionExport:
 
     def __init__(self, model: OpenModel, session: SessionOptions, providers: ProviderSession) -> None:
         config = session.config()
-        config.refuse_unsupported()
+        config.check_sharing(embedded=config.embed)
         self._model = model
         self._providers = providers
         self._placement = InitializerPlacement(file=config.external_initializers_file)

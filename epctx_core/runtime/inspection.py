@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import read_manifest
+from epctx_core.context.named_files import external_locations
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.references import external_locations
-from epctx_core.context.source_references import FILE_ATTRIBUTE, MODE_KEY, files_of
+from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type

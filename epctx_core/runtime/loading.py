@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.compile.payload_sources import payload_reader, source_weights
 from epctx_core.compile.pipeline import check_compiled
-from epctx_core.context.reader import plugin_nodes
+from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Verification
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.reader import PayloadReader
+    from epctx_core.context.payloads.reader import PayloadReader
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import SessionConfig, SessionOptions

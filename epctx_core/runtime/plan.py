@@ -6,18 +6,22 @@ A plan is made once and never changes, so any number of threads run it at the sa
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
+from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.run_options import RunOptions
+    from epctx_core.options import RunOptions
 
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
+
+_NOT_YET: Sequence[Any] = []
+"""Stands for the results of a step that has not given any; known by identity."""
 
 
 class StepSpec(NamedTuple):
@@ -105,7 +109,7 @@ class Plan:
         values = self._template.copy()
         values[1 : 1 + self._input_count] = feeds
         result: Any
-        results: Sequence[Any]
+        results = _NOT_YET
         for run, inputs, outputs, frees, spec in self.steps:
             if options is not None and options.terminate:
                 raise _stopped()
@@ -113,12 +117,13 @@ class Plan:
                 results = run([values[slot] for slot in inputs], options if spec.nested else None)
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
-            except EpctxError:
+            except EpctxError as error:
+                _complete(error, spec)
                 raise
             except (Exception, SystemExit) as error:
-                raise _step_failed(spec, error, options) from error
+                raise _step_failed(spec, error, results, options) from error
             # Else an output that nobody reads would live through the next step.
-            result = results = ()
+            result, results = None, _NOT_YET
             for slot in frees:
                 values[slot] = None
         if self._given:
@@ -130,16 +135,17 @@ class Plan:
 
 def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
     """Run a single step without slots: what a tiny model costs is mostly this."""
+    results = _NOT_YET
     try:
         results = step.run(feeds, None)
-    except EpctxError:
+        if len(results) == len(step.outputs):
+            return results if type(results) is list else list(results)
+    except EpctxError as error:
+        _complete(error, step.spec)
         raise
     except (Exception, SystemExit) as error:
-        raise _step_failed(step.spec, error) from error
-    if len(results) != len(step.outputs):
-        wrong = ValueError(f"it gave {len(results)} results for {len(step.outputs)} outputs")
-        raise _step_failed(step.spec, wrong)
-    return results if type(results) is list else list(results)
+        raise _step_failed(step.spec, error, results) from error
+    raise _step_failed(step.spec, None, results)
 
 
 def _reads_nothing(
@@ -172,11 +178,25 @@ def _stopped() -> RuntimeException:
     )
 
 
-def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | None = None) -> RuntimeException:
+def _complete(error: EpctxError, spec: StepSpec) -> None:
+    """Fill in who raised one of our errors, if that was left out."""
+    error.ep = error.ep or spec.ep
+    error.node = error.node or spec.name
+
+
+def _step_failed(
+    spec: StepSpec, error: BaseException | None, results: Sequence[Any], options: RunOptions | None = None
+) -> RuntimeException:
     if options is not None and options.terminate:
         return _stopped()
+    if error is not None and results is _NOT_YET:
+        why = describe(error)
+    elif isinstance(results, Sized):
+        why = f"it gave {len(results)} results for {len(spec.outputs)} outputs"
+    else:
+        why = f"it gave no list of results but a {type(results).__name__}"
     return RuntimeException(
-        f"{spec.ep} failed while it ran {spec.name!r}: {error}",
+        f"{spec.ep} failed while it ran {spec.name!r}: {why}",
         node=spec.name,
         ep=spec.ep,
         hint="The cause is below this error (`__cause__`); `epctx compare` shows where results first differ.",

@@ -7,21 +7,20 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
+from epctx_core.compile.arguments import given_model, given_options
 from epctx_core.compile.providers import CPU_EP
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.kernels.stopping import run_stoppably
-from epctx_core.options import SessionOptions
+from epctx_core.options import RunOptions, SessionOptions
+from epctx_core.options.unsupported import Strict
 from epctx_core.registry import Registry, default_registry
-from epctx_core.run_options import RunOptions
 from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.runtime.build import SessionState, build_session
 from epctx_core.runtime.dynamic_options import set_dynamic_options
-from epctx_core.unsupported import Strict
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -64,12 +63,10 @@ class InferenceSession(Strict):
         *,
         registry: Registry = default_registry,
     ) -> None:
-        if not isinstance(sess_options, SessionOptions | None):
-            raise InvalidArgument(f"sess_options is a {type(sess_options).__name__}, not a SessionOptions.")
-        self._options = (sess_options or SessionOptions()).copy()
+        model = given_model(path_or_bytes)
+        self._options = given_options(SessionOptions() if sess_options is None else sess_options)
         requested = _requested(self._options, providers, provider_options)
-        self._state: SessionState | None = build_session(path_or_bytes, self._options, requested, registry)
-        self._path = Path(path_or_bytes) if not isinstance(path_or_bytes, bytes) else None
+        self._state: SessionState | None = build_session(model, self._options, requested, registry)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._feeds = FeedOrder(self._inputs, self._defaults)
@@ -114,6 +111,10 @@ class InferenceSession(Strict):
             self._running.remove(thread)
 
     def _places(self, names: Sequence[str]) -> list[int]:
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise InvalidArgument(
+                f"output_names is a list of names, not {names!r:.80}.", hint="Give None for all outputs."
+            )
         known = [output.name for output in self._outputs]
         for name in names:
             if name not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from epctx_core.context.references import models_naming
+from epctx_core.context.named_files import models_naming
 
 if TYPE_CHECKING:
     from pathlib import Path

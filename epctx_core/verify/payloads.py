@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_core.context.callbacks import receive
 from epctx_core.context.manifest import PayloadEntry, Segment, digest_of
 from epctx_core.context.paths import checked_name
+from epctx_core.context.payloads.callbacks import receive
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.publish import interrupted_copies

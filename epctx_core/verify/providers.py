@@ -10,6 +10,7 @@ from epctx_core.context.compatibility import all_compatibility_info
 from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, Finding
 from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.runtime.compatibility import UNSUPPORTED_HINT
 from epctx_core.runtime.routing import Routing
 from epctx_core.verify.reading import VerifiedPayloads, nodes_to_look_at, provider_context
 
@@ -108,8 +109,7 @@ def _judge(choice: ProviderChoice, info: str, record: ContextNodeRecord, finding
         findings.add(
             "compatibility-unsupported",
             f"{choice.name} does not support this compiled model: {said}.",
-            hint="Compile the source model again with the EP that is installed here, or give the options that "
-            "describe the device it was compiled for.",
+            hint=UNSUPPORTED_HINT,
         )
     elif verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
         findings.add(

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from epctx_core.compile.payload_sources import source_weights
-from epctx_core.context.callbacks import refuse_file
-from epctx_core.context.loaded_payload import LoadedPayload
-from epctx_core.context.reader import plugin_nodes
+from epctx_core.context.payloads.callbacks import refuse_file
+from epctx_core.context.payloads.loaded import LoadedPayload
+from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.inference import declared_types
@@ -46,6 +46,8 @@ class VerifiedPayloads:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # They know where scratch folders come from, which is here.
+        self._given.clear()
         self._stack.close()
 
     def payload(self, node: ContextNode) -> LoadedPayload:

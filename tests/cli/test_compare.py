@@ -31,6 +31,12 @@ def test_a_context_model_equals_its_source(epctx, compiled):
     assert [m["providers"][0] for m in answer["models"]] == ["QNNExecutionProvider", "CPUExecutionProvider"]
 
 
+def test_a_comparison_with_a_simulated_ep_says_so(epctx, compiled):
+    said = epctx("compare", compiled, compiled.with_name("resnet.onnx"))
+
+    assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
+
+
 def test_models_that_differ_fail_and_the_first_difference_inside_is_found(epctx, resnet):
     other, culprit = scaled(resnet.path, "other.onnx", 1.01)
 

@@ -148,6 +148,7 @@ def test_check_loads_with_the_options_that_the_model_was_compiled_for(epctx, res
     said = epctx("compile", resnet.path, "--ep", "QNN", "-p", "QNN.htp_arch=81", "--check")
 
     assert said.code == 0
+    assert said.out.rstrip().endswith("resnet_ctx.onnx with the same --ep and -p")
 
 
 def test_nothing_compiled_writes_the_plain_model_with_a_warning_and_the_reasons(epctx, model):

@@ -63,6 +63,28 @@ def test_a_simulated_payload_is_shown_to_be_not_for_hardware(epctx, compiled):
     assert "not for hardware" in said.out
 
 
+def test_nodes_that_differ_in_a_number_are_shown_together_with_all_their_numbers(epctx, model):
+    pairs = " ".join(f"r{i} = Relu(e{i}) e{i + 1} = Erf(r{i})" for i in range(4))
+    source = model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y) '
+        f"{{ e0 = Erf(x) {pairs} y = Selu(e4) }}"
+    )
+    epctx("compile", source, "--ep", "QNN")
+    written = source.with_name(f"{source.stem}_ctx.onnx")
+    proto = onnx.load(written)
+    references = [node for node in proto.graph.node if node.op_type == "EPContext"][1:]
+    for place, node in enumerate(references):
+        node.attribute.append(onnx.helper.make_attribute("index", 7 + place))
+    onnx.save(proto, written)
+
+    said = epctx("inspect", written)
+
+    assert said.out.count("Attributes of") == 2
+    assert f"Attributes of {references[0].name} and 2 more:" in said.out
+    assert "7, 8, 9" in said.out
+    assert said.out.count("ep_sdk_version") == 2
+
+
 def test_a_source_without_a_plugin_is_warned_about_with_what_would_help(epctx, compiled):
     proto = onnx.load(compiled)
     next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"Unheard"

@@ -30,6 +30,17 @@ def test_a_context_model_finds_its_ep_by_itself(epctx, compiled):
     assert said.json["providers"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
 
 
+def test_what_a_simulated_ep_computed_is_said_to_be_no_vendors_work(epctx, compiled):
+    found, asked = epctx("run", compiled), epctx("run", compiled, "--ep", "QNN")
+    plain = epctx("run", compiled.with_name("resnet.onnx"))
+
+    words = "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's hardware."
+    assert words in found.out
+    assert words in asked.out
+    assert "Simulated" not in plain.out
+    assert epctx("run", compiled, "--json").json["simulated"] == ["QNNExecutionProvider"]
+
+
 def test_inputs_made_from_a_seed_are_said_to_be_and_are_the_same_every_time(epctx, model):
     path = model("y = Relu(x)")
 
@@ -221,6 +232,29 @@ def test_no_values_are_made_for_text(epctx, model):
     assert said.code == 2
     assert "no values can be made for the input 's'" in said.err
     assert "--input" in said.err
+
+
+def test_values_are_made_for_complex_numbers(epctx, model):
+    path = model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (complex64[2,N] c) => (complex64[2,N] d) { d = Identity(c) }'
+    )
+
+    said = epctx("run", path)
+
+    assert said.code == 0
+
+
+def test_what_no_file_of_arrays_can_hold_is_left_to_a_session(epctx, model):
+    path = model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (seq(float[2]) s) => (int64 n) { n = SequenceLength(s) }'
+    )
+
+    said = epctx("run", path)
+
+    assert said.code == 2
+    assert "'s', which is seq(tensor(float))" in said.err
+    assert "InferenceSession" in said.err
+    assert "--input" not in said.err
 
 
 def test_an_output_folder_that_is_missing_is_noticed_before_the_model_is_loaded(epctx, tmp_path):

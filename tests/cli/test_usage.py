@@ -88,6 +88,25 @@ def test_wrong_usage_says_what_is_wrong_and_what_was_meant(epctx, arguments, wor
     assert words in said.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "m", "-p", "VitisAI.encryption_key=verysecret"],
+        ["run", "m", "--ep", "VitisAI", "-p", "encryption_key=verysecret"],
+        ["run", "m", "--ep", "VitisAI", "-p", "Vitis.encryption_key=verysecret"],
+        ["run", "m", "--ep", "VitisAI", "-p", "VitisAI.encryption_kye=verysecret"],
+        ["run", "m", "--ep", "VitisAI", "-p", "VitisAI.target=X1", "VitisAI.encryption_key=verysecret"],
+        ["run", "m", "--ep", "VitisAI", "-p", "VitisAI.encryption_key=verysecret"],
+    ],
+    ids=" ".join,
+)
+def test_what_may_be_a_secret_is_in_no_message(epctx, resnet, arguments):
+    said = epctx(*(resnet.path if word == "m" else word for word in arguments))
+
+    assert said.code == 2
+    assert "verysecret" not in said.out + said.err
+
+
 @pytest.mark.parametrize("name", ["TensorRT", "NoSuchThing"])
 def test_an_ep_that_nobody_brings_is_a_missing_plugin(epctx, resnet, name):
     said = epctx("compile", resnet.path, "--ep", name)

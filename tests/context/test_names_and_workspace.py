@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from graph.making import model
 
+from epctx_core.context.named_files import models_naming
 from epctx_core.context.naming import binary_name, context_model_path, free_name, is_folder_name
 from epctx_core.context.node import make_context_node
-from epctx_core.context.references import models_naming
 from epctx_core.context.workspace import PrivateWorkspace
 
 

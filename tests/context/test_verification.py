@@ -13,9 +13,9 @@ from context.writing import inline_weight, noise, written
 
 from epctx_core.context.manifest import Manifest
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payload import PayloadWriter
-from epctx_core.context.private_copy import PrivateCopy
-from epctx_core.context.reader import PayloadReader, ReplacedBinaryError
+from epctx_core.context.payloads.private_copy import PrivateCopy
+from epctx_core.context.payloads.reader import PayloadReader, ReplacedBinaryError
+from epctx_core.context.payloads.writer import PayloadWriter
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification

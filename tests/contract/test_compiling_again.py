@@ -90,6 +90,7 @@ def test_a_session_writes_the_nodes_that_are_there_even_where_nothing_more_is_co
     assert payload(output, "m_alpha.bin") == payload(first, "m_alpha.bin")
 
 
+@pytest.mark.entry(47)
 def test_nothing_of_an_ep_is_needed_for_its_nodes_to_pass_through(source, first, elsewhere):
     report = compiled(first, output=elsewhere / "n_ctx.onnx")
 

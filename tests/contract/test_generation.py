@@ -12,7 +12,7 @@ import onnx
 import pytest
 from contract.compiling import attribute, compiler, context_nodes, proto_of
 from contract.judging_eps import options_with, registry_with, session
-from end_to_end.engine_eps import Alpha, Beta
+from end_to_end.engine_eps import Alpha, Beta, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, finished, saved, snapshot, tensor
 from onnx import TensorProto, helper, numpy_helper
@@ -116,6 +116,7 @@ def test_the_option_names_folder_and_stem_of_a_binary_for_bytes_too(source, tmp_
     assert np.array_equal(result(data, **entries), plain(source))
 
 
+@pytest.mark.entry(5)
 @pytest.mark.parametrize("route", ["bytes", "stream"])
 def test_a_binary_for_which_there_is_no_folder_is_refused_before_compiling(source, monkeypatch, route):
     monkeypatch.chdir(source.parent)
@@ -443,6 +444,22 @@ def test_an_outer_initializer_that_only_a_body_reads_is_kept(tmp_path):
     assert len(context_nodes(report.output)) == 1
     assert [t.name for t in proto_of(report.output).graph.initializer] == ["outer"]
     assert np.array_equal(result(report.output, feeds=feeds), plain(source, feeds))
+
+
+@pytest.mark.entry(6)
+def test_a_file_of_initializers_for_which_there_is_no_folder_is_refused_before_compiling(source, monkeypatch):
+    monkeypatch.chdir(source.parent)
+    ep = scripted()
+    made = compiler(
+        source, ep, embed_compiled_data_into_model=True, external_initializers_file_path="net.data"
+    )
+
+    with refused(InvalidArgument, "nothing says where its initializers", folder=source.parent) as caught:
+        made.compile_to_bytes()
+
+    assert "ep.context_file_path" in caught.value.hint
+    assert "embed_compiled_data_into_model" not in caught.value.hint
+    assert "compile" not in ep.calls
 
 
 @pytest.mark.entry(6)

@@ -170,6 +170,8 @@ def test_payloads_that_a_callback_got_are_reported_apart_from_files(source):
 
     assert report.required_files == ("m_ctx.onnx",)
     assert [(d.path, d.bytes) for d in report.delivered] == [(name, len(data)) for name, data in got.items()]
+    assert [d["path"] for d in report.as_dict()["delivered"]] == list(got)
+    assert [d["path"] for d in report.as_dict()["files"]] == ["m_ctx.onnx"]
     assert sorted(snapshot(source.parent)) == ["m.onnx", "m_ctx.onnx"]
 
 

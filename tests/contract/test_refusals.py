@@ -12,7 +12,7 @@ import pytest
 from contract.compiling import compiler
 from contract.judging_eps import session
 from end_to_end.engine_eps import Alpha, scripted
-from end_to_end.routes import refused
+from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved, snapshot
 
 import epctx_core as epctx
@@ -249,6 +249,48 @@ def test_a_binary_for_bytes_never_replaces_that_of_a_model_in_the_folder(source)
         made.compile_to_bytes()
 
 
+# --- arguments that are none -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"embed_compiled_data_into_model": "no"}, "embed_compiled_data_into_model is 'no'"),
+        ({"external_initializers_file_path": 5}, "external_initializers_file_path is 5"),
+        ({"external_initializers_file_path": b"w"}, "external_initializers_file_path is b'w'"),
+        ({"get_initializer_location_func": 5}, "get_initializer_location_func takes a function"),
+        ({"progress": 5}, "progress takes a function"),
+        ({"flags": 4}, "4 is no OrtCompileApiFlags"),
+        ({"flags": "all"}, "'all' is no OrtCompileApiFlags"),
+        ({"graph_optimization_level": 5}, "5 is no GraphOptimizationLevel"),
+        ({"graph_optimization_level": "ALL"}, "'ALL' is no GraphOptimizationLevel"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_a_wrong_kind_is_refused_when_the_compiler_is_made(source, arguments, words):
+    with refused(InvalidArgument, words):
+        compiler(source, Alpha, **arguments)
+
+
+@pytest.mark.parametrize("options", [None, {}, 5], ids=repr)
+def test_options_of_another_class_are_refused(source, options):
+    with refused(InvalidArgument, "not a SessionOptions"):
+        epctx.ModelCompiler(options, source)
+
+
+@pytest.mark.parametrize("path", [5, b"out_ctx.onnx", ["out_ctx.onnx"]], ids=repr)
+def test_what_is_no_path_is_refused_before_anything_is_read(source, path):
+    made = compiler(source, Alpha)
+    source.unlink()
+
+    with refused(InvalidArgument, "output_model_path is .*, which is no path"):
+        made.compile_to_file(path)
+    with refused(InvalidArgument, "output_directory is .*, which is no path"):
+        made.set_ep_context_binary_information(path, "m.onnx")
+    with refused(InvalidArgument, "compile_to_stream takes a function"):
+        made.compile_to_stream(path)
+
+
 # --- one compile at a time ---------------------------------------------------------------------------
 
 
@@ -318,7 +360,7 @@ def test_a_callback_that_compiles_with_the_same_compiler_is_told_so(source):
 @pytest.fixture
 def limit(monkeypatch):
     """A protobuf that holds 10,000 bytes."""
-    monkeypatch.setattr("epctx_core.compile.size.PROTOBUF_LIMIT", 10_000)
+    monkeypatch.setattr("epctx_core.compile.writing.size.PROTOBUF_LIMIT", 10_000)
 
 
 def heavy(left, taken, path):
@@ -355,6 +397,18 @@ def test_weights_that_cannot_be_embedded_are_refused_before_compiling(tmp_path, 
     assert "ep.context_embed_mode=0" in caught.value.hint
     assert "get_capability" in ep.calls
     assert "compile" not in ep.calls
+
+
+@pytest.mark.usefixtures("limit")
+def test_weights_that_an_ep_would_shrink_count_by_their_size_in_the_source(tmp_path):
+    source = heavy(400, 12_000, tmp_path / "m.onnx")
+    halved = with_qnn({"enable_htp_fp16_precision": "1"})
+
+    with refused(Fail, "at least 12,... bytes", folder=tmp_path) as caught:
+        epctx.ModelCompiler(halved, source, embed_compiled_data_into_model=True).compile_to_file()
+
+    assert "ep.context_embed_mode=0" in caught.value.hint
+    assert epctx.ModelCompiler(halved, source).compile_to_file().output.exists()
 
 
 @pytest.mark.usefixtures("limit")

@@ -19,8 +19,8 @@ from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, NotImplementedByProvider, PluginError, RuntimeException
+from epctx_core.options.unsupported import UNSUPPORTED
 from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
-from epctx_core.unsupported import UNSUPPORTED
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences-from-onnxruntime.md"
 CPU = "CPUExecutionProvider"

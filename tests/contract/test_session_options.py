@@ -1,4 +1,4 @@
-"""Entries 45, 46, 64 and 65, and the options that no entry names: paths, sharing, mapping, verification."""
+"""Entries 45, 46, 64 and 65, and the options that no entry names: paths, mapping, verification."""
 
 from __future__ import annotations
 
@@ -79,6 +79,18 @@ def result(model, **entries):
         return opened.run(None, {"x": example()})[0]
 
 
+@pytest.mark.entry(18, 63)
+def test_a_model_from_bytes_needs_the_option_for_its_binary_and_a_file_does_not(model, monkeypatch):
+    monkeypatch.chdir(model.parent)
+
+    with refused(InvalidArgument, "given as bytes.*'m_alpha.bin'") as caught:
+        session(model.read_bytes(), Alpha)
+
+    assert "'ep.context_file_path'" in caught.value.hint
+    found = result(model.read_bytes(), ep__context_file_path=model.parent / "anything.onnx")
+    assert np.array_equal(found, result(model))
+
+
 @pytest.mark.entry(63, 64)
 def test_the_option_wins_over_the_models_own_folder(model, tmp_path):
     elsewhere = tmp_path / "elsewhere"
@@ -110,38 +122,6 @@ def test_the_folder_of_weights_never_says_where_context_binaries_are(model, tmp_
     expected = result(model)
     assert np.array_equal(result(model, **folder), expected)
     assert np.array_equal(result(model.read_bytes(), ep__context_file_path=model, **folder), expected)
-
-
-# --- what is not built yet ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("entries", "words"),
-    [
-        ({"ep__share_ep_contexts": 1}, "share_ep_contexts=1 is not supported"),
-        (
-            {"ep__share_ep_contexts": 1, "ep__stop_share_ep_contexts": 1},
-            "share_ep_contexts=1 is not supported",
-        ),
-    ],
-    ids=str,
-)
-def test_a_compile_with_what_is_not_built_yet_is_refused_rather_than_done_without(source, entries, words):
-    with refused(InvalidArgument, words, folder=source.parent):
-        epctx.ModelCompiler(options_with(Alpha, **entries), source, registry=registry_with(Alpha))
-    with refused(InvalidArgument, words, folder=source.parent):
-        session(source, Alpha, ep__context_enable=1, **entries)
-
-
-def test_a_session_with_sharing_loads_without_it(model):
-    assert np.array_equal(result(model, ep__share_ep_contexts=1), result(model))
-
-
-def test_the_end_of_a_group_without_a_group_is_refused(source, model):
-    with refused(InvalidArgument, "without ep.share_ep_contexts=1"):
-        session(model, Alpha, ep__stop_share_ep_contexts=1)
-    with refused(InvalidArgument, "without ep.share_ep_contexts=1"):
-        epctx.ModelCompiler(options_with(Alpha, ep__stop_share_ep_contexts=1), source)
 
 
 # --- mapping and verification ------------------------------------------------------------------------

@@ -35,6 +35,7 @@ def flip(path, array):
     path.write_bytes(data)
 
 
+@pytest.mark.entry(128)
 @pytest.mark.parametrize("weight", ["w", "b"])
 def test_one_changed_byte_of_a_weight_is_refused(scene, weight):
     scene.compile()
@@ -50,6 +51,7 @@ def test_one_changed_byte_of_a_weight_is_refused(scene, weight):
     assert "compile again" in caught.value.hint
 
 
+@pytest.mark.entry(128)
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
 def test_one_changed_byte_of_external_data_is_refused(scene, mode):
     weights = scene.externalise()
@@ -105,7 +107,7 @@ def test_a_source_without_the_weight_is_refused_by_name(scene):
 def test_a_missing_source_is_refused_and_the_hint_says_what_gives_it(scene):
     scene.compile()
 
-    with pytest.raises(InvalidGraph, match=r"the source model 'net.onnx', which is missing") as caught:
+    with pytest.raises(InvalidGraph, match=r"the model names the source model 'net.onnx', which is missing") as caught:
         epctx.InferenceSession(scene.moved(), with_openvino())
 
     assert PATH_OPTION in caught.value.hint

@@ -46,6 +46,7 @@ def test_all_weights_stay_out_of_the_payload_the_small_ones_too(scene):
     assert scene.b.tobytes() not in scene.binary
 
 
+@pytest.mark.entry(131)
 def test_only_external_ones_stay_out_and_the_source_model_is_not_needed(scene):
     scene.externalise()
     context = scene.compile(EXTERNAL_ONLY)
@@ -212,7 +213,7 @@ def test_two_sessions_use_one_source_at_the_same_time(scene):
 
 
 def test_weights_are_used_where_they_lie(scene, monkeypatch):
-    from epctx_core.context.reader import PayloadReader
+    from epctx_core.context.payloads.reader import PayloadReader
 
     weights, given = scene.externalise(), []
     original = PayloadReader.source_tensor

@@ -18,8 +18,8 @@ from end_to_end.small_models import saved
 from onnx import helper
 
 import epctx_core as epctx
+from epctx_core.context.named_files import models_naming
 from epctx_core.context.node import payload_files, read_context_nodes
-from epctx_core.context.references import models_naming
 from epctx_core.runtime.inspection import inspect_model
 
 X = np.array([-1.5, 2.5], np.float32)

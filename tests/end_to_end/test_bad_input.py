@@ -167,6 +167,7 @@ def test_the_compiler_does_not_replace_an_output_if_its_flag_forbids_it(source):
     assert "compile" not in ep.calls
 
 
+@pytest.mark.entry(86)
 @pytest.mark.parametrize("route", [by_compiler, by_session])
 def test_a_binary_that_belongs_to_another_model_is_not_replaced(route, source, tmp_path):
     compile_with(scripted(), source, tmp_path / "m_ctx.onnx")
@@ -196,7 +197,7 @@ def test_nothing_compiled_is_an_error_if_the_flag_says_so(source, tmp_path):
         ("ep.context_enabel", "1", "ep.context_enabel.*Did you mean 'ep.context_enable'"),
         ("ep.context_enable", "yes", "'yes'; allowed is '0' or '1'"),
         ("ep.context_embed_mode", "2", "'2'; allowed"),
-        ("ep.context_node_name_prefix", "a/b", "does not match"),
+        ("ep.context_node_name_prefix", "a/b", "allowed is 0 to 128 letters, digits"),
     ],
 )
 def test_a_wrong_session_option(key, value, match):

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 LIGHT = [*EXPORTED, *(name for name in FILLED if name not in LARGE), *QUANTISED]
-IN_THREE_ORDERS = [
-    *EXPORTED, "shufflenet", "squeezenet", "resnet_int8", "shufflenet_int8", "squeezenet_int8",
-]  # fmt: skip
-"""For every day; the others, and the orders that are not here, are run by `make stress`."""
+"""For every day; the large ones, and the orders that are not in `ORDERS`, are run by `make stress`."""
 
 
 def stressed(names, orders, *, everyday=((), ())):
@@ -38,12 +35,9 @@ def stressed(names, orders, *, everyday=((), ())):
     ]  # fmt: skip
 
 
-ALONE = stressed([*LIGHT, *LARGE], [(OPENVINO,), (QNN,)], everyday=(LIGHT, [(OPENVINO,), (QNN,)]))
-# What VitisAI leaves is on the CPU EP, so that networks in float show little.
-ALONE_ON_VITISAI = stressed(
-    [*LIGHT, *LARGE], [(VITISAI,)], everyday=(["bert", "lstm", *QUANTISED], [(VITISAI,)])
-)
-TOGETHER = stressed([*LIGHT, *LARGE], EVERY_ORDER, everyday=(IN_THREE_ORDERS, ORDERS))
+ONE = [(OPENVINO,), (QNN,), (VITISAI,)]
+ALONE = stressed([*LIGHT, *LARGE], ONE, everyday=(LIGHT, ONE))
+TOGETHER = stressed([*LIGHT, *LARGE], EVERY_ORDER, everyday=(LIGHT, ORDERS))
 MODES = pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 
 
@@ -139,7 +133,7 @@ def assert_each_node_is_in_one_place(found):
 
 
 @MODES
-@pytest.mark.parametrize(("name", "eps"), [*ALONE, *ALONE_ON_VITISAI])
+@pytest.mark.parametrize(("name", "eps"), ALONE)
 def test_a_network_on_one_ep_moved_and_reloaded_agrees_with_onnxruntime(way, name, eps, embedded):
     found = way(name, eps, embedded=embedded)
 

@@ -68,3 +68,4 @@ def test_no_simulated_ep_takes_any_of_them(real, name, ep):
         epctx.InferenceSession(path)
 
     assert f"is {what}; this {ep} is simulated" in caught.value.message
+    assert "vendor's own EP is installed" in caught.value.hint

@@ -35,6 +35,34 @@ def test_session_options_of_another_kind_are_refused(options):
         epctx.InferenceSession(MODEL, options)
 
 
+def test_onnxruntimes_session_options_are_told_from_ours():
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"onnxruntime\.\S+SessionOptions, not a SessionOptions"
+    ) as caught:
+        epctx.InferenceSession(MODEL, onnxruntime.SessionOptions())
+
+    assert "epctx_core.SessionOptions" in caught.value.hint
+
+
+@pytest.mark.parametrize("names", ["y", "output", b"y", 5])
+def test_output_names_are_a_list_and_no_text(names):
+    with (
+        epctx.InferenceSession(MODEL) as session,
+        pytest.raises(epctx.InvalidArgument, match="output_names"),
+    ):
+        session.run(names, {"x": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize("model", [bytearray(MODEL), memoryview(MODEL), None, "", 5])
+def test_a_model_of_another_kind_is_refused_without_being_shown_whole(model):
+    with pytest.raises(epctx.InvalidArgument, match="a model is a path or bytes") as caught:
+        epctx.InferenceSession(model)
+
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize(("name", "options"), [(5, {}), ("QNN", ["a"]), ("QNN", 5), (None, None)])
 def test_add_provider_takes_a_name_and_a_mapping(name, options):
     with pytest.raises(epctx.InvalidArgument, match="add_provider"):
@@ -151,6 +179,7 @@ def test_dynamic_options_reach_the_ep_that_takes_them():
     assert Tunable.heard == ["Efficient"]
 
 
+@pytest.mark.entry(69)
 def test_dynamic_options_that_no_ep_takes_are_refused():
     with (
         epctx.InferenceSession(MODEL) as session,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.cli import text
 from epctx_core.cli.arguments import CommandParser, add_common, add_providers, session_options
 from epctx_core.cli.exit_codes import DONE, FAILED
+from epctx_core.cli.origins import origins as origins_of
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress=progress,
         )
         report = compiler.compile_to_file(output)
-    origins = _origins(arguments.ep)
+    origins = origins_of(arguments.ep)
     result = {**report.as_dict(), "folder": str(_folder(report)), "providers": origins}
     _tell(arguments.model, report, origins, console)
     code = DONE
@@ -93,7 +94,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         code = DONE if equal else FAILED
     if code == DONE:
         console.say()
-        console.say(f"Next: epctx run {shlex.quote(str(report.output))}")
+        # Values are not repeated: one of them may be a secret.
+        options = " with the same --ep and -p" if arguments.provider_option else ""
+        console.say(f"Next: epctx run {shlex.quote(str(report.output))}{options}")
     console.result(result)
     return code
 
@@ -135,28 +138,6 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
 
 def _folder(report: CompileReport) -> Path:
     return report.output.parent if report.output is not None else Path()
-
-
-def _origins(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what is known about the EPs that were used; all are imported by now."""
-    from epctx_core.registry import default_registry
-
-    origins = []
-    for name in names:
-        if name.casefold() in ("cpu", "cpuexecutionprovider"):
-            continue
-        record = default_registry.resolve(name)
-        cls = default_registry.load(record)
-        origins.append(
-            {
-                "name": cls.name,
-                "distribution": record.distribution,
-                "version": record.version,
-                "vendor": cls.vendor,
-                "simulated": "simulated" in cls.vendor.lower(),
-            }
-        )
-    return origins
 
 
 def _tell(model: str, report: CompileReport, origins: Sequence[dict[str, Any]], console: Console) -> None:

@@ -86,7 +86,7 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
 def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     console.say()
     console.table(
-        ("EPContext node", "source", "payload", "size", "loaded by"),
+        ("EPContext node", "source", "payload", "size", "given to"),
         [(n.name, n.source or "-", _payload(n), _size(n), _loader(n)) for n in nodes],
     )
     renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
@@ -96,7 +96,7 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     for members, attributes in _by_attributes(nodes):
         console.say()
         console.say(_whose(members, nodes))
-        console.table(("", ""), [(key, _shown(value)) for key, value in attributes.items()])
+        console.table(("", ""), [(key, _values(attributes, key)) for key in attributes[0]])
 
 
 def _payload(node: ContextNodeInfo) -> str:
@@ -119,14 +119,24 @@ def _loader(node: ContextNodeInfo) -> str:
 
 def _by_attributes(
     nodes: Sequence[ContextNodeInfo],
-) -> list[tuple[list[ContextNodeInfo], Mapping[str, Any]]]:
-    """Group nodes with the same attributes, so that a model of many partitions stays readable."""
-    groups: dict[str, tuple[list[ContextNodeInfo], Mapping[str, Any]]] = {}
+) -> list[tuple[list[ContextNodeInfo], list[Mapping[str, Any]]]]:
+    """Group nodes of one source that say the same things, so that a model of many partitions stays readable."""
+    groups: dict[object, tuple[list[ContextNodeInfo], list[Mapping[str, Any]]]] = {}
     for node in nodes:
-        shown = {k: v for k, v in sorted(node.attributes.items()) if k not in _SHOWN_ELSEWHERE}
-        if shown:
-            groups.setdefault(repr(shown), ([], shown))[0].append(node)
+        said = {k: v for k, v in sorted(node.attributes.items()) if k not in _SHOWN_ELSEWHERE}
+        if said:
+            members, attributes = groups.setdefault((node.source, *said), ([], []))
+            members.append(node)
+            attributes.append(said)
     return list(groups.values())
+
+
+def _values(attributes: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Return what nodes say of one attribute: once if they agree, else in the nodes' order."""
+    values = [said[key] for said in attributes]
+    if all(value == values[0] for value in values):
+        return _shown(values[0])
+    return _shown(", ".join(map(_shown, values)))
 
 
 def _whose(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]) -> str:

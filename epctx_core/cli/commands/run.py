@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.cli import text
 from epctx_core.cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
 from epctx_core.cli.exit_codes import DONE
+from epctx_core.cli.origins import simulated, simulated_words
 
 if TYPE_CHECKING:
     from epctx_core.cli.console import Console
@@ -47,13 +48,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
         outputs = [_described(output, results[output.name]) for output in session.get_outputs()]
         providers = session.get_providers()
+    simulations = simulated(arguments.ep, providers)
     if arguments.output is not None:
         save_arrays(arguments.output, results)
     _tell(arguments, providers, outputs, seconds, console)
+    if simulations:
+        console.note(simulated_words(simulations))
     console.result(
         {
             "model": arguments.model,
             "providers": providers,
+            "simulated": simulations,
             "inputs": [
                 {"name": name, "type": str(array.dtype), "shape": list(array.shape)}
                 for name, array in inputs.items()

@@ -13,7 +13,7 @@ import pytest
 from epctx_sim_qnn import QnnProvider
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.payload import PayloadSet
+from epctx_core.context.payloads.writer import PayloadSet
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types

@@ -185,3 +185,30 @@ def test_weights_of_less_than_a_byte_are_refused_by_name(scene):
 
     with pytest.raises(EPFail, match=r"'w'.*packed"):
         scene.graph(model)
+
+
+def with_sparse_weight(places, dims):
+    values = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.5, -2.0])
+    indices = numpy_helper.from_array(np.array(places), "places")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "sparse",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
+        sparse_initializer=[helper.make_sparse_tensor(values, indices, dims)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_weights_are_written_out(scene, places):
+    model = scene.graph(with_sparse_weight(places, [2, 3])).model()
+
+    (weight,) = model.graph.initializer
+    assert not model.graph.sparse_initializer
+    assert numpy_helper.to_array(weight).tolist() == [[0, 1.5, 0], [0, 0, -2.0]]
+
+
+def test_a_sparse_weight_that_is_huge_when_written_out_is_refused_by_name(scene):
+    with pytest.raises(EPFail, match=r"'w'.*1,073,741,824 bytes"):
+        scene.graph(with_sparse_weight([1, 5], [1 << 20, 1 << 20]))

@@ -32,8 +32,10 @@ def embedded(name):
     ],
 )
 def test_a_real_vendors_payload_is_refused_by_name_and_as_simulated(scene, content, vendor):
-    with pytest.raises(InvalidGraph, match=rf"{vendor}.*is simulated"):
+    with pytest.raises(InvalidGraph, match=rf"{vendor}.*is simulated") as caught:
         scene.open(content())
+
+    assert "vendor's own EP" in caught.value.hint
 
 
 def test_archives_are_recognised():
@@ -48,8 +50,12 @@ def test_archives_are_recognised():
 
 
 def test_a_file_name_in_place_of_a_payload_is_recognised(scene):
-    with pytest.raises(InvalidGraph, match=r"'net_qnn\.bin', as if a file's name had been embedded"):
+    with pytest.raises(
+        InvalidGraph, match=r"'net_qnn\.bin', as if a file's name had been embedded"
+    ) as caught:
         scene.open(b"net_qnn.bin")
+
+    assert "vendor" not in caught.value.hint
 
 
 def test_a_simulated_payload_is_not_foreign(scene):

@@ -64,6 +64,7 @@ def refused(bench, path, words, **options):
     assert caught.value.hint
     for key in (bench.key, OTHER):
         assert key not in str(caught.value)
+    return caught.value
 
 
 def test_without_a_key_it_is_refused(bench, locked):
@@ -71,7 +72,9 @@ def test_without_a_key_it_is_refused(bench, locked):
 
 
 def test_with_another_key_it_is_refused(bench, locked):
-    refused(bench, locked, "cannot be decrypted", encryption_key=OTHER)
+    error = refused(bench, locked, "cannot be decrypted", encryption_key=OTHER)
+
+    assert error.hint.startswith("Give the encryption_key")
 
 
 def test_an_archive_that_is_not_encrypted_is_refused_where_a_key_was_given(bench, compiled):

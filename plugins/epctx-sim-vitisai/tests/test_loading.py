@@ -67,9 +67,7 @@ def test_a_model_that_lost_a_node_is_refused(bench, compiled):
     lost.CopyFrom(onnx.helper.make_node("Identity", [lost.input[0]], [made]))
     onnx.save(model, compiled)
 
-    error = refused(bench, compiled, "which holds 2 graphs; index 1 is missing")
-
-    assert "1 nodes" in error.message
+    refused(bench, compiled, "has nodes for 1 of the 2 graphs that the archive .* holds; index 1 is missing")
 
 
 def test_a_node_that_is_there_twice_is_refused(bench, compiled):

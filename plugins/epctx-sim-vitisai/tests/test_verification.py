@@ -65,7 +65,7 @@ def test_a_lost_node_is_found(bench, compiled):
 
     (finding,) = found(bench, compiled)
 
-    assert "which holds 2 graphs; index 1 is missing" in finding.message
+    assert "has nodes for 1 of the 2 graphs" in finding.message
 
 
 @pytest.mark.parametrize("offset", [0, 300, 520, 4200, -600, -1])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from epctx_core.errors import InvalidGraph
-from epctx_sim_sdk.foreign import recognise
+from epctx_sim_sdk.foreign import recognise, what_helps
 from epctx_sim_sdk.tables import (
     MAX_TABLES,
     BadTablesError,
@@ -205,7 +205,7 @@ def open_container(
             f"{ep} cannot load node {node!r}: {subject} {error}.",
             node=node,
             ep=ep,
-            hint="Compile the source model again, or restore the payload from where it came.",
+            hint=what_helps(view),
         ) from error
     return Container(view, tables, foot, subject, source)
 

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx
@@ -44,11 +45,10 @@ Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
 
 @dataclass(kw_only=True)
 class _Shared:
-    """A prepared model; `release` is called once by each of its users."""
+    """A prepared model and how many use it."""
 
     prepared: PreparedModel
     users: int = 0
-    release: Callable[[], None] | None = None
 
 
 @dataclass(kw_only=True)
@@ -100,9 +100,8 @@ class Device:
                 heavy = False if _is_light(model) else None
                 prepared = self.engine.prepare(model, arrays, heavy=heavy)
                 shared = self._shared[key] = _Shared(prepared=prepared)
-                shared.release = lambda: self._release(key, shared)
             shared.users += 1
-        return CompiledPartition(run=shared.prepared.run, close=shared.release)
+        return CompiledPartition(run=shared.prepared.run, close=partial(self._release, key, shared))
 
     def _release(self, key: Hashable, shared: _Shared) -> None:
         with self._lock:

@@ -7,6 +7,12 @@ from __future__ import annotations
 
 import struct
 
+RESTORE = "Compile the source model again, or restore the payload from where it came."
+"""What helps where a payload is damaged."""
+
+_ELSEWHERE = (
+    "Load the model where the vendor's own EP is installed, or compile the source model again with this one."
+)
 _QNN_MAJOR = 2
 _QNN_HIGHEST_MINOR = 255
 _LONGEST_NAME = 1024
@@ -39,6 +45,11 @@ def recognise(view: memoryview) -> str | None:
             f"the text {bytes(view).decode()!r}, as if a file's name had been embedded in place of its bytes"
         )
     return None
+
+
+def what_helps(view: memoryview) -> str:
+    """Return what a user can do about a payload that is none of the simulated SDK's, or a damaged one."""
+    return RESTORE if recognise(view) is None or is_file_name(view) else _ELSEWHERE
 
 
 def _is_qnn(view: memoryview) -> bool:

@@ -12,7 +12,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition, Finding, Severity
 from epctx_sim_sdk.container import MAGIC
 from epctx_sim_sdk.device import Device
-from epctx_sim_sdk.foreign import is_file_name, recognise
+from epctx_sim_sdk.foreign import RESTORE, is_file_name, recognise
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, Engine, PayloadView
@@ -128,7 +128,7 @@ def _check_weights(container: Container, node: ContextNode) -> None:
             f"{container.subject} is damaged: {len(damaged)} of its {len(container.tables.weights)} weights do not have "
             f"the digest that its tables say, by place: {', '.join(map(str, damaged[:_SHOWN_WEIGHTS]))}{more}.",
             node=node.name,
-            hint="Compile the source model again, or restore the payload from where it came.",
+            hint=RESTORE,
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import PAGE
-from epctx_sim_sdk.foreign import recognise
+from epctx_sim_sdk.foreign import RESTORE, recognise, what_helps
 
 from epctx_core.errors import InvalidGraph
 from epctx_sim_vitisai import tar
@@ -31,8 +31,6 @@ MAX_CONTEXT = 1 << 26
 """Bytes of context.json: enough for half a million graphs."""
 CONTEXT_FACT = "context"
 """The fact of the container that holds the digest of context.json, so that both belong together."""
-
-_HINT = "Compile the source model again, or restore the payload from where it came."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +120,10 @@ def open_archive(view: memoryview, *, node: str, name: str) -> Archive:
         description = _decode(context)
     except tar.BadTarError as error:
         raise InvalidGraph(
-            f"{EP} cannot load node {node!r}: the payload {name} {error}.", node=node, ep=EP, hint=_HINT
+            f"{EP} cannot load node {node!r}: the payload {name} {error}.",
+            node=node,
+            ep=EP,
+            hint=RESTORE if is_own(view) else what_helps(view),
         ) from error
     digest = hashlib.sha256(context).hexdigest()
     return Archive(name=name, description=description, context_digest=digest, view=found[COMPILED])
@@ -149,7 +150,7 @@ def check_belongs_together(
             f" one that {COMPILED!r} was made with.",
             node=node,
             ep=EP,
-            hint=_HINT,
+            hint=RESTORE,
         )
 
 

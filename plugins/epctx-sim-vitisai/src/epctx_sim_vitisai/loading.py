@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import open_container
+from epctx_sim_sdk.foreign import RESTORE
 from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 
 from epctx_core.errors import InvalidGraph
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
 _CLAIMS = {f"version_of_{component}": Claim(component, without_patch) for component in COMPONENTS}
-_NEW_PAYLOAD = "Compile the source model again, or restore the payload from where it came."
+_OTHER_KEY = "Give the encryption_key that the model was compiled with; if it is that one, compile the source model again."
 
 
 class NodeLoader:
@@ -87,7 +88,7 @@ class NodeLoader:
             raise _refused(
                 node,
                 f"its cache_file_prefix is {prefix!r}, that of the payload {payload.name} {description.prefix!r}.",
-                _NEW_PAYLOAD,
+                RESTORE,
             )
         if self._cache_key and description.cache_key != self._cache_key:
             raise _refused(
@@ -119,7 +120,7 @@ class NodeLoader:
                     node,
                     f"the payload {payload.name} cannot be decrypted: encryption_key is not the one it was"
                     " encrypted with, or node or payload were altered.",
-                    _NEW_PAYLOAD,
+                    _OTHER_KEY,
                 ) from error
         # Who asks for encryption asks for its proof of origin, too.
         if stated or self._sealer is not None:
@@ -127,7 +128,7 @@ class NodeLoader:
             raise _refused(
                 node,
                 f"the payload {payload.name} is not encrypted, but {why}.",
-                _NEW_PAYLOAD if stated else "Leave encryption_key out for models that are not encrypted.",
+                RESTORE if stated else "Leave encryption_key out for models that are not encrypted.",
             )
         return payload.view
 
@@ -154,7 +155,7 @@ class NodeLoader:
                 first = next(iter(found.values()))
                 yield _refused(
                     first,
-                    f"the model has {len(found)} nodes of the archive {prefix!r}, which holds {count} graphs;"
+                    f"the model has nodes for {len(found)} of the {count} graphs that the archive {prefix!r} holds;"
                     f" index {missing[0]} is missing.",
                     _RECOMPILE,
                 )

@@ -1,7 +1,7 @@
 """Weights that payloads leave in the source model (weightless mode): what is noted about each, and by whom.
 
 A reference is the weight's name in the source with its digest, type and shape and, for one in a file, that file's
-name and the place in it. It holds no path. `source_weights` finds them again.
+name and the place in it. It holds no path. `weights` finds them again.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.initializers import read_weights
 from epctx_core.context.paths import OpenedFile
-from epctx_core.context.source_references import FILE_ATTRIBUTE, SourceReference
+from epctx_core.context.weightless.references import FILE_ATTRIBUTE, SourceReference
+from epctx_core.context.weightless.source_model import read_weights
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, NoSuchFile
 from epctx_core.graph.digests import digests_ahead

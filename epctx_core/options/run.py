@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from epctx_core.unsupported import Strict
+from epctx_core.options.unsupported import Strict
 
 
 class Stoppable(Protocol):

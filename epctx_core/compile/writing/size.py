@@ -10,7 +10,7 @@ from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
-    from epctx_core.compile.initializers import InitializerPlacement
+    from epctx_core.compile.writing.initializers import InitializerPlacement
     from epctx_core.graph.weights import Weight
 
 PROTOBUF_LIMIT = (2 << 30) - 1

@@ -1,6 +1,6 @@
 """Session options: what a host may set, and what it means together.
 
-Owns `SessionOptions`, which a host fills in, and its typed reading; the keys are in `option_table`. Names,
+Owns `SessionOptions`, which a host fills in, and its typed reading; the keys are in `table`. Names,
 arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt key or value,
 `InvalidArgument` is raised with a suggestion. Provider options (`ep.<ep name>.<key>`) are only recognised
 here: each EP's schema checks them.
@@ -12,66 +12,24 @@ import threading
 from collections.abc import Mapping
 from copy import copy as shallow_copy
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Any
 
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
-from epctx_core.host_data import DataReader, HostData, ModelOverrides
-from epctx_core.option_table import (
+from epctx_core.options.choices import ExecutionMode, GraphOptimizationLevel, Verification, WeightlessMode
+from epctx_core.options.host_data import DataReader, HostData, ModelOverrides, is_whole
+from epctx_core.options.table import (
     SESSION_OPTIONS,
     check_entry,
     is_ignored,
     is_provider_option,
     suggested_key,
 )
-from epctx_core.unsupported import Strict
+from epctx_core.options.unsupported import Strict
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 4096
-
-
-class GraphOptimizationLevel(IntEnum):
-    """ONNX Runtime's levels, by its names and numbers."""
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_ALL = 99
-
-
-class ExecutionMode(IntEnum):
-    """How the steps of a plan are run; ORT_PARALLEL is accepted and runs sequentially."""
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
-
-
-class OrtCompileApiFlags(IntFlag):
-    """Flags of `ModelCompiler`, by ONNX Runtime's names and numbers."""
-
-    NONE = 0
-    ERROR_IF_NO_NODES_COMPILED = 1
-    ERROR_IF_OUTPUT_FILE_EXISTS = 2
-
-
-class WeightlessMode(IntEnum):
-    """Which of the source's weights a payload refers to instead of holding them."""
-
-    NONE = 0
-    EXTERNAL_ONLY = 1
-    ALL = 2
-
-
-class Verification(Enum):
-    """How far payloads are held against the manifest when they are loaded."""
-
-    HEAD = "head"
-    """Size, first segment and some blocks: tells truncated and swapped payloads apart without reading weights."""
-    LAZY = "lazy"
-    """Each payload whole, when an EP first asks for it."""
-    FULL = "full"
-    """All payloads whole, before any EP gets one."""
+_NUMBERS = frozenset({"inter_op_num_threads", "intra_op_num_threads", "log_severity_level"})
 
 
 class CancellationFlag:
@@ -139,16 +97,28 @@ class SessionConfig:
     data_reader: DataReader | None = None
     source_model_buffer: memoryview | None = None
 
-    def refuse_unsupported(self) -> None:
-        """Refuse what a context model cannot be compiled with yet, rather than write another one than was asked for.
+    def check_sharing(self, *, embedded: bool) -> None:
+        """Refuse a share group that a compile cannot do as asked, rather than write another model.
+
+        Args:
+            embedded: whether payloads are stored in the context model.
 
         Raises:
-            InvalidArgument: a share group.
+            InvalidArgument: payloads that shall be shared and embedded, or a group of more than one model.
         """
-        if self.share_contexts:
+        if not self.share_contexts:
+            return
+        if embedded:
             raise InvalidArgument(
-                "compiling with ep.share_ep_contexts=1 is not supported by this version of epctx.",
-                hint="Leave the option out: each model gets a binary of its own.",
+                "ep.context_embed_mode=1 (embed_compiled_data_into_model) and ep.share_ep_contexts=1 exclude each "
+                "other: what is embedded belongs to one model.",
+                hint="Set one of them to 0.",
+            )
+        if not self.stop_sharing:
+            raise InvalidArgument(
+                "ep.share_ep_contexts=1 without ep.stop_share_ep_contexts=1 begins a group of several models, "
+                "which this version of epctx cannot compile.",
+                hint="Leave both out: each model gets a binary of its own.",
             )
 
 
@@ -156,7 +126,7 @@ class SessionOptions(HostData, Strict):
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
 
     What onnxruntime has and epctx has not is refused with a sentence, never swallowed. With
-    `graph_optimization_level` ORT_ENABLE_ALL, the default, the CPU EP optimises its pieces one by one; with
+    `graph_optimization_level` ORT_ENABLE_ALL, the default, or LAYOUT the CPU EP optimises its pieces one by one; with
     BASIC or EXTENDED the whole model is optimised before EPs see it; both need onnxruntime.
 
     Example:
@@ -186,6 +156,11 @@ class SessionOptions(HostData, Strict):
         self.providers: list[tuple[str, dict[str, str]]] = []
         self.cancellation = CancellationFlag()
         self._entries: dict[str, str] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _NUMBERS and not is_whole(value):
+            raise InvalidArgument(f"{name} is a whole number, not {value!r:.80}.")
+        super().__setattr__(name, ExecutionMode(value) if name == "execution_mode" else value)
 
     def copy(self) -> SessionOptions:
         """Return options that say the same and change on their own; only the cancellation flag is shared."""

@@ -19,7 +19,7 @@ from epctx_core.registry.guard import describe
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from epctx_core.compile.destination import Destination
+    from epctx_core.compile.writing.destination import Destination
     from epctx_core.context.embedding import SerializedModel
     from epctx_core.options import CancellationFlag
 
@@ -28,7 +28,7 @@ STREAM_CHUNK = 64 << 10
 
 
 class DeliveredSink(Protocol):
-    """Where a payload is collected for the host; see `epctx_core.context.callbacks.CallbackSink`."""
+    """Where a payload is collected for the host; see `epctx_core.context.payloads.callbacks.CallbackSink`."""
 
     def write(self, data: memoryview, /) -> int:
         """Append bytes."""

@@ -1,6 +1,6 @@
 """The keys of session options: one table of those that epctx acts on, one of those that only ONNX Runtime does.
 
-Knows which values a key takes. What a host set, and what the values mean together, is known to `options`.
+Knows which values a key takes. What a host set, and what the values mean together, is known to `session`.
 `docs/options.md` shows both tables; a test holds them together.
 """
 
@@ -53,7 +53,7 @@ class SessionOption:
             allowed = " or ".join(repr(c) for c in self.choices)
             raise self._bad(value, f"; allowed is {allowed}")
         if not re.fullmatch(self.pattern, value, re.DOTALL):
-            raise self._bad(value, f", which does not match {self.pattern!r}")
+            raise self._bad(value, f"; allowed is {self.values.replace('`', '')}")
         objection = self.objection(value)
         if objection:
             raise self._bad(value, f", which {objection}")
@@ -150,7 +150,8 @@ _OPTIONS = (
         key="ep.share_ep_contexts",
         default="0",
         choices=_FLAG,
-        doc="1: the session belongs to a weight-sharing group. Loading works as without; compiling does not yet.",
+        doc="1: the session belongs to a weight-sharing group. Loading works as without;"
+        " a group that is compiled has one model.",
     ),
     SessionOption(
         key="ep.stop_share_ep_contexts",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from epctx_core.compile.file_checks import (
+from epctx_core.compile.writing.file_checks import (
     check_folder,
     check_name,
     check_way,
@@ -15,10 +15,19 @@ from epctx_core.compile.file_checks import (
     is_utf8,
     points_to_folder,
 )
+from epctx_core.context.named_files import models_naming
 from epctx_core.context.naming import binary_name, context_model_path, free_name, is_folder_name
-from epctx_core.context.references import models_naming
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.publish.names import canonical
+
+_NAME_A_FOLDER = (
+    "Set the session option 'ep.context_file_path' to the path that the model would have, or call "
+    "set_ep_context_binary_information; "
+)
+_OR_NO_BINARY = (
+    "or embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
+)
+_OR_NO_INITIALIZERS = "or leave out the file for initializers, which are in the model then."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +210,7 @@ class Destination:
 
 def destination_of(
     source: Path | None,
-    output: str | os.PathLike[str] | None,
+    output: str | None,
     *,
     replace: bool,
     reads: tuple[str, ...] = (),
@@ -220,7 +229,7 @@ def destination_of(
             of the model's folder.
     """
     if output is not None:
-        path = _model_path(os.fspath(output))
+        path = _model_path(output)
     elif source is not None:
         path = context_model_path(source)
     else:
@@ -267,15 +276,13 @@ def destination_in_memory(
     path = None if option is None else _model_path(option)
     named_after = Path(binaries.name) if binaries else path or Path(f"{model_name}.onnx")
     home = path.parent if path is not None else binaries.folder if binaries else None
-    if home is None and (writes_binaries or initializers is not None):
+    needed = writes_binaries or initializers is not None
+    if home is None and needed:
         raise InvalidArgument(
             "the context model is handed over as bytes, and nothing says where its "
             f"{'binary' if writes_binaries else 'initializers'} should go.",
-            hint="Set the session option 'ep.context_file_path' to the path that the model would have (or call "
-            "set_ep_context_binary_information), embed payloads (embed_compiled_data_into_model=True), or take "
-            "them by set_ep_context_data_write_func.",
+            hint=_NAME_A_FOLDER + (_OR_NO_BINARY if writes_binaries else _OR_NO_INITIALIZERS),
         )
-    needed = writes_binaries or initializers is not None
     return Destination(
         folder=home if needed else None,
         model=None,

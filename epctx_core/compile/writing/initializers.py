@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import TensorProto
 
+from epctx_core.compile.writing.file_checks import is_utf8
 from epctx_core.context.embedding import Embeddable, new_marker
-from epctx_core.context.naming import has_drive
-from epctx_core.context.payload import PayloadWriter
+from epctx_core.context.payloads.writer import PayloadWriter
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.weights import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.weights import Weight
 
+_LAST_OFFSET = (1 << 63) - 1
 DEFAULT_THRESHOLD = 1024
 """Bytes from which `ModelCompiler` puts an initializer into the external file."""
 
@@ -142,7 +144,7 @@ class InitializerPlacement:
 
 
 def placement_of(
-    file: str | os.PathLike[str] | None, threshold: int, locate: LocationFunc | None, option: str | None
+    file: str | None, threshold: int, locate: LocationFunc | None, option: str | None
 ) -> InitializerPlacement:
     """Return where initializers go; the arguments of a compiler win over the session option.
 
@@ -161,7 +163,7 @@ def placement_of(
     if locate is not None:
         return InitializerPlacement(locate=locate)
     if file is not None:
-        return InitializerPlacement(file=os.fspath(file), threshold=threshold)
+        return InitializerPlacement(file=file, threshold=threshold)
     return InitializerPlacement(file=option)
 
 
@@ -300,12 +302,14 @@ class _Placing:
         if told is None:
             return None
         try:
-            path, offset, size = os.fspath(told.filepath), told.file_offset, told.byte_size
+            path, offset, size = os.fsdecode(told.filepath), index(told.file_offset), index(told.byte_size)
         except (AttributeError, TypeError):
-            raise _bad_place(weight.name, f"gave {told!r:.80}, no OrtExternalInitializerInfo") from None
-        if size != weight.nbytes or offset < 0:
             raise _bad_place(
-                weight.name, f"gave byte_size {size} at offset {offset} for {weight.nbytes:,} bytes"
+                weight.name, f"gave {told!r:.80}, no OrtExternalInitializerInfo of a path and two numbers"
+            ) from None
+        if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
+            raise _bad_place(
+                weight.name, f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
             )
         location = self._location(weight.name, path)
         self._placed.named[location] = None
@@ -314,17 +318,20 @@ class _Placing:
     def _location(self, tensor: str, path: str) -> str:
         """Return a file that the host named as the model has to name it: inside its folder, relative to it."""
         relative = path
-        if Path(path).is_absolute():
+        if Path(path).is_absolute() and "\0" not in path:
             if self._folder is None:
                 raise _bad_place(tensor, f"gave the absolute path {path!r}, and the model has no folder")
             # As given first: what lies here may be a link into a cache.
             relative = os.path.relpath(path, self._folder)
             if relative.startswith(".."):
                 relative = os.path.relpath(os.path.realpath(path), os.path.realpath(self._folder))
-        relative = os.path.normpath(relative) if path else ""
-        if relative in {"", ".", ".."} or relative.startswith(f"..{os.sep}") or has_drive(relative):
+        try:
+            name = canonical(relative.replace(os.sep, "/"))
+        except InvalidArgument:
+            name = ""
+        if not name or not is_utf8(name):
             raise _bad_place(tensor, f"gave {path!r}, which is no file in the context model's folder")
-        return relative.replace(os.sep, "/")
+        return name
 
 
 def _bad_place(tensor: str, what: str) -> InvalidArgument:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
 from epctx_core.context.naming import is_payload_name
-from epctx_core.context.source_references import SourceReferences
+from epctx_core.context.weightless.references import SourceReferences
 from epctx_core.errors import Fail, PluginError
 from epctx_core.graph.mapping import CHUNK, start_writing_back
 from epctx_core.graph.weights import Weight

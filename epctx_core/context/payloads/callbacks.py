@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.host_data import is_whole
+from epctx_core.options.host_data import is_whole
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
-    from epctx_core.host_data import DataReader
+    from epctx_core.options import DataReader
 
 
 class ExpiredViewError(InvalidArgument, RuntimeError):

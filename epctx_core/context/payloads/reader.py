@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.callbacks import ReceivedPayload, receive, refuse_file
-from epctx_core.context.loaded_payload import LoadedPayload
-from epctx_core.context.private_copy import PrivateCopy
+from epctx_core.context.payloads.callbacks import ReceivedPayload, receive, refuse_file
+from epctx_core.context.payloads.loaded import LoadedPayload
+from epctx_core.context.payloads.private_copy import PrivateCopy
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest, PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.source_weights import SourceWeights
+    from epctx_core.context.weightless.weights import SourceWeights
     from epctx_core.graph.inference import TypeTable
-    from epctx_core.host_data import DataReader
+    from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from epctx_core.context.payload import CopiesMapped
+from epctx_core.context.payloads.writer import CopiesMapped
 from epctx_core.errors import Fail
 from epctx_core.graph.mapping import CHUNK, copy_range
 

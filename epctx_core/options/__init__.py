@@ -1,0 +1,31 @@
+"""What a host asks for: session options by their keys and by value, and the options of a run.
+
+Names, arguments and meanings are ONNX Runtime's; what of them epctx does not have is a table (`unsupported`).
+"""
+
+from __future__ import annotations
+
+from epctx_core.options.choices import (
+    ExecutionMode,
+    GraphOptimizationLevel,
+    OrtCompileApiFlags,
+    Verification,
+    WeightlessMode,
+)
+from epctx_core.options.host_data import DataReader, ModelOverrides
+from epctx_core.options.run import RunOptions
+from epctx_core.options.session import CancellationFlag, SessionConfig, SessionOptions
+
+__all__ = [
+    "CancellationFlag",
+    "DataReader",
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "ModelOverrides",
+    "OrtCompileApiFlags",
+    "RunOptions",
+    "SessionConfig",
+    "SessionOptions",
+    "Verification",
+    "WeightlessMode",
+]

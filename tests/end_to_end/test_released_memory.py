@@ -1,0 +1,180 @@
+"""What a compile or a session took is gone with it, without waiting for the garbage collector.
+
+Weights and mappings are far too large to lie in reference cycles until the collector comes by, which a
+host may have switched off. The network has a weight in each place where one can be: taken by an EP, left to
+the CPU EP, in the bodies of an If, and in a quantised group.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import onnx
+import pytest
+from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, short, with_eps
+from end_to_end.small_models import finished, tensor
+from epctx_sim_qnn.provider import QnnProvider
+from onnx import TensorProto, helper, numpy_helper
+
+import epctx_core as epctx
+from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.weights import Weight
+from epctx_core.plugin import hookimpl
+
+SIDE = 512
+SMALLEST = SIDE * SIDE
+"""Bytes of the smallest weight that counts: the quantised one."""
+
+EPS = [(QNN,), (OPENVINO,), (VITISAI,), (QNN, OPENVINO, VITISAI), (CPU,)]
+FEEDS = {"x": np.ones((1, SIDE), np.float32), "c": np.array(True)}
+
+
+def network() -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+
+    def weight(name: str) -> TensorProto:
+        return numpy_helper.from_array(random.standard_normal((SIDE, SIDE), np.float32), name)
+
+    def branch(name: str) -> onnx.GraphProto:
+        product = helper.make_node("MatMul", ["b", f"{name}_w"], [f"{name}_y"])
+        result = tensor(f"{name}_y", shape=[1, SIDE])
+        return helper.make_graph([product], name, [], [result], [weight(f"{name}_w")])
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"]),
+        helper.make_node("CumSum", ["a", "axis"], ["s"]),
+        helper.make_node("Einsum", ["s", "t"], ["b"], equation="ij,jk->ik"),
+        helper.make_node("If", ["c"], ["d"], then_branch=branch("yes"), else_branch=branch("no")),
+        helper.make_node("QuantizeLinear", ["d", "scale", "zero"], ["e"]),
+        helper.make_node("DequantizeLinear", ["e", "scale", "zero"], ["f"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["g"]),
+        helper.make_node("MatMul", ["f", "g"], ["h"]),
+        helper.make_node("QuantizeLinear", ["h", "scale", "zero"], ["m"]),
+        helper.make_node("DequantizeLinear", ["m", "scale", "zero"], ["y"]),
+    ]
+    weights = [
+        weight("v"),
+        weight("t"),
+        numpy_helper.from_array(np.array(1), "axis"),
+        numpy_helper.from_array(np.array(0.1, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0, np.int8), "zero"),
+        numpy_helper.from_array(random.integers(-9, 9, (SIDE, SIDE), np.int8), "q"),
+    ]
+    ends = [tensor("x", shape=[1, SIDE]), tensor("c", TensorProto.BOOL, [])]
+    return finished(nodes, ends, [tensor("y", shape=[1, SIDE])], weights)
+
+
+@pytest.fixture(scope="module", params=["in files", "inline"])
+def source(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("released") / "m.onnx"
+    # A file for each weight, those in bodies too.
+    onnx.save(network(), path, save_as_external_data=request.param == "in files", location="m.data")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def assert_nothing_stays(action) -> None:
+    """Do it twice: what the first time imports and caches does not count."""
+    action()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        action()
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    held = [o for o in gc.get_objects() if type(o) in {Weight, MappedFile}]
+
+    assert held == []
+    assert left < SMALLEST // 2
+
+
+@pytest.mark.parametrize("eps", EPS, ids=short)
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_compile_leaves_no_weight_in_memory(source, eps, embedded, tmp_path):
+    def compiled():
+        epctx.ModelCompiler(with_eps(*eps), source, embedded).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert_nothing_stays(compiled)
+
+
+class Failing(QnnProvider):
+    """QNN's operators, and an error once it holds their weights."""
+
+    name = "FailingExecutionProvider"
+
+    @hookimpl
+    def compile(self, partitions):
+        views = [view.array() for partition in partitions for view in partition.weights.values()]
+        raise ValueError(len(views))
+
+
+def interrupted(stage, _done, _total):
+    if stage == "write":
+        raise ValueError(stage)
+
+
+@pytest.mark.parametrize(("ep", "progress"), [(QnnProvider, interrupted), (Failing, None)])
+def test_a_compile_that_fails_leaves_no_weight_in_memory(source, ep, progress, tmp_path):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(ep)
+
+    def failed():
+        compiler = epctx.ModelCompiler(with_eps(ep.name), source, progress=progress, registry=registry)
+        with pytest.raises((epctx.Fail, epctx.EPFail), match="ValueError"):
+            compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert_nothing_stays(failed)
+
+
+def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, tmp_path):
+    epctx.ModelCompiler(with_eps(QNN), source).compile_to_file(tmp_path / "m_ctx.onnx")
+    binary = tmp_path / "m_qnn.bin"
+    binary.write_bytes(bytes(len(binary.read_bytes())))
+
+    def refused():
+        with pytest.raises(epctx.InvalidGraph):
+            epctx.InferenceSession(tmp_path / "m_ctx.onnx")
+
+    assert_nothing_stays(refused)
+
+
+@pytest.mark.parametrize("look", [epctx.verify_model, epctx.inspect_model])
+def test_looking_at_a_model_leaves_no_weight_in_memory(source, look, tmp_path):
+    epctx.ModelCompiler(with_eps(QNN, OPENVINO), source).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    def looked_at():
+        look(tmp_path / "m_ctx.onnx")
+
+    assert_nothing_stays(looked_at)
+
+
+@pytest.mark.parametrize("eps", EPS, ids=short)
+@pytest.mark.parametrize("route", ["source", "binary", "embedded"])
+@pytest.mark.parametrize("end", ["close", "del"])
+def test_a_session_leaves_no_weight_in_memory(source, eps, route, end, tmp_path):
+    model = source
+    if route != "source":
+        model = tmp_path / "m_ctx.onnx"
+        epctx.ModelCompiler(with_eps(*eps), source, route == "embedded").compile_to_file(model)
+    kept = []
+
+    def used():
+        kept.clear()
+        session = epctx.InferenceSession(model, with_eps(*eps))
+        session.run(None, FEEDS)
+        if end == "close":
+            session.close()
+            # A host may keep a closed session.
+            kept.append(session)
+
+    assert_nothing_stays(used)
