@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from epctx_core.compile.compiler import ModelCompiler
     from epctx_core.compile.initializers import InitializerValue, OrtExternalInitializerInfo
     from epctx_core.compile.report import CompileReport
+    from epctx_core.compile.sharing.share_group import ShareGroup, ShareReport
     from epctx_core.context.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
         EpctxError,
@@ -65,6 +66,7 @@ _HOME = {
     "epctx_core.compile.compiler": ("ModelCompiler",),
     "epctx_core.compile.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.compile.report": ("CompileReport",),
+    "epctx_core.compile.sharing.share_group": ("ShareGroup", "ShareReport"),
     "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",

@@ -139,18 +139,6 @@ class SessionConfig:
     data_reader: DataReader | None = None
     source_model_buffer: memoryview | None = None
 
-    def refuse_unsupported(self) -> None:
-        """Refuse what a context model cannot be compiled with yet, rather than write another one than was asked for.
-
-        Raises:
-            InvalidArgument: a share group.
-        """
-        if self.share_contexts:
-            raise InvalidArgument(
-                "compiling with ep.share_ep_contexts=1 is not supported by this version of epctx.",
-                hint="Leave the option out: each model gets a binary of its own.",
-            )
-
 
 class SessionOptions(HostData, Strict):
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.

@@ -89,7 +89,6 @@ class ModelCompiler:
         self._session = sess_options.copy()
         self._model = input_model_path_or_bytes
         config = self._session.config()
-        config.refuse_unsupported()
         self._placement = placement_of(
             external_initializers_file_path,
             external_initializers_size_threshold,

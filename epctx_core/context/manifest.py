@@ -177,12 +177,14 @@ class Manifest:
         providers: EP type to distribution, version, plugin_api and options fingerprint.
         payloads: one entry a payload.
         source_weights: by name, the weights that payloads left in the source model.
+        pending: names of binaries that are written when the model's share group ends.
     """
 
     source_digest: str
     providers: Mapping[str, Mapping[str, Any]]
     payloads: Sequence[PayloadEntry]
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
+    pending: Sequence[str] = ()
 
     def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return what is known about a payload, or None."""
@@ -212,6 +214,8 @@ class Manifest:
         }
         if self.source_weights:
             content["source_weights"] = dict(self.source_weights)
+        if self.pending:
+            content["pending"] = list(self.pending)
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -233,6 +237,7 @@ def read_manifest(model: ModelProto) -> Manifest | None:
             providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
             payloads=tuple(_read_entry(p) for p in data["payloads"]),
             source_weights=read_references(data.get("source_weights", {})),
+            pending=tuple(map(str, data.get("pending", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
