@@ -190,6 +190,16 @@ class Manifest:
         """Return what is known about a payload, or None."""
         return self._entries.get((name, embedded))
 
+    def refuse_pending(self, name: str, node: str) -> None:
+        """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
+        if name in self.pending:
+            raise InvalidGraph(
+                f"the context binary {name!r} of EPContext node {node!r} was not written yet: its share group "
+                "was never stopped.",
+                node=node,
+                hint="Compile the group's last model with ep.stop_share_ep_contexts=1, or use epctx.ShareGroup.",
+            )
+
     def holder(self, reference: str) -> PayloadEntry | None:
         """Return the payload that holds the graph of a node without one of its own, where the model says it."""
         return self._holders.get(reference)

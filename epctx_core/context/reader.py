@@ -113,13 +113,8 @@ class PayloadReader:
         return self._loaded[key]
 
     def _outside(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
-        if self._manifest is not None and name in self._manifest.pending:
-            raise InvalidGraph(
-                f"the context binary {name!r} of EPContext node {record.name!r} was not written yet: "
-                "its share group was never stopped.",
-                node=record.name,
-                hint="Compile the group's last model with ep.stop_share_ep_contexts=1, or use epctx.ShareGroup.",
-            )
+        if self._manifest is not None:
+            self._manifest.refuse_pending(name, record.name)
         if self._data_reader is not None:
             return self._received(self._data_reader, record, name)
         return self._from_file(record, name)

@@ -112,28 +112,10 @@ def test_the_folder_of_weights_never_says_where_context_binaries_are(model, tmp_
     assert np.array_equal(result(model.read_bytes(), ep__context_file_path=model, **folder), expected)
 
 
-# --- what is not built yet ---------------------------------------------------------------------------------------
+# --- sharing: more in test_sharing_groups.py ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("entries", "words"),
-    [
-        ({"ep__share_ep_contexts": 1}, "share_ep_contexts=1 is not supported"),
-        (
-            {"ep__share_ep_contexts": 1, "ep__stop_share_ep_contexts": 1},
-            "share_ep_contexts=1 is not supported",
-        ),
-    ],
-    ids=str,
-)
-def test_a_compile_with_what_is_not_built_yet_is_refused_rather_than_done_without(source, entries, words):
-    with refused(InvalidArgument, words, folder=source.parent):
-        epctx.ModelCompiler(options_with(Alpha, **entries), source, registry=registry_with(Alpha))
-    with refused(InvalidArgument, words, folder=source.parent):
-        session(source, Alpha, ep__context_enable=1, **entries)
-
-
-def test_a_session_with_sharing_loads_without_it(model):
+def test_an_ep_that_knows_no_share_groups_loads_in_one(model):
     assert np.array_equal(result(model, ep__share_ep_contexts=1), result(model))
 
 
