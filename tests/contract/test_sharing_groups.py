@@ -184,7 +184,7 @@ def test_members_in_different_folders_are_of_different_groups(tmp_path):
 @pytest.mark.entry(114)
 def test_a_last_member_that_is_embedded_is_refused_and_the_group_can_still_be_ended(tmp_path):
     compiled(QNN, tmp_path, "a", stop=False)
-    with pytest.raises(InvalidArgument, match="ep.context_embed_mode=1 and ep.share_ep_contexts=1"):
+    with pytest.raises(InvalidArgument, match=r"context_embed_mode=1 and .* contradict"):
         compiled(QNN, tmp_path, "b", ep__context_embed_mode=1)
 
     out = compiled(QNN, tmp_path, "b")
@@ -243,7 +243,7 @@ def test_a_pending_model_that_was_replaced_is_not_completed(tmp_path):
     pending = (out / "a_ctx.onnx").read_bytes()
     (out / "a_ctx.onnx").write_bytes(other)
 
-    with pytest.raises(Fail, match="not the file that was written"):
+    with pytest.raises(Fail, match=r"not the file that was written"):
         compiled(QNN, tmp_path, "b")
     assert sorted(snapshot(out)) == ["a_ctx.onnx"]
 
@@ -255,7 +255,7 @@ def test_a_pending_model_that_was_replaced_is_not_completed(tmp_path):
 def test_a_binary_that_another_model_needs_is_kept(tmp_path):
     out = compiled(QNN, tmp_path, "a", "b")
     (out / "b_ctx.onnx").rename(out / "other_ctx.onnx")
-    with pytest.raises(Fail, match="belongs to 'other_ctx.onnx'"):
+    with pytest.raises(Fail, match="belongs to"):
         compiled(QNN, tmp_path, "a", "c")
     (out / "other_ctx.onnx").rename(out / "b_ctx.onnx")
 

@@ -19,7 +19,9 @@ LAYERS = 3
 SCALE = np.float32(2**-5)
 
 
-def options(ep: str, provider_options: dict[str, str] | None = None, **entries: object) -> epctx.SessionOptions:
+def options(
+    ep: str, provider_options: dict[str, str] | None = None, **entries: object
+) -> epctx.SessionOptions:
     """Return session options with one EP; `ep__share_ep_contexts=1` sets `ep.share_ep_contexts`."""
     result = epctx.SessionOptions()
     result.add_provider(ep, provider_options)
