@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compile.cancellation import CompileCancellation
 from epctx_core.compile.compilation import Compilation
@@ -50,6 +50,15 @@ class ShareReport:
     def outputs(self) -> tuple[OutputFile, ...]:
         """Every file written: binaries, then what each model wrote."""
         return (*self.binaries, *(file for member in self.members for file in member.outputs))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx share --json` prints."""
+        return {
+            "folder": str(self.folder),
+            "files": [{"path": f.path, "bytes": f.bytes, "digest": f.digest} for f in self.outputs],
+            "saved_bytes": self.saved_bytes,
+            "members": [member.as_dict() for member in self.members],
+        }
 
 
 class ShareGroup:
