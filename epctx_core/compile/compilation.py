@@ -122,6 +122,9 @@ class Compilation:
             choices = choose_providers(self.session.providers, self.session, self.registry)
             model = self.open(choices)
             wanted = find_destination(model, bool(choices))
+            check_shared_model(model)
+            # Before it joins: a model that is refused must not begin a new group.
+            wanted.check({})
             with open_groups.joined(wanted, choices) as group:
                 member = self.compile_member(group, model, wanted, providers, choices, cancel)
                 self.progress("write", 0, 1)

@@ -68,6 +68,8 @@ class SessionExport:
         if config.share_contexts:
             check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
             check_shared_model(model)
+            # Before it joins: a model that is refused must not begin a new group.
+            wanted.check({})
             self._group = stack.enter_context(open_groups.joined(wanted, choices))
             wanted = self._group.destination(wanted)
         self._destination = self._existing.plan(wanted, embedded=config.embed)
@@ -132,7 +134,10 @@ class SessionExport:
             cancel=self._session.cancellation,
             watch=watch,
         )
-        if self._config.stop_sharing:
+        if not self._config.stop_sharing:
+            if assignment.partitions:
+                group.publish(member)
+        elif assignment.partitions:
             group.stop(member)
         else:
-            group.publish(member)
+            group.stop_without(member)

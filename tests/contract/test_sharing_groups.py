@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -262,6 +263,64 @@ def test_a_binary_that_another_model_needs_is_kept(tmp_path):
     compiled(QNN, tmp_path, "b")
 
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_last_session_of_which_no_ep_takes_anything_ends_the_group_without_a_model_of_its_own(tmp_path):
+    out = compiled(QNN, tmp_path, "a", stop=False)
+    nothing = saved(chain(["Atanh", "Acosh"]), tmp_path / "n.onnx")
+    entries = {"ep__context_enable": 1, "ep__context_file_path": out / "n_ctx.onnx"}
+
+    epctx.InferenceSession(nothing, sharing(QNN, **entries)).close()
+    epctx.InferenceSession(nothing, sharing(QNN, stop=True, **entries)).close()
+
+    assert sorted(snapshot(out)) == ["a_ctx.onnx", "a_qnn.bin"]
+    assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_session_that_is_refused_leaves_its_group_open(tmp_path):
+    source = write_model(QNN, tmp_path / "a.onnx", 1)
+    epctx.InferenceSession(source, sharing(QNN, ep__context_enable=1)).close()
+
+    with refused(Fail, "exists already", folder=tmp_path):
+        epctx.InferenceSession(source, sharing(QNN, ep__context_enable=1))
+    last = write_model(QNN, tmp_path / "b.onnx", 8)
+    epctx.InferenceSession(last, sharing(QNN, stop=True, ep__context_enable=1)).close()
+
+    assert run(tmp_path / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_model_compiled_into_its_open_group_again_begins_a_new_one(tmp_path, caplog):
+    compiled(QNN, tmp_path, "a", "b", stop=False)
+
+    out = compiled(QNN, tmp_path, "a", "c")
+
+    assert "never stopped" in caplog.text
+    assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+    with refused(InvalidGraph, "never stopped"):
+        epctx.InferenceSession(out / "b_ctx.onnx", options(QNN))
+
+
+def test_members_may_be_compiled_in_threads(tmp_path):
+    names = [f"b{n}" for n in range(6)]
+    sources = [write_model(QNN, tmp_path / f"{name}.onnx", n + 2) for n, name in enumerate(names)]
+    write_model(QNN, tmp_path / "a.onnx", 1)
+    out = compiled(QNN, tmp_path, "a", stop=False)
+    with ThreadPoolExecutor(6) as pool:
+        list(
+            pool.map(
+                lambda source: epctx.ModelCompiler(sharing(QNN), source).compile_to_file(
+                    out / f"{source.stem}_ctx.onnx"
+                ),
+                sources,
+            )
+        )
+    compiled(QNN, tmp_path, "c")
+
+    assert sorted(snapshot(out)) == sorted([f"{n}_ctx.onnx" for n in ("a", *names, "c")] + ["a_qnn.bin"])
+    for n, name in enumerate(names):
+        assert np.allclose(
+            run(out / f"{name}_ctx.onnx", n + 2, options(QNN)), run(sources[n], n + 2), atol=1e-4
+        )
 
 
 # --- inference -------------------------------------------------------------------------------------------

@@ -114,17 +114,17 @@ class Group:
             return written
 
     @collection_paused()
-    def finish(self, members: Sequence[CompiledMember]) -> Finished:
+    def finish(self, members: Sequence[CompiledMember], last: CompiledMember) -> Finished:
         """Write binaries and models in one publication: these members' and those published before.
 
         Args:
-            members: at least one, added before; the last one's EPs write the binaries.
+            members: those to be written, added before.
+            last: its EPs write the binaries.
 
         Raises:
             Fail: a published model was replaced meanwhile, or a file belongs to a model outside of the group.
             PluginError: an EP wrote nothing.
         """
-        last = members[-1]
         folder = last.destination.folder
         if folder is None:
             raise Fail("a share group without a folder cannot be written.")
@@ -137,26 +137,31 @@ class Group:
             written = [model.write(entries) for model in models]
             completed = [_complete(member, publication, entries) for member in self._published]
             check()
-            publication.commit(
-                binaries=[*binaries, *(name for model in models for name in model.outputs.files)],
-                models=[w.others[-1].path for w in written] + [file.path for file in completed],
-                replace=True,
-            )
+            names = [w.others[-1].path for w in written] + [file.path for file in completed]
+            if names:
+                files = [*binaries, *(name for model in models for name in model.outputs.files)]
+                publication.commit(binaries=files, models=names, replace=True)
             self.finished = True
         return Finished(
             binaries=tuple(OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in entries.values()),
             members=tuple(written),
             completed=tuple(completed),
-            saved_bytes=self._savings.saved,
+            saved_bytes=self._savings.with_more(member.assignment.partitions for member in members).saved,
         )
 
     def stop(self, member: CompiledMember) -> Written:
-        """Add a last member and write the end; what is said of it includes the binaries."""
+        """Write the end with a last member; what is said of it includes the binaries."""
         with self._lock:
             self._refuse_finished(member)
             with self._added(member):
-                finished = self.finish([member])
+                finished = self.finish([member], member)
         return replace(finished.members[0], payloads=finished.binaries, pending=())
+
+    def stop_without(self, member: CompiledMember) -> None:
+        """Write the end by the EPs of a last member that is not written itself."""
+        with self._lock:
+            self._refuse_finished(member)
+            self.finish([], member)
 
     def close(self) -> None:
         """Let go of what EPs keep for the group; further calls do nothing."""
@@ -191,7 +196,6 @@ class Group:
             context = make_context_model(
                 member.model, member.assignment, member.providers, outputs, member.placement, kept
             )
-        self._savings.add(member.assignment.partitions)
         return _Made(member=member, outputs=outputs, context=context)
 
     def _write_binaries(

@@ -22,6 +22,13 @@ class Savings:
     saved: int = 0
     _stored: set[tuple[str, str, int]] = field(default_factory=set)
 
+    def with_more(self, members: Iterable[Iterable[GraphPartition]]) -> Savings:
+        """Return what it is with further members; this one stays as it is."""
+        more = Savings(saved=self.saved, _stored=set(self._stored))
+        for partitions in members:
+            more.add(partitions)
+        return more
+
     def add(self, partitions: Iterable[GraphPartition]) -> None:
         """Count one member; of equal weights inside it, one is stored in any case."""
         weights = {

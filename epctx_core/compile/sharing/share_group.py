@@ -209,7 +209,7 @@ class ShareGroup:
             )
         self._progress("write", 0, 1)
         with CompileCancellation(self._session.cancellation).by_interrupt():
-            finished = self._group.finish(self._members)
+            finished = self._group.finish(self._members, self._members[-1])
         self._progress("write", 1, 1)
         reports = [
             make_report(m.assignment, output=m.destination.path, written=w, timings=m.watch.seconds)
