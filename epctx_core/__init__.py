@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from epctx_core.compile.compiler import ModelCompiler
     from epctx_core.compile.report import CompileReport
+    from epctx_core.compile.sharing.share_group import ShareGroup, ShareReport
     from epctx_core.compile.writing.initializers import InitializerValue, OrtExternalInitializerInfo
     from epctx_core.context.payloads.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_core.compile.compiler": ("ModelCompiler",),
     "epctx_core.compile.report": ("CompileReport",),
+    "epctx_core.compile.sharing.share_group": ("ShareGroup", "ShareReport"),
     "epctx_core.compile.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.context.payloads.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (

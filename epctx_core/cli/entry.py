@@ -24,6 +24,7 @@ from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggesti
 COMMANDS = MappingProxyType(
     {
         "compile": "write a context model that carries compiled work",
+        "share": "compile several models that share weights into context models with one binary",
         "run": "run a model, plain or compiled, and describe its outputs",
         "inspect": "show what is in a context model, without loading it",
         "verify": "check a context model and its payloads in full, without a device",

@@ -19,10 +19,15 @@ from epctx_core.compile.providers import (
     Progress,
     ProviderChoice,
     ProviderSession,
+    WorkspaceOf,
     choose_providers,
     kept_functions,
+    private_workspace,
 )
 from epctx_core.compile.report import CompileReport, Stopwatch, make_report
+from epctx_core.compile.sharing.member import CompiledMember
+from epctx_core.compile.sharing.open_groups import open_groups
+from epctx_core.compile.sharing.rules import check_shared_model, check_shared_options
 from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.compile.writing.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compile.writing.size import check_weights_fit
@@ -34,6 +39,7 @@ from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
     from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.sharing.group import Group
     from epctx_core.compile.writing.destination import Destination
     from epctx_core.compile.writing.initializers import InitializerPlacement
     from epctx_core.registry import Registry
@@ -77,9 +83,11 @@ class Compilation:
             EpctxError: see `ModelCompiler.compile_to_file`.
         """
         cancel = CompileCancellation(self.session.cancellation)
+        if self.session.config().share_contexts:
+            return self._run_in_open_group(find_destination, cancel, in_memory=sink is not None)
         with closing(ProviderSession()) as providers, cancel.by_interrupt():
             choices = choose_providers(self.session.providers, self.session, self.registry)
-            model = self._open(choices)
+            model = self.open(choices)
             existing = PassThrough(model, self.session.config())
             outputs = Outputs(
                 existing.plan(
@@ -93,10 +101,7 @@ class Compilation:
                 open_delivered=self.deliver,
             )
             outputs.destination.check(_binaries(outputs, choices))
-            self._start(model, providers, choices, cancel)
-            with self.watch.stage("optimise"):
-                model = optimise_model(model, providers, self.level)
-            assignment = self._compile(model, existing, providers)
+            model, assignment = self._prepare(model, existing, providers, choices, cancel)
             self.progress("write", 0, 1)
             written = write_context_model(
                 model, assignment, providers, outputs, self.placement, existing, watch=self.watch
@@ -106,7 +111,85 @@ class Compilation:
                 assignment, output=outputs.destination.path, written=written, timings=self.watch.seconds
             )
 
-    def _open(self, choices: list[ProviderChoice]) -> OpenModel:
+    def _run_in_open_group(
+        self, find_destination: FindDestination, cancel: CompileCancellation, *, in_memory: bool
+    ) -> CompileReport:
+        config = self.session.config()
+        check_shared_options(
+            config, embedded=self.embedded, delivered=self.deliver is not None, in_memory=in_memory
+        )
+        with closing(ProviderSession()) as providers, cancel.by_interrupt():
+            choices = choose_providers(self.session.providers, self.session, self.registry)
+            model = self.open(choices)
+            wanted = find_destination(model, bool(choices))
+            check_shared_model(model)
+            # Before it joins: a model that is refused must not begin a new group.
+            wanted.check({})
+            with open_groups.joined(wanted, choices) as group:
+                member = self.compile_member(group, model, wanted, providers, choices, cancel)
+                self.progress("write", 0, 1)
+                written = group.stop(member) if config.stop_sharing else group.publish(member)
+                self.progress("write", 1, 1)
+            return make_report(
+                member.assignment, output=wanted.path, written=written, timings=self.watch.seconds
+            )
+
+    def compile_member(
+        self,
+        group: Group,
+        model: OpenModel,
+        wanted: Destination,
+        providers: ProviderSession,
+        choices: list[ProviderChoice],
+        cancel: CompileCancellation,
+    ) -> CompiledMember:
+        """Compile a model of a share group; who calls it has the group write it.
+
+        Args:
+            group: gives names and workspaces.
+            model: the source.
+            wanted: where the context model goes.
+            providers: get the EPs, and are closed by the caller when the model is written.
+            choices: the EPs.
+            cancel: the wish to stop.
+
+        Raises:
+            EpctxError: see `ModelCompiler.compile_to_file`.
+        """
+        check_shared_model(model)
+        destination = group.destination(wanted)
+        # Whether binaries may be written is looked at when the group ends and its models are known.
+        destination.check({})
+        existing = PassThrough(model, self.session.config())
+        model, assignment = self._prepare(model, existing, providers, choices, cancel, group.workspace_of)
+        return CompiledMember(
+            model=model,
+            assignment=assignment,
+            providers=providers,
+            destination=destination,
+            placement=self.placement,
+            existing=existing,
+            cancel=cancel,
+            watch=self.watch,
+        )
+
+    def _prepare(
+        self,
+        model: OpenModel,
+        existing: PassThrough,
+        providers: ProviderSession,
+        choices: list[ProviderChoice],
+        cancel: CompileCancellation,
+        workspace_of: WorkspaceOf = private_workspace,
+    ) -> tuple[OpenModel, Assignment]:
+        """Return the model as EPs saw it and what they compiled of it."""
+        self._start(model, providers, choices, cancel, workspace_of)
+        with self.watch.stage("optimise"):
+            model = optimise_model(model, providers, self.level)
+        return model, self._compile(model, existing, providers)
+
+    def open(self, choices: list[ProviderChoice]) -> OpenModel:
+        """Read the source."""
         self.progress("read", 0, 1)
         with self.watch.stage("read"):
             model = open_model(
@@ -121,6 +204,7 @@ class Compilation:
         providers: ProviderSession,
         choices: list[ProviderChoice],
         cancel: CompileCancellation,
+        workspace_of: WorkspaceOf,
     ) -> None:
         providers.start(
             choices,
@@ -131,6 +215,7 @@ class Compilation:
             registry=self.registry,
             progress=self.progress,
             cancel=cancel,
+            workspace_of=workspace_of,
         )
         check_can_export(providers)
 

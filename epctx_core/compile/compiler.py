@@ -94,7 +94,6 @@ class ModelCompiler:
         self._session = given_options(sess_options)
         config = self._session.config()
         self._embedded = embeds(embed_compiled_data_into_model, config)
-        config.check_sharing(embedded=self._embedded)
         self._placement = placement_of(
             if_given(given_path, "external_initializers_file_path", external_initializers_file_path),
             external_initializers_size_threshold,

@@ -52,6 +52,7 @@ class ContextModel:
         named_files: the files in which the host put initializers itself.
         kept_files: binaries of nodes that were there already, written or not.
         source_files: the source's files in which payloads leave weights.
+        pending: names of the payloads that its share group writes at its end.
     """
 
     proto: ModelProto
@@ -61,6 +62,7 @@ class ContextModel:
     named_files: tuple[str, ...]
     kept_files: tuple[str, ...] = ()
     source_files: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 def check_can_export(providers: ProviderSession) -> None:
@@ -102,7 +104,7 @@ def make_context_model(
         partitions = assignment.of(ep)
         if not partitions:
             continue
-        payloads = _payload_set(choice, outputs, ledger)
+        payloads = _payload_set(choice, outputs, ledger, final=outputs.final)
         with digests_ahead(weight for p in partitions for weight in p.weights.values()):
             described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
             ordered = _Descriptions(choice, partitions, payloads).check(described)
@@ -116,30 +118,60 @@ def make_context_model(
     proto = splice(
         model.source.proto, model.graph, main.partitioner.execution_order(), _replacements(main, nodes, kept)
     )
+    # Without `final` nothing was written: an entry has the payload's name and nothing else.
+    pending = () if outputs.final else tuple(entry.name for entry in entries)
     if nodes or kept.exist:
-        add_metadata(proto, model, assignment, providers, entries, ledger, kept)
+        present = entries if outputs.final else []
+        add_metadata(proto, model, assignment, providers, present, ledger, kept, pending)
     placed = place_initializers(
         proto, model.source.weights, placement, outputs.open_initializers, outputs.destination.folder
     )
     return ContextModel(
         proto=proto,
-        payloads=(*kept.written, *entries),
+        payloads=(*kept.written, *([] if pending else entries)),
         contents={**contents, **placed.contents},
         initializers=placed.entry,
         named_files=tuple(placed.named),
         kept_files=tuple(kept.files),
         source_files=ledger.files,
+        pending=pending,
     )
 
 
-def _payload_set(choice: ProviderChoice, outputs: Outputs, ledger: SourceLedger) -> PayloadSet:
+def write_shared_payloads(
+    choice: ProviderChoice, providers: ProviderSession, outputs: Outputs
+) -> list[PayloadEntry]:
+    """Have an EP write what it keeps of all members of a share group; return the payloads' entries.
+
+    Args:
+        choice: the EP.
+        providers: those of the group's last member, which need not have partitions of it.
+        outputs: where payloads go.
+
+    Raises:
+        PluginError: the EP wrote nothing.
+    """
+    payloads = _payload_set(choice, outputs, None, final=True)
+    providers.instances.call(choice.name, "get_ep_context_nodes", writer=payloads.handle)
+    for writer in payloads.writers.values():
+        if not writer.size:
+            raise contract_broken(
+                choice.record, "get_ep_context_nodes", f"wrote nothing into the payload {writer.name!r}"
+            )
+    return [writer.finish() for writer in payloads.writers.values()]
+
+
+def _payload_set(
+    choice: ProviderChoice, outputs: Outputs, ledger: SourceLedger | None, *, final: bool
+) -> PayloadSet:
     """Return what takes one EP's payloads."""
     return PayloadSet(
         choice.name,
         file_name=lambda name: outputs.payload_name(choice.binary_suffix, name),
         open_sink=outputs.open_payload,
         embedded=outputs.embedded,
-        references=ledger.of_ep(),
+        final=final,
+        references=None if ledger is None else ledger.of_ep(),
     )
 
 
@@ -252,7 +284,7 @@ class _Descriptions:
                 raise self._broken(
                     f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
                 )
-            if not writer.size:
+            if self._payloads.final and not writer.size:
                 # A load takes an empty file for one that was lost.
                 raise self._broken(f"wrote nothing into the payload {writer.name!r}")
         if not found:

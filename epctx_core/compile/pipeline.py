@@ -137,6 +137,13 @@ def write_context_model(
         context = make_context_model(model, assignment, providers, outputs, placement, kept)
         data = serialize(context, embedded=outputs.embedded)
         written = outputs.finish(data, context.named_files)
+    return what_was_written(context, outputs, existing, written)
+
+
+def what_was_written(
+    context: ContextModel, outputs: Outputs, existing: PassThrough, written: OutputFile | None
+) -> Written:
+    """Say what was written of one context model; `written` is its own file, if it has one."""
     payloads = tuple(
         OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded
     )
@@ -150,6 +157,7 @@ def write_context_model(
         kept_files=context.kept_files,
         source_files=context.source_files,
         delivered=outputs.delivers,
+        pending=context.pending,
     )
 
 

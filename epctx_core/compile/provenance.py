@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.compatibility import all_compatibility_info, set_compatibility_info, set_metadata
-from epctx_core.context.manifest import KEY, Manifest, PayloadEntry
+from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manifest
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.registry.records import same_distribution
@@ -89,6 +89,7 @@ def add_metadata(
     entries: Sequence[PayloadEntry],
     ledger: SourceLedger,
     kept: KeptNodes,
+    pending: Sequence[str] = (),
 ) -> None:
     """Write the manifest and compatibility texts of a context model, with what its source says of its nodes.
 
@@ -100,6 +101,7 @@ def add_metadata(
         entries: of the payloads that were written.
         ledger: which weights payloads left in the source.
         kept: the nodes that were there already.
+        pending: names of the payloads that a share group writes at its end.
     """
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
@@ -128,9 +130,30 @@ def add_metadata(
         providers=facts,
         payloads=payloads,
         source_weights=_source_weights(old, ledger),
+        pending=pending,
     )
     set_metadata(proto, KEY, manifest.dump())
     ledger.record(proto)
+
+
+def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
+    """Put what a share group wrote at its end into the manifest of one of its models.
+
+    Args:
+        proto: its context model; one without pending payloads stays as it is.
+        written: by name, the entries of all payloads of the group.
+    """
+    manifest = read_manifest(proto)
+    if manifest is not None and manifest.pending:
+        missing = [name for name in manifest.pending if name not in written]
+        if missing:
+            raise PluginError(
+                f"the payload {missing[0]!r} of a share group was not written at the group's end.",
+                hook="get_ep_context_nodes",
+                hint="The EP did not start it when `ContextWriter.final` was True.",
+            )
+        payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
+        set_metadata(proto, KEY, replace(manifest, payloads=payloads, pending=()).dump())
 
 
 def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.weightless import compile_mode
-from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
 from epctx_core.options import WeightlessMode
 from epctx_core.options.table import SESSION_OPTIONS
@@ -62,6 +62,15 @@ class ProviderChoice:
         """Return the options that may be shown: no secret ones."""
         secret = {option.name for option in self.cls.options if option.secret}
         return {name: value for name, value in self.options.items() if name not in secret}
+
+
+WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace | SharedWorkspace]
+"""Gives the workspace of an EP in one session."""
+
+
+def private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
+    """Return a workspace of one session's own."""
+    return PrivateWorkspace()
 
 
 def choose_providers(
@@ -163,7 +172,7 @@ class ProviderSession:
         self.instances = ProviderInstances()
         self.choices: dict[str, ProviderChoice] = {}
         self.weightless = WeightlessMode.NONE
-        self._workspaces: list[PrivateWorkspace] = []
+        self._workspaces: list[PrivateWorkspace | SharedWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
         self._closed = False
@@ -179,8 +188,11 @@ class ProviderSession:
         registry: Registry,
         progress: Progress | None = None,
         cancel: CancellationFlag | None = None,
+        workspace_of: WorkspaceOf = private_workspace,
     ) -> None:
         """Make the instances; without `cancel` they poll the session's own flag.
+
+        What `workspace_of` gives for each EP is closed with the session.
 
         Raises:
             NotImplementedByProvider: an EP says that this machine lacks what the purpose needs, or does
@@ -191,7 +203,7 @@ class ProviderSession:
         self.weightless = compile_mode(choices, purpose, session.config().weightless)
         for choice in choices:
             _check_availability(choice, purpose, registry)
-            workspace = PrivateWorkspace()
+            workspace = workspace_of(choice)
             self._workspaces.append(workspace)
             context = ProviderContext(
                 options=choice.options,

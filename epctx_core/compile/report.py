@@ -46,6 +46,7 @@ class Written:
         kept_files: their binaries, written or not.
         source_files: the source's files in which payloads leave weights.
         delivered: whether payloads went to the host's write callback.
+        pending: binaries that the model's share group writes at its end.
     """
 
     payloads: tuple[OutputFile, ...] = ()
@@ -55,6 +56,7 @@ class Written:
     kept_files: tuple[str, ...] = ()
     source_files: tuple[str, ...] = ()
     delivered: bool = False
+    pending: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[OutputFile, ...]:
@@ -65,7 +67,7 @@ class Written:
     def required(self) -> tuple[str, ...]:
         """What has to travel together."""
         kept = () if self.delivered else self.kept_files
-        return tuple(dict.fromkeys([*kept, *(f.path for f in self.files), *self.named_files]))
+        return tuple(dict.fromkeys([*kept, *self.pending, *(f.path for f in self.files), *self.named_files]))
 
 
 @dataclass(frozen=True, kw_only=True)

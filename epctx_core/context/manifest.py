@@ -177,16 +177,28 @@ class Manifest:
         providers: EP type to distribution, version, plugin_api and options fingerprint.
         payloads: one entry a payload.
         source_weights: by name, the weights that payloads left in the source model.
+        pending: names of binaries that are written when the model's share group ends.
     """
 
     source_digest: str
     providers: Mapping[str, Mapping[str, Any]]
     payloads: Sequence[PayloadEntry]
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
+    pending: Sequence[str] = ()
 
     def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return what is known about a payload, or None."""
         return self._entries.get((name, embedded))
+
+    def refuse_pending(self, name: str, node: str) -> None:
+        """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
+        if name in self.pending:
+            raise InvalidGraph(
+                f"the context binary {name!r} of EPContext node {node!r} was not written yet: its share group "
+                "was never stopped.",
+                node=node,
+                hint="Compile the group's last model with ep.stop_share_ep_contexts=1, or use epctx.ShareGroup.",
+            )
 
     def holder(self, reference: str) -> PayloadEntry | None:
         """Return the payload that holds the graph of a node without one of its own, where the model says it."""
@@ -212,6 +224,8 @@ class Manifest:
         }
         if self.source_weights:
             content["source_weights"] = dict(self.source_weights)
+        if self.pending:
+            content["pending"] = list(self.pending)
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -233,6 +247,7 @@ def read_manifest(model: ModelProto) -> Manifest | None:
             providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
             payloads=tuple(_read_entry(p) for p in data["payloads"]),
             source_weights=read_references(data.get("source_weights", {})),
+            pending=tuple(map(str, data.get("pending", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(

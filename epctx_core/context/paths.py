@@ -11,12 +11,22 @@ import io
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from epctx_core.context.naming import has_drive
 from epctx_core.errors import InvalidGraph
 
 MAX_NAME = 4096
 _HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
+
+
+class FileIdentity(NamedTuple):
+    """What tells one state of one file from all others."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
 
 
 class ModelFolder:
@@ -33,6 +43,21 @@ class ModelFolder:
         if model is not None:
             roots.append(Path(os.path.realpath(model)).parent)
         self._roots = tuple(dict.fromkeys(roots))
+
+    def identity(self, name: str, *, what: str, node: str | None = None) -> FileIdentity | None:
+        """Return which file a name means now, without opening it; None if `open` has to say why it means none."""
+        relative = checked_name(name, f"{node!r} names {what}" if node else what, node)
+        for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
+            real = os.path.realpath(root / relative)
+            try:
+                status = os.stat(real)  # noqa: PTH116 - as `open`, by the text of the real path
+            except (OSError, ValueError):
+                continue
+            inside = any(_is_inside(real, base) for base in self._roots)
+            if not inside or not stat.S_ISREG(status.st_mode):
+                return None
+            return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return None
 
     def open(self, name: str, *, what: str, node: str | None = None) -> OpenedFile:
         """Open a file that a model names, for reading.

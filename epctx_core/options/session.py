@@ -97,30 +97,6 @@ class SessionConfig:
     data_reader: DataReader | None = None
     source_model_buffer: memoryview | None = None
 
-    def check_sharing(self, *, embedded: bool) -> None:
-        """Refuse a share group that a compile cannot do as asked, rather than write another model.
-
-        Args:
-            embedded: whether payloads are stored in the context model.
-
-        Raises:
-            InvalidArgument: payloads that shall be shared and embedded, or a group of more than one model.
-        """
-        if not self.share_contexts:
-            return
-        if embedded:
-            raise InvalidArgument(
-                "ep.context_embed_mode=1 (embed_compiled_data_into_model) and ep.share_ep_contexts=1 exclude each "
-                "other: what is embedded belongs to one model.",
-                hint="Set one of them to 0.",
-            )
-        if not self.stop_sharing:
-            raise InvalidArgument(
-                "ep.share_ep_contexts=1 without ep.stop_share_ep_contexts=1 begins a group of several models, "
-                "which this version of epctx cannot compile.",
-                hint="Leave both out: each model gets a binary of its own.",
-            )
-
 
 class SessionOptions(HostData, Strict):
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.

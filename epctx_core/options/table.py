@@ -150,8 +150,7 @@ _OPTIONS = (
         key="ep.share_ep_contexts",
         default="0",
         choices=_FLAG,
-        doc="1: the session belongs to a weight-sharing group. Loading works as without;"
-        " a group that is compiled has one model.",
+        doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
     ),
     SessionOption(
         key="ep.stop_share_ep_contexts",

@@ -48,7 +48,11 @@ class ContextWriter(Protocol):
 
     @property
     def final(self) -> bool:
-        """False in a share group before its last member; the bytes will then be asked for again."""
+        """Whether bytes are to be written; False while a member of a share group is asked for its nodes alone.
+
+        Then start the payload that the nodes name, write nothing into it, and leave what was compiled in
+        `ProviderContext.workspace`. The last member is asked once more, with True, for the bytes of all.
+        """
 
     def payload(self, name: str | None = None) -> Payload:
         """Start a payload. A second, named one only where an EP truly can't avoid it."""

@@ -17,6 +17,7 @@ from epctx_core.compile.providers import (
     CPU_EP,
     ProviderSession,
     kept_functions,
+    private_workspace,
     requested_classes,
 )
 from epctx_core.compile.report import Stopwatch
@@ -35,11 +36,13 @@ from epctx_core.runtime.export import SessionExport
 from epctx_core.runtime.loading import load_context_nodes
 from epctx_core.runtime.planning import Planner
 from epctx_core.runtime.routing import Routing
+from epctx_core.runtime.sharing import LoadSharing
 
 if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.compile.assign import Assignment, GraphAssignment
+    from epctx_core.compile.providers import WorkspaceOf
     from epctx_core.context.paths import ModelFolder
     from epctx_core.options import RunOptions, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
@@ -147,6 +150,11 @@ def _is_unchanged(model: OpenModel) -> bool:
         return False
 
 
+def _prefers_latency(config: SessionConfig) -> bool | None:
+    """Say whether weights are prepacked, which is a copy of each session's own: in a share group only on request."""
+    return False if config.share_contexts and config.prefer_latency is None else config.prefer_latency
+
+
 class _Builder:
     """One session on its way."""
 
@@ -168,7 +176,7 @@ class _Builder:
         self._engine = CpuEngine(
             EnginePolicy(
                 intra_op_num_threads=session.intra_op_num_threads,
-                prefer_latency=self._config.prefer_latency,
+                prefer_latency=_prefers_latency(self._config),
                 optimizes=self._level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
             )
         )
@@ -177,12 +185,13 @@ class _Builder:
     def build(self) -> SessionState:
         """Return the finished session, or close what was begun."""
         try:
-            return self._build()
+            with contextlib.ExitStack() as stack:
+                return self._build(stack)
         except BaseException:
             self._providers.close()
             raise
 
-    def _build(self) -> SessionState:
+    def _build(self, stack: contextlib.ExitStack) -> SessionState:
         nodes, exports = self._model.context_nodes, self._config.context_enable
         folder = (source_folder if exports else context_folder)(self._model, self._config)
         for warning in check_compatibility(
@@ -191,6 +200,7 @@ class _Builder:
             fail_on_suboptimal=self._config.fail_on_suboptimal,
         ):
             _log.warning("%s", warning)
+        export = SessionExport(self._model, self._session, self._routing.choices, stack) if exports else None
         self._providers.start(
             self._routing.choices,
             purpose=Purpose.LOAD if nodes and not exports else Purpose.RUN,
@@ -198,10 +208,12 @@ class _Builder:
             session=self._session,
             engine=self._engine,
             registry=self._registry,
+            workspace_of=export.workspace_of if export is not None else self._workspace_of(folder),
         )
         if not nodes:
             self._model = optimise_model(self._model, self._providers, self._level)
-        export = SessionExport(self._model, self._session, self._providers) if exports else None
+        if export is not None:
+            export.start(self._model, self._providers)
         # An EP whose nodes are in the model decided what it takes when the model was compiled.
         free = [ep for ep in self._providers.choices if exports or ep not in self._routing.nodes]
         assignment = assign_nodes(self._model, self._providers, free, self._session, self._watch)
@@ -224,6 +236,11 @@ class _Builder:
         for part, cpu in groups:
             part.partitioner.take(cpu)
         return self._finish(assignment, planner)
+
+    def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
+        if not self._config.share_contexts:
+            return private_workspace
+        return LoadSharing(self._routing.nodes, folder, self._config, self._manifest).workspace_of
 
     def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
         """Have EPs load their nodes, then compile their partitions."""

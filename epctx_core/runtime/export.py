@@ -9,73 +9,135 @@ from epctx_core.compile.node_names import check_names
 from epctx_core.compile.passthrough import PassThrough
 from epctx_core.compile.pipeline import write_context_model
 from epctx_core.compile.provenance import check_mix
+from epctx_core.compile.providers import private_workspace
+from epctx_core.compile.sharing.member import CompiledMember
+from epctx_core.compile.sharing.open_groups import open_groups
+from epctx_core.compile.sharing.rules import check_shared_model, check_shared_options
 from epctx_core.compile.writing.destination import destination_of
 from epctx_core.compile.writing.initializers import InitializerPlacement
 from epctx_core.compile.writing.outputs import Outputs
 from epctx_core.compile.writing.size import check_weights_fit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+
     from epctx_core.compile.assign import Assignment
-    from epctx_core.compile.providers import ProviderSession
+    from epctx_core.compile.providers import ProviderChoice, ProviderSession, WorkspaceOf
     from epctx_core.compile.report import Stopwatch
+    from epctx_core.compile.sharing.group import Group
     from epctx_core.compile.source import OpenModel
     from epctx_core.options import SessionOptions
 
 
 class SessionExport:
-    """Where a session's context model goes, checked before anything is compiled.
+    """Where a session's context model goes, settled before anything is compiled.
+
+    With `ep.share_ep_contexts=1` it becomes a member of an open share group, whose workspaces the session's
+    EPs get.
 
     Args:
         model: what the session runs; EPContext nodes that it has pass through.
         session: the session's options.
-        providers: the live EPs.
+        choices: the EPs.
+        stack: closed when the session is made or has failed; ends what a share group knows of it.
 
     Raises:
-        InvalidArgument, NoSuchFile, Fail: see `Destination.check`; a model that exists is never replaced,
-            as in ONNX Runtime.
-        NotImplementedByProvider: an EP cannot save what it compiles.
+        InvalidArgument: options that contradict a share group, or an output path that names a folder.
     """
 
-    def __init__(self, model: OpenModel, session: SessionOptions, providers: ProviderSession) -> None:
-        config = session.config()
-        config.check_sharing(embedded=config.embed)
-        self._model = model
-        self._providers = providers
+    def __init__(
+        self,
+        model: OpenModel,
+        session: SessionOptions,
+        choices: Sequence[ProviderChoice],
+        stack: ExitStack,
+    ) -> None:
+        self._session = session
+        self._config = config = session.config()
         self._placement = InitializerPlacement(file=config.external_initializers_file)
         self._existing = PassThrough(model, config)
-        destination = self._existing.plan(
-            destination_of(
-                model.source.path,
-                config.context_file_path,
-                replace=False,
-                reads=model.source.weights_files,
-                initializers=self._placement.file,
-            ),
-            embedded=config.embed,
+        wanted = destination_of(
+            model.source.path,
+            config.context_file_path,
+            replace=False,
+            reads=model.source.weights_files,
+            initializers=self._placement.file,
         )
-        self._outputs = Outputs(destination, embedded=config.embed, cancel=session.cancellation)
+        self._group: Group | None = None
+        if config.share_contexts:
+            check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
+            check_shared_model(model)
+            # Before it joins: a model that is refused must not begin a new group.
+            wanted.check({})
+            self._group = stack.enter_context(open_groups.joined(wanted, choices))
+            wanted = self._group.destination(wanted)
+        self._destination = self._existing.plan(wanted, embedded=config.embed)
+
+    @property
+    def workspace_of(self) -> WorkspaceOf:
+        """Gives what the session's EPs share with others."""
+        return private_workspace if self._group is None else self._group.workspace_of
+
+    def start(self, model: OpenModel, providers: ProviderSession) -> None:
+        """Check what can be checked before anything is compiled.
+
+        Args:
+            model: what is compiled: the model after optimising.
+            providers: the live EPs.
+
+        Raises:
+            InvalidArgument, NoSuchFile, Fail: see `Destination.check`; a model that exists is never replaced,
+                as in ONNX Runtime.
+            NotImplementedByProvider: an EP cannot save what it compiles.
+        """
+        self._model, self._providers = model, providers
         check_can_export(providers)
+        destination = self._destination
         binaries = {ep: destination.binary_name(c.binary_suffix) for ep, c in providers.choices.items()}
-        destination.check({} if config.embed else binaries)
+        destination.check({} if self._config.embed or self._group is not None else binaries)
 
     def check(self, assignment: Assignment) -> None:
         """Raise if the model could not be written for what it says, before anything is compiled."""
         check_names(self._model, assignment)
         check_mix(self._model, self._existing.manifest, assignment, self._providers)
         check_weights_fit(
-            assignment, self._placement, self._providers.weightless, embedded=self._outputs.embedded
+            assignment, self._placement, self._providers.weightless, embedded=self._config.embed
         )
 
     def write(self, assignment: Assignment, watch: Stopwatch) -> None:
         """Write it, unless it would have no EPContext node; see `write_context_model`."""
-        if not assignment.partitions and not self._existing.records:
-            return
-        write_context_model(
-            self._model,
-            assignment,
-            self._providers,
-            self._outputs,
-            self._placement,
-            self._existing,
+        if self._group is not None:
+            self._write_member(self._group, assignment, watch)
+        elif assignment.partitions or self._existing.records:
+            outputs = Outputs(
+                self._destination, embedded=self._config.embed, cancel=self._session.cancellation
+            )
+            write_context_model(
+                self._model,
+                assignment,
+                self._providers,
+                outputs,
+                self._placement,
+                self._existing,
+                watch=watch,
+            )
+
+    def _write_member(self, group: Group, assignment: Assignment, watch: Stopwatch) -> None:
+        member = CompiledMember(
+            model=self._model,
+            assignment=assignment,
+            providers=self._providers,
+            destination=self._destination,
+            placement=self._placement,
+            existing=self._existing,
+            cancel=self._session.cancellation,
             watch=watch,
         )
+        if not self._config.stop_sharing:
+            if assignment.partitions:
+                group.publish(member)
+        elif assignment.partitions:
+            group.stop(member)
+        else:
+            group.stop_without(member)

@@ -56,6 +56,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             _ERROR, "A context binary is a link that leaves the folder, or no regular file."
         ),
         "file-empty": Code(_ERROR, "A context binary has no bytes."),
+        "share-group-pending": Code(_ERROR, "A context binary is written when the model's share group ends."),
         "file-not-sought": Code(_WARNING, "The model was given as bytes, so its files were not looked for."),
         "file-unnamed": Code(_INFO, "A binary with this model's name lies beside it and no model names it."),
         # The manifest.

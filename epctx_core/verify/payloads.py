@@ -90,6 +90,8 @@ class _Finder:
         return FoundPayload(name=record.name, embedded=True, node=record.name, view=view)
 
     def _outside(self, record: ContextNodeRecord) -> FoundPayload | None:
+        if self._is_pending(record):
+            return None
         if self._data_reader is None:
             return self._in_file(record)
         try:
@@ -102,6 +104,17 @@ class _Finder:
             self._note_empty(name, record)
             return None
         return FoundPayload(name=name, embedded=False, node=record.name, view=content.view, received=True)
+
+    def _is_pending(self, record: ContextNodeRecord) -> bool:
+        """Whether a payload is written when the model's share group ends; whatever lies there is not it."""
+        if self._manifest is None or not self._manifest.pending:
+            return False
+        try:
+            self._manifest.refuse_pending(record.file_name or "", record.name)
+        except InvalidGraph as error:
+            self._findings.add_error("share-group-pending", error)
+            return True
+        return False
 
     def _in_file(self, record: ContextNodeRecord) -> FoundPayload | None:
         try:

@@ -124,6 +124,20 @@ def test_the_folder_of_weights_never_says_where_context_binaries_are(model, tmp_
     assert np.array_equal(result(model.read_bytes(), ep__context_file_path=model, **folder), expected)
 
 
+# --- sharing: more in test_sharing_groups.py ------------------------------------------------------------
+
+
+def test_an_ep_that_knows_no_share_groups_loads_in_one(model):
+    assert np.array_equal(result(model, ep__share_ep_contexts=1), result(model))
+
+
+def test_the_end_of_a_group_without_a_group_is_refused(source, model):
+    with refused(InvalidArgument, "without ep.share_ep_contexts=1"):
+        session(model, Alpha, ep__stop_share_ep_contexts=1)
+    with refused(InvalidArgument, "without ep.share_ep_contexts=1"):
+        epctx.ModelCompiler(options_with(Alpha, ep__stop_share_ep_contexts=1), source)
+
+
 # --- mapping and verification ------------------------------------------------------------------------
 
 

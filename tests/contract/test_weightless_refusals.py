@@ -107,7 +107,9 @@ def test_a_source_without_the_weight_is_refused_by_name(scene):
 def test_a_missing_source_is_refused_and_the_hint_says_what_gives_it(scene):
     scene.compile()
 
-    with pytest.raises(InvalidGraph, match=r"the model names the source model 'net.onnx', which is missing") as caught:
+    with pytest.raises(
+        InvalidGraph, match=r"the model names the source model 'net.onnx', which is missing"
+    ) as caught:
         epctx.InferenceSession(scene.moved(), with_openvino())
 
     assert PATH_OPTION in caught.value.hint

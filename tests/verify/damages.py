@@ -205,6 +205,11 @@ def _(scene):
     scene.binary.write_bytes(b"")
 
 
+@damage("share-group-pending", "compiled")
+def _(scene):
+    scene.edit_manifest(lambda manifest: manifest.update(pending=[scene.binary.name]))
+
+
 @damage("file-not-sought", "compiled")
 def _(scene):
     scene.given = scene.path.read_bytes()

@@ -58,6 +58,7 @@ class Destination:
         reads: the files that the source's weights lie in. None of them is ever written over.
         kept: the binaries of nodes that the model has already; new ones get other names.
         carried: those of them that are written, too.
+        fellows: the other models of its share group, which name the same binaries.
     """
 
     folder: Path | None
@@ -70,6 +71,7 @@ class Destination:
     reads: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
+    fellows: tuple[Path, ...] = ()
 
     @property
     def path(self) -> Path | None:
@@ -196,7 +198,8 @@ class Destination:
         """Raise Fail if a model in the target's folder, or in one between it and ours, names the target."""
         name, above = target.name, target.parent
         while True:
-            owner = next((m for m in models_naming(above, name) if m != self.path), None)
+            own = (self.path, *self.fellows)
+            owner = next((m for m in models_naming(above, name) if m not in own), None)
             if owner is not None:
                 raise Fail(
                     f"{what} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",

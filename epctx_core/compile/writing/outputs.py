@@ -53,6 +53,9 @@ class Outputs:
         cancel: the wish to stop, looked at between pieces.
         model_sink: gets the model; None if the destination is a file.
         open_delivered: opens what the host's write callback gets; None for files.
+        final: False for a member of a share group: its binaries are written when the group ends.
+        publication: an open one that brings the files to their names together with others, by whoever
+            lends it; None for one of its own.
     """
 
     def __init__(
@@ -63,15 +66,19 @@ class Outputs:
         cancel: CancellationFlag,
         model_sink: ModelSink | None = None,
         open_delivered: OpenDelivered | None = None,
+        final: bool = True,
+        publication: Publication | None = None,
     ) -> None:
         self.destination = destination
+        self.final = final
         self.embedded = embedded
         self._cancel = cancel
         self._model_sink = model_sink
         self._open_delivered = open_delivered
         self._delivered: list[DeliveredSink] = []
         self._files: list[str] = []
-        self._publication: Publication | None = None
+        self._publication = publication
+        self._is_lent = publication is not None
 
     def __enter__(self) -> Self:
         """Lock the folder, if files go into one, and look once more whether they may.
@@ -79,7 +86,9 @@ class Outputs:
         Raises:
             NoSuchFile, InvalidArgument, Fail: see `Publication` and `Destination.check`.
         """
-        if self.destination.folder is not None:
+        if self._is_lent:
+            self.destination.check_model()
+        elif self.destination.folder is not None:
             publication = Publication(self.destination.folder, before_writing=self._cancel.raise_if_requested)
             self._publication = publication.__enter__()
             try:
@@ -93,8 +102,13 @@ class Outputs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Discard what was not finished."""
-        if self._publication is not None:
+        if self._publication is not None and not self._is_lent:
             self._publication.__exit__(kind, error, trace)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that were opened so far, but for the model."""
+        return tuple(self._files)
 
     @property
     def delivers(self) -> bool:
@@ -150,7 +164,7 @@ class Outputs:
             sink.deliver()
         written = self._write_model(model)
         self._cancel.raise_if_requested()
-        if self._publication is not None and (written is not None or self._files):
+        if self._publication is not None and not self._is_lent and (written is not None or self._files):
             self._publication.commit(
                 binaries=self._files,
                 models=[] if written is None else [written.path],

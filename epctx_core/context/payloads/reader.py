@@ -113,6 +113,8 @@ class PayloadReader:
         return self._loaded[key]
 
     def _outside(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
+        if self._manifest is not None:
+            self._manifest.refuse_pending(name, record.name)
         if self._data_reader is not None:
             return self._received(self._data_reader, record, name)
         return self._from_file(record, name)

@@ -17,7 +17,7 @@ from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
 from epctx_core.context.naming import is_payload_name
 from epctx_core.context.weightless.references import SourceReferences
-from epctx_core.errors import Fail, PluginError
+from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
@@ -50,9 +50,12 @@ class PayloadWriter:
         name: the name of its file.
         embedded: whether it ends up inside the model.
         size: bytes so far.
+
+    Args:
+        sink: gets the bytes; None for a payload whose bytes are asked for later.
     """
 
-    def __init__(self, name: str, sink: BinaryIO, *, embedded: bool) -> None:
+    def __init__(self, name: str, sink: BinaryIO | None, *, embedded: bool) -> None:
         self.name = name
         self.embedded = embedded
         self.size = 0
@@ -166,15 +169,24 @@ class PayloadWriter:
                 hint="Set ep.context_embed_mode=0, so that payloads go into a file of their own.",
             )
 
+    def _open_sink(self) -> BinaryIO:
+        if self._sink is None:
+            raise NotImplementedByProvider(
+                f"the payload {self.name!r} is one of a share group, and the EP wrote into it while "
+                "`ContextWriter.final` was False: it does not know share groups.",
+                hint="Compile its models one by one, without ep.share_ep_contexts=1.",
+            )
+        return self._sink
+
     def _put(self, piece: memoryview) -> None:
         self._check_room(len(piece))
-        left = piece
+        left, sink = piece, self._open_sink()
         while left:
-            left = left[self._sink.write(left) :]
+            left = left[sink.write(left) :]
         self.size += len(piece)
         self._unflushed += len(piece)
-        if self._unflushed >= CHUNK and not isinstance(self._sink, io.BytesIO):
-            start_writing_back(self._sink.fileno(), self.size - self._unflushed, self._unflushed)
+        if self._unflushed >= CHUNK and not isinstance(sink, io.BytesIO):
+            start_writing_back(sink.fileno(), self.size - self._unflushed, self._unflushed)
             self._unflushed = 0
 
     def _digest(self, piece: memoryview) -> None:
@@ -259,7 +271,7 @@ class PayloadSet:
         file_name: makes the name of a file from an EP's name for it (None for its only payload).
         open_sink: opens where the bytes of a name go.
         embedded: whether they end up inside the model.
-        final: False in a share group before its last member.
+        final: False while a share group's members are asked for their nodes alone: no sink is opened.
         references: says which weights stay in the source model; None for none.
     """
 
@@ -314,7 +326,8 @@ class PayloadSet:
             )
         self._names.add(key)
         file_name = self._file_name(name)
-        writer = PayloadWriter(file_name, self._open_sink(file_name), embedded=self._embedded)
+        sink = self._open_sink(file_name) if self.final else None
+        writer = PayloadWriter(file_name, sink, embedded=self._embedded)
         handle = _Payload(writer)
         self._handles.append(handle)
         self.writers[id(handle)] = writer

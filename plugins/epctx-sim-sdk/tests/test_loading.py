@@ -10,6 +10,7 @@ from epctx_sim_sdk.device import Device
 from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 from epctx_sim_sdk.versions import Relation
 
+from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import InvalidGraph, ModelLoadCanceled
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import Compatibility, ContextNode
@@ -31,6 +32,7 @@ class Host:
         self.steps = []
         self.logger = SimpleNamespace(info=lambda text, *values: self.logged.append(text % values))
         self.device = Device(engine=scene.engine())
+        self.workspace = PrivateWorkspace()
 
     def progress(self, *step):
         self.steps.append(step)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from epctx_sim_sdk.session import SimSession
 
+from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import ModelLoadCanceled
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import Purpose, WeightlessMode
@@ -25,6 +26,7 @@ def context(scene):
         cancel=CancellationFlag(),
         steps=steps,
         progress=lambda *step: steps.append(step),
+        workspace=PrivateWorkspace(),
     )
 
 

@@ -122,10 +122,11 @@ class OpenVinoProvider(ExecutionProvider):
 
         Where payloads are embedded the core keeps it in the first node and makes the others refer to it.
         """
-        if not self._session.graphs:
+        if not self._session.shared_graphs():
             return []
         payload = writer.payload()
-        self._session.write(payload, self._made_by, reference=writer.reference)
+        if writer.final:
+            self._session.write(payload, self._made_by, reference=writer.reference)
         attributes = {"ep_sdk_version": self._made_by["sdk"]}
         return [
             EPContextNode(graph.partition, payload, attributes=attributes, doc_string=NOTES)

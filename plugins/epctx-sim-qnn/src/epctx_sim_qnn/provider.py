@@ -120,19 +120,21 @@ class QnnProvider(ExecutionProvider):
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Write one container with all graphs; the first node carries it."""
-        if not self._session.graphs:
+        """Write one container with all graphs, those of a share group too; the first node carries it."""
+        if not self._session.shared_graphs():
             return []
         payload = writer.payload()
-        tables = self._session.write(payload, self._made_by)
+        if writer.final:
+            self._session.write(payload, self._made_by)
+        if not self._session.graphs:
+            return []
         spill_fill = self.context.options["enable_htp_spill_fill_buffer"]
-        plans = [structure.activation_bytes for structure in tables.structures]
         attributes = {
             "ep_sdk_version": self._made_by["sdk"],
             "hardware_architecture": settings.hardware_architecture(int(self._made_by["htp_arch"])),
             "notes": NOTES,
         }
-        main = attributes | {"max_size": max(plans) if spill_fill else 0}
+        main = attributes | {"max_size": self._session.activation_bytes() if spill_fill else 0}
         first, *others = (graph.partition for graph in self._session.graphs)
         return [
             EPContextNode(first, payload, main_context=1, attributes=main, doc_string=NOTES),

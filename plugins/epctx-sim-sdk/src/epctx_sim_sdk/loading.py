@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Compatibility
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     )
     from epctx_sim_sdk.device import Device
     from epctx_sim_sdk.tables import GraphEntry
+
+_OPENED = "epctx_sim_sdk.opened"
+"""Where a workspace says that payloads were opened and their graphs left there."""
 
 _SHOWN_NAMES = 5
 _RECOMPILE = "The context model and its binary belong to different compilations; compile again."
@@ -92,14 +95,49 @@ class ContextLoader:
             InvalidGraph: a payload that is damaged, foreign or made for another runtime; a graph that
                 is missing, ambiguous, or does not fit its node.
         """
+        workspace = self._context.workspace
+        workspace.get_or_create(_OPENED, lambda: self._open_first(nodes, reader))
+        taken = {} if self._opened else self._taken(nodes)
+        if len(taken) < len(nodes):
+            self._open_all(nodes, reader)
+        try:
+            return self._load_all(nodes, taken)
+        except BaseException:
+            # What was not made runnable here is there for another session still.
+            for name, found in taken.items():
+                workspace.put(name, found)
+            raise
+
+    def _open_first(self, nodes: Sequence[ContextNode], reader: ContextReader) -> bool:
+        """Open payloads for all sessions that share them; leave the graphs that are not for this one."""
+        self._open_all(nodes, reader)
+        own = {node.partition_name for node in nodes}
+        for _, container in self._opened.values():
+            for name, entry in container.tables.graphs.items():
+                if name not in own:
+                    self._context.workspace.put(name, (container, entry))
+        return True
+
+    def _open_all(self, nodes: Sequence[ContextNode], reader: ContextReader) -> None:
         for node in nodes:
             if node.main_context and node.name not in self._containers:
                 self.open(node, reader)
+
+    def _taken(self, nodes: Sequence[ContextNode]) -> dict[str, tuple[Container, GraphEntry]]:
+        """Return what other sessions left of these nodes' graphs; it is gone from there."""
+        found = ((n.partition_name, self._context.workspace.take(n.partition_name)) for n in nodes)
+        return {
+            name: cast("tuple[Container, GraphEntry]", graph) for name, graph in found if graph is not None
+        }
+
+    def _load_all(
+        self, nodes: Sequence[ContextNode], taken: Mapping[str, tuple[Container, GraphEntry]]
+    ) -> list[CompiledPartition]:
         loaded = []
         for done, node in enumerate(nodes):
             self._context.cancel.raise_if_requested()
             self._context.progress("load", done, len(nodes))
-            loaded.append(self._load_one(node))
+            loaded.append(self._load_one(node, *(taken.get(node.partition_name) or self._find(node))))
         self._context.progress("load", len(nodes), len(nodes))
         return loaded
 
@@ -137,8 +175,7 @@ class ContextLoader:
                 node.name, subject, judgement.field, judgement.found, judgement.needed,
             )  # fmt: skip
 
-    def _load_one(self, node: ContextNode) -> CompiledPartition:
-        container, entry = self._find(node)
+    def _load_one(self, node: ContextNode, container: Container, entry: GraphEntry) -> CompiledPartition:
         self._judge_claims(node, container)
         self._check_boundary(node, container, entry)
         try:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from epctx_sim_sdk.tables import Tables
 
 
+_COMPILED = "epctx_sim_sdk.compiled"
+"""Where a workspace has what was compiled and is to be written."""
+
+
 class SimSession:
     """The SDK as one EP instance uses it.
 
@@ -58,6 +62,21 @@ class SimSession:
         self._context.progress("compile", len(partitions), len(partitions))
         return compiled
 
+    def shared_graphs(self) -> list[SimGraph]:
+        """Return what all models of the share group compiled, in order; equal graphs once.
+
+        What this instance compiled is left there with the first call. Without a group that is all.
+        """
+        shared: dict[tuple[str, str], SimGraph] = self._context.workspace.get_or_create(_COMPILED, dict)
+        for graph in self.graphs:
+            shared.setdefault((graph.name, graph.partition.digest), graph)
+        return list(shared.values())
+
+    def activation_bytes(self) -> int:
+        """Return what the largest of this instance's own graphs needs for activations."""
+        by_structure = {graph.structure: graph for graph in self.graphs}
+        return max((graph.activation_bytes for graph in by_structure.values()), default=0)
+
     def write(
         self,
         payload: Payload,
@@ -65,13 +84,13 @@ class SimSession:
         *,
         reference: Callable[[TensorView], str | None] = lambda _view: None,
     ) -> Tables:
-        """Write one container with all graphs; see `write_container`."""
+        """Write one container with all graphs of the share group; see `write_container`."""
 
         def before_weight(done: int, total: int) -> None:
             self._step("write", done, total)
 
         return write_container(
-            payload, self.graphs, made_by, before_weight=before_weight, reference=reference
+            payload, self.shared_graphs(), made_by, before_weight=before_weight, reference=reference
         )
 
     def _step(self, stage: str, done: int, total: int) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import PAGE
@@ -41,11 +41,13 @@ class Description:
         prefix: the archive's finalised key, the attribute `cache_file_prefix` of its nodes.
         cache_key: the option `cache_key` it was made with, or empty.
         graphs: names in the order of `index`.
+        models: of a share group, the places of each model's graphs; empty for one model that has all.
     """
 
     prefix: str
     cache_key: str
     graphs: tuple[str, ...]
+    models: tuple[tuple[int, ...], ...] = ()
 
     def encode(self) -> bytes:
         """Return JSON, filled up with spaces so that what follows it in the archive begins on a page."""
@@ -54,14 +56,55 @@ class Description:
             "cache_file_prefix": self.prefix,
             "cache_key": self.cache_key,
             "graphs": self.graphs,
+            **({"models": self.models} if self.models else {}),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         return text + b" " * (-(len(text) + 2 * tar.BLOCK) % PAGE)
+
+    def missing(self, found: Container[int]) -> int | None:
+        """Return the first place that a model with these places lacks; None if it is complete.
+
+        A model has all graphs, or those of one or more of the archive's models.
+        """
+        models = self.models or (tuple(range(len(self.graphs))),)
+        complete = [model for model in models if all(place in found for place in model)]
+        whole = {place for model in complete for place in model}
+        for model in models:
+            if any(place in found and place not in whole for place in model):
+                return next(place for place in model if place not in found)
+        return None
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the encoded form."""
         return hashlib.sha256(self.encode()).hexdigest()
+
+
+@dataclass(kw_only=True)
+class Places:
+    """The places of graphs in an archive that is being made, and which models have which."""
+
+    graphs: list[str] = field(default_factory=list)
+    models: dict[tuple[int, ...], None] = field(default_factory=dict)
+
+    def add(self, graphs: Sequence[str], own: Sequence[str]) -> tuple[int, ...]:
+        """Take a model in; return the places of its graphs.
+
+        Args:
+            graphs: all that the archive has by now; what it had before stands first.
+            own: those of the model.
+        """
+        self.graphs = list(graphs)
+        place = {name: index for index, name in enumerate(graphs)}
+        places = tuple(place[name] for name in own)
+        if places:
+            self.models[places] = None
+        return places
+
+    def describe(self, prefix: str, cache_key: str) -> Description:
+        """Return what context.json says."""
+        models = tuple(self.models) if len(self.models) > 1 else ()
+        return Description(prefix=prefix, cache_key=cache_key, graphs=tuple(self.graphs), models=models)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,8 +230,11 @@ def _decode(content: bytes) -> Description:
     try:
         found = json.loads(content)
         prefix, key, graphs = found["cache_file_prefix"], found["cache_key"], found["graphs"]
+        models = tuple(map(tuple, found.get("models", ())))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise tar.BadTarError(f"is damaged: its {CONTEXT!r} cannot be read") from error
-    if not isinstance(graphs, list) or not all(isinstance(text, str) for text in (prefix, key, *graphs)):
+    places = [place for model in models for place in model]
+    named = isinstance(graphs, list) and all(isinstance(text, str) for text in (prefix, key, *graphs))
+    if not named or not all(isinstance(p, int) and 0 <= p < len(graphs) for p in places):
         raise tar.BadTarError(f"is damaged: its {CONTEXT!r} says something else than names")
-    return Description(prefix=prefix, cache_key=key, graphs=tuple(graphs))
+    return Description(prefix=prefix, cache_key=key, graphs=tuple(graphs), models=models)

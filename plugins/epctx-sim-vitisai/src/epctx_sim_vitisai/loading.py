@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
 _CLAIMS = {f"version_of_{component}": Claim(component, without_patch) for component in COMPONENTS}
+_ARCHIVE = "epctx_sim_vitisai.archive."
+"""What a workspace has archives under, before their keys."""
 _OTHER_KEY = "Give the encryption_key that the model was compiled with; if it is that one, compile the source model again."
 
 
@@ -52,6 +54,7 @@ class NodeLoader:
 
     def __init__(self, context: ProviderContext, device: Device, sealer: Sealer | None) -> None:
         self._sealer = sealer
+        self._workspace = context.workspace
         self._cache_key = settings.check_cache_key(context.options)
         self._archives: dict[str, Archive] = {}
         runtime = by_minor(settings.runtime_facts(context.options, context.target))
@@ -79,6 +82,15 @@ class NodeLoader:
         Raises:
             InvalidGraph: it is damaged, foreign, locked, or not the node's.
         """
+        prefix = _prefix(node)
+        if prefix in self._archives:
+            raise _refused(node, f"two nodes carry the archive {prefix!r}.", _RECOMPILE)
+        # Of several sessions that share it, one reads it.
+        archive = self._workspace.get_or_create(_ARCHIVE + prefix, lambda: self._read(node, reader))
+        self._archives[prefix] = archive
+        return archive
+
+    def _read(self, node: ContextNode, reader: ContextReader) -> Archive:
         payload = reader.payload(node)
         archive = open_archive(self._unlocked(node, payload), node=node.name, name=payload.name)
         archive = replace(archive, digest=payload.digest)
@@ -97,10 +109,7 @@ class NodeLoader:
                 f" {description.cache_key!r}.",
                 "Leave the option out, or give the one that the model was compiled with.",
             )
-        if prefix in self._archives:
-            raise _refused(node, f"two nodes carry the archive {prefix!r}.", _RECOMPILE)
         self._check_container(archive, node)
-        self._archives[prefix] = archive
         return archive
 
     def _unlocked(self, node: ContextNode, payload: PayloadView) -> memoryview:
@@ -149,14 +158,14 @@ class NodeLoader:
             if twin is not node:
                 yield _refused(node, f"its index {index} is also that of {twin.name!r}.", _RECOMPILE)
         for prefix, found in placed.items():
-            count = len(self._archives[prefix].description.graphs)
-            missing = [index for index in range(count) if index not in found]
-            if missing:
-                first = next(iter(found.values()))
+            description = self._archives[prefix].description
+            missing = description.missing(found)
+            if missing is not None:
+                first, count = next(iter(found.values())), len(description.graphs)
                 yield _refused(
                     first,
                     f"the model has nodes for {len(found)} of the {count} graphs that the archive {prefix!r} holds;"
-                    f" index {missing[0]} is missing.",
+                    f" index {missing} is missing.",
                     _RECOMPILE,
                 )
 

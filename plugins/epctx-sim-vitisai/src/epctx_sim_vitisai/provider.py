@@ -157,31 +157,38 @@ class VitisAIProvider(ExecutionProvider):
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Write one archive with all graphs; the first node carries it, all say their place in it."""
-        partitions = [graph.partition for graph in self._session.graphs]
-        if not partitions:
+        """Write one archive with all graphs; the first node carries it, all say their place in it.
+
+        In a share group the first model decides the archive's key, and places are counted over all models.
+        """
+        graphs = self._session.shared_graphs()
+        if not graphs:
             return []
-        description = self._describe(partitions)
+        from epctx_sim_vitisai.archive import Places
+
+        own = [graph.partition for graph in self._session.graphs]
+        workspace = self.context.workspace
+        prefix = workspace.get_or_create("epctx_sim_vitisai.prefix", lambda: self._prefix(own))
+        places = workspace.get_or_create("epctx_sim_vitisai.places", Places)
+        index = places.add([graph.name for graph in graphs], [p.name for p in own])
         payload = writer.payload()
-        self._write(payload, description)
+        if writer.final:
+            self._write(payload, places.describe(prefix, self._cache_key))
         return [
             EPContextNode(
                 partition,
-                None if index else payload,
-                main_context=0 if index else 1,
-                attributes=self._attributes(index, description.prefix),
+                None if number else payload,
+                main_context=0 if number else 1,
+                attributes=self._attributes(index[number], prefix),
                 doc_string=NOTE,
             )
-            for index, partition in enumerate(partitions)
+            for number, partition in enumerate(own)
         ]
 
-    def _describe(self, partitions: Sequence[Partition]) -> Description:
-        from epctx_sim_vitisai.archive import Description
-
+    def _prefix(self, partitions: Sequence[Partition]) -> str:
         identity = [sorted(self._facts.items()), [(p.name, p.digest) for p in partitions]]
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-        prefix = f"{self._cache_key}-{digest}" if self._cache_key else digest
-        return Description(prefix=prefix, cache_key=self._cache_key, graphs=tuple(p.name for p in partitions))
+        return f"{self._cache_key}-{digest}" if self._cache_key else digest
 
     def _attributes(self, index: int, prefix: str) -> dict[str, int | str]:
         # The real EP's notes hold the folder's full path; nobody else could use it.

@@ -1,0 +1,85 @@
+"""One model of a share group: compiled and not yet written, or published before its group ends."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onnx import ModelProto
+
+from epctx_core.compile.provenance import complete_manifest
+from epctx_core.compile.writing.outputs import Outputs
+from epctx_core.errors import Fail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.passthrough import PassThrough
+    from epctx_core.compile.providers import ProviderSession
+    from epctx_core.compile.report import Stopwatch
+    from epctx_core.compile.source import OpenModel
+    from epctx_core.compile.writing.destination import Destination
+    from epctx_core.compile.writing.initializers import InitializerPlacement
+    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.options import CancellationFlag
+    from epctx_core.publish import Publication
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledMember:
+    """A model whose partitions were compiled; its EPs live as long as its `providers`."""
+
+    model: OpenModel
+    assignment: Assignment
+    providers: ProviderSession
+    destination: Destination
+    placement: InitializerPlacement
+    existing: PassThrough
+    cancel: CancellationFlag
+    watch: Stopwatch
+
+    def outputs(self, publication: Publication | None = None) -> Outputs:
+        """Return where the model goes; its binaries are its group's business."""
+        return Outputs(
+            self.destination, embedded=False, cancel=self.cancel, final=False, publication=publication
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedMember:
+    """A model that was published before its group's end.
+
+    Attributes:
+        path: its file.
+        digest: SHA-256 (hex) of what was written.
+    """
+
+    path: Path
+    digest: str
+
+    def completed(self, entries: Mapping[str, PayloadEntry]) -> bytes:
+        """Return the model with a manifest that says what is in the group's binaries.
+
+        Raises:
+            Fail: another file lies there by now.
+        """
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise self._lost(str(error)) from error
+        if hashlib.sha256(data).hexdigest() != self.digest:
+            raise self._lost("it is not the file that was written")
+        proto = ModelProto.FromString(data)
+        complete_manifest(proto, entries)
+        completed: bytes = proto.SerializeToString(deterministic=True)
+        return completed
+
+    def _lost(self, why: str) -> Fail:
+        return Fail(
+            f"the share group's model {str(self.path)!r} cannot be completed: {why}.",
+            path=self.path,
+            hint="Compile all models of the group again; epctx.ShareGroup publishes them together.",
+        )

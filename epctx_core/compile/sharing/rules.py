@@ -1,0 +1,73 @@
+"""What a model of a share group may be and where it may go; which compiles may share at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import InvalidArgument
+from epctx_core.options import WeightlessMode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_core.compile.providers import ProviderChoice
+    from epctx_core.compile.source import OpenModel
+    from epctx_core.options import SessionConfig
+
+_FILES_ONLY = "A share group is context models in files with binaries in files beside them."
+
+
+def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bool, in_memory: bool) -> None:
+    """Raise InvalidArgument for options that leave nothing to share; before a model is read.
+
+    Args:
+        config: the session options.
+        embedded: whether payloads are stored in the model.
+        delivered: whether payloads go to the host's write callback.
+        in_memory: whether the model is handed over as bytes or to a stream.
+    """
+    if embedded:
+        raise InvalidArgument(
+            "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other: what is stored in each "
+            "model is shared by none.",
+            hint="Set ep.context_embed_mode=0 for a share group.",
+        )
+    if delivered:
+        raise InvalidArgument("a share group cannot hand payloads to a write callback.", hint=_FILES_ONLY)
+    if in_memory:
+        raise InvalidArgument(
+            "a model of a share group cannot be compiled to bytes or to a stream.", hint=_FILES_ONLY
+        )
+    if config.weightless is not WeightlessMode.NONE:
+        raise InvalidArgument(
+            "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other: without weights in the "
+            "binary there is nothing to share.",
+            hint="Leave one of the two out.",
+        )
+
+
+def check_shared_model(model: OpenModel) -> None:
+    """Raise InvalidArgument for a model that was compiled before: its payloads would not be the group's."""
+    if model.context_nodes:
+        node = model.context_nodes[0]
+        raise InvalidArgument(
+            f"{model.source.where} is a context model already (EPContext node {node.name!r}), and a share group "
+            "takes models that are not.",
+            path=model.source.path,
+            hint="Compile the model that it was made from.",
+        )
+
+
+def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
+    """Return what tells apart the EPs of two compiles or loads: EP type, distribution, and all their options.
+
+    Secret options count, so this never leaves the process.
+    """
+    return tuple((c.name, f"{c.record.distribution} {c.record.version}", _digest(c)) for c in choices)
+
+
+def _digest(choice: ProviderChoice) -> str:
+    text = json.dumps(dict(choice.options), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

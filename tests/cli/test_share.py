@@ -1,0 +1,71 @@
+"""`epctx share`: several models, one binary, and the other tool's form of asking for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from end_to_end.share_models import options, run, write_model
+from end_to_end.sim_eps import QNN
+
+from epctx_core.cli.exit_codes import USAGE
+
+
+@pytest.fixture
+def models(tmp_path):
+    return [write_model(QNN, tmp_path / f"{name}.onnx", rows) for name, rows in (("a", 1), ("b", 4))]
+
+
+def test_it_ends_with_the_files_and_what_sharing_saved(epctx, models, tmp_path):
+    said = epctx("share", *models, "--ep", "QNN")
+
+    assert said.code == 0
+    assert said.out.splitlines()[-1] == "Sharing saved 192.0 KiB of weights."
+    assert [said.out.index(name) for name in ("a_qnn.bin", "a_ctx.onnx", "b_ctx.onnx")]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a.onnx", "a_ctx.onnx", "a_qnn.bin", "b.onnx", "b_ctx.onnx",
+    ]  # fmt: skip
+    assert np.allclose(run(tmp_path / "b_ctx.onnx", 4, options(QNN)), run(models[1], 4), atol=1e-4)
+
+
+def test_the_form_of_the_other_tool_gives_the_same(epctx, models, tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+
+    epctx("share", *models, "--ep", "QNN", "-p", "QNN.htp_arch=75", "-c", "ep.context_node_name_prefix=p_",
+          "-o", ours)  # fmt: skip
+    said = epctx(
+        "share", "-e", "qnn", "-i", "htp_arch|75", "-C", "ep.context_node_name_prefix|p_",
+        "-o", theirs, ",".join(map(str, models)),
+    )  # fmt: skip
+
+    assert said.code == 0
+    assert {p.name: p.read_bytes() for p in ours.iterdir()} == {
+        p.name: p.read_bytes() for p in theirs.iterdir()
+    }
+
+
+def test_the_result_as_json_names_all_files(epctx, models):
+    answer = epctx("share", *models, "--ep", "QNN", "--json").json
+
+    assert [file["path"] for file in answer["files"]] == ["a_qnn.bin", "a_ctx.onnx", "b_ctx.onnx"]
+    assert answer["saved_bytes"] == 3 * 128 * 128 * 4
+    assert [member["output"] for member in answer["members"]] == ["a_ctx.onnx", "b_ctx.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ([], "needs an Execution Provider"),
+        (["--ep", "QNN", "--name", "one"], "2 models and 1 name"),
+        (["--ep", "QNN", "-i", "htp_arch=75"], "not of the form KEY|VALUE"),
+        (["--ep", "QNN", "-c", "ep.context_embed_mode=1"], "contradict"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_shared_is_refused(epctx, models, extra, words):
+    said = epctx("share", *models, *extra)
+
+    assert said.code == USAGE
+    assert words in said.err
+    assert not list(models[0].parent.glob("*_ctx.onnx"))
