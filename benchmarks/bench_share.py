@@ -70,7 +70,7 @@ def load(count: str, share: str) -> None:
     import numpy as np
 
     import epctx_core as epctx
-    from epctx_core.context import reader
+    from epctx_core.context.payloads import reader
 
     opened: list[str] = []
 

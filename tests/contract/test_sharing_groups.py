@@ -18,7 +18,7 @@ from end_to_end.sim_eps import OPENVINO, QNN, SUFFIXES, VITISAI
 from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx
-from epctx_core.context import reader
+from epctx_core.context.payloads import reader
 from epctx_core.context.workspace import loaded_workspaces
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 

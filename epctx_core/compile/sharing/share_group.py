@@ -247,7 +247,7 @@ class ShareGroup:
             )
         return destination_of(
             path,
-            output,
+            str(output),
             replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
             reads=model.source.weights_files,
             initializers=self._session.config().external_initializers_file,
