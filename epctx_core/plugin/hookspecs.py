@@ -78,6 +78,9 @@ class HookSpecs:
         May be called any number of times from the end of `compile` until `shutdown`, with the same
         answer each time. The core writes name, partition_name, source, embed_mode and
         ep_cache_context.
+
+        In a share group it is called with `writer.final` False for each member; then for the last one
+        once more with True, to write what all members left in `ProviderContext.workspace`.
         """
         raise NotImplementedError
 

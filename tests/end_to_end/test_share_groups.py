@@ -163,6 +163,43 @@ def test_a_model_that_cannot_be_compiled_leaves_the_group_as_it_was(tmp_path):
     assert [f.path for f in report.outputs] == ["a_qnn.bin", "a_ctx.onnx", "from_bytes_ctx.onnx"]
 
 
+def test_a_first_model_that_fails_names_nothing(tmp_path):
+    b = write_model(QNN, tmp_path / "b.onnx", 2)
+    bad = tmp_path / "a.onnx"
+    bad.write_bytes(write_model(QNN, bad, 1).read_bytes().replace(b"MatMul", b"NoSuch"))
+    with epctx.ShareGroup(options(QNN)) as group:
+        with pytest.raises(epctx.EpctxError):
+            group.add(bad)
+        group.add(b)
+        report = group.finish()
+
+    assert [f.path for f in report.outputs] == ["b_qnn.bin", "b_ctx.onnx"]
+
+
+def test_relative_and_absolute_folders_are_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        for name, rows, folder in (("a", 1, Path()), ("b", 2, tmp_path)):
+            source = write_model(QNN, folder / f"{name}.onnx", rows)
+            epctx.ModelCompiler(sharing(QNN, stop=name == "b"), source).compile_to_file()
+
+    assert sorted(snapshot(tmp_path)) == ["a.onnx", "a_ctx.onnx", "a_qnn.bin", "b.onnx", "b_ctx.onnx"]
+    assert run(Path("a_ctx.onnx"), 1, options(QNN)).shape == (1, 128)
+
+
+def test_each_model_may_put_its_initializers_into_a_file_of_its_own(tmp_path):
+    sources = [write_model(VITISAI, tmp_path / f"{n}.onnx", 1 + (n == "b"), seed=ord(n)) for n in "ab"]
+    with epctx.ShareGroup(options(QNN)) as group:
+        for source in sources:
+            entries = {"ep__context_model_external_initializers_file_name": f"{source.stem}.weights"}
+            group.add(source, sess_options=options(QNN, **entries))
+        group.finish()
+
+    for rows, source in enumerate(sources, 1):
+        model = source.with_name(f"{source.stem}_ctx.onnx")
+        assert np.allclose(run(model, rows, options(QNN)), run(source, rows), atol=1e-4)
+
+
 def test_a_group_compiled_again_replaces_all_its_files(tmp_path):
     for seed in (0, 1):
         sources = [write_model(QNN, tmp_path / f"{n}.onnx", 1 + (n == "b"), seed=seed) for n in "ab"]

@@ -6,6 +6,7 @@ Core of `ShareGroup` and of groups driven by session options. Knows no option an
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from epctx_core.compile.emit import make_context_model, write_shared_payloads
 from epctx_core.compile.pipeline import serialize, what_was_written, write_context_model
 from epctx_core.compile.provenance import complete_manifest
+from epctx_core.compile.providers import close_quietly
 from epctx_core.compile.report import OutputFile, Written
 from epctx_core.compile.sharing.member import CompiledMember, PublishedMember
 from epctx_core.compile.sharing.savings import Savings
@@ -109,7 +111,7 @@ class Group:
             self._savings.add(member.assignment.partitions)
             if written.pending and member.destination.folder is not None:
                 file = written.others[-1]
-                path = member.destination.folder / file.path
+                path = Path(os.path.realpath(member.destination.folder)) / file.path
                 self._published.append(PublishedMember(path=path, digest=file.digest))
             return written
 
@@ -168,7 +170,7 @@ class Group:
         with self._lock:
             held, self._held = self._held, {}
         for workspace in held.values():
-            workspace.close()
+            close_quietly(workspace.close, "what an EP kept for a share group")
 
     @contextmanager
     def _added(self, member: CompiledMember) -> Iterator[None]:
@@ -202,7 +204,10 @@ class Group:
         self, last: CompiledMember, publication: Publication
     ) -> tuple[tuple[str, ...], dict[str, PayloadEntry]]:
         """Have the last member's EPs write for all; return the files and their entries by name."""
-        destination = replace(last.destination, fellows=tuple(self.models))
+        folder = last.destination.folder or Path()
+        # As this member's folder is spelled: its files are compared by path.
+        fellows = tuple(folder / path.name for path in self.models)
+        destination = replace(last.destination, fellows=fellows)
         outputs = Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
         entries: dict[str, PayloadEntry] = {}
         for ep, choice in last.providers.choices.items():

@@ -43,7 +43,7 @@ class OpenGroups:
         key = (os.path.realpath(wanted.folder or ""), fingerprint(choices))
         with self._lock:
             group = self._groups.get(key)
-            if group is not None and wanted.path in group.models:
+            if group is not None and any(path.name == wanted.model for path in group.models):
                 _warn(group)
                 group = None
             if group is None:

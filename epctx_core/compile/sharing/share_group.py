@@ -178,6 +178,10 @@ class ShareGroup:
         )
         cancel = CompileCancellation(session.cancellation)
         with ExitStack() as stack, cancel.by_interrupt():
+            # A first model that fails decides nothing.
+            group = self._group if self._members else Group()
+            if not self._members:
+                stack.callback(group.close)
             providers = stack.enter_context(closing(ProviderSession()))
             choices = choose_providers(session.providers, session, self._registry)
             eps = fingerprint(choices)
@@ -187,10 +191,10 @@ class ShareGroup:
                     hint="Use a share group of its own for each set of EPs and options.",
                 )
             source = compilation.open(choices)
-            wanted = self._destination(source, name)
-            member = compilation.compile_member(self._group, source, wanted, providers, choices, cancel)
+            wanted = self._destination(source, name, config.external_initializers_file)
+            member = compilation.compile_member(group, source, wanted, providers, choices, cancel)
             self._open.push(stack.pop_all())
-        self._eps, self._folder = eps, wanted.folder
+        self._eps, self._folder, self._group = eps, wanted.folder, group
         self._group.add(member)
         self._members.append(member)
 
@@ -228,7 +232,7 @@ class ShareGroup:
         if self._is_over:
             raise Fail("this share group is over.", hint="Make another ShareGroup.")
 
-    def _destination(self, model: OpenModel, name: str | None) -> Destination:
+    def _destination(self, model: OpenModel, name: str | None, initializers: str | None) -> Destination:
         stem = _stem(model, name)
         path = model.source.path
         folder = self._folder or (path.parent if path is not None else None)
@@ -250,7 +254,7 @@ class ShareGroup:
             str(output),
             replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
             reads=model.source.weights_files,
-            initializers=self._session.config().external_initializers_file,
+            initializers=initializers,
         )
 
 
