@@ -1,15 +1,15 @@
-"""Entries 109, 110 and 115 to 117: what holds of weight sharing for one model at a time."""
+"""Entries 115 to 117: what holds of weight sharing for one model at a time; groups: test_sharing_groups.py."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx
 import pytest
-from contract.compiling import compiler, context_nodes
+from contract.compiling import compiler
 from contract.judging_eps import compiled, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
-from end_to_end.small_models import chain, example, saved, snapshot
+from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument
@@ -41,33 +41,6 @@ def run(opened):
 # --- compiling -------------------------------------------------------------------------------------
 
 
-@pytest.mark.entry(109)
-@ROUTES
-def test_a_member_that_is_not_its_groups_last_is_refused_and_hurts_no_later_compile(source, route):
-    ep = scripted()
-
-    with refused(InvalidArgument, "ep.share_ep_contexts=1 without ep.stop_share_ep", folder=source.parent):
-        compile_by(route, source, ep, **SHARE)
-
-    assert not {"get_capability", "compile"} & set(ep.calls)
-    compile_by(route, source, Alpha)
-    assert sorted(snapshot(source.parent)) == ["m.onnx", "m_alpha.bin", "m_ctx.onnx"]
-
-
-@pytest.mark.entry(110)
-@ROUTES
-def test_a_group_of_one_model_is_compiled_like_any_model(source, route):
-    compile_by(route, source, Alpha)
-    alone = {path: path.read_bytes() for path in source.parent.iterdir()}
-    for path in set(alone) - {source}:
-        path.unlink()
-
-    compile_by(route, source, Alpha, **LAST)
-
-    assert {path: path.read_bytes() for path in source.parent.iterdir()} == alone
-    assert len(context_nodes(source.with_name("m_ctx.onnx"))) == 2
-
-
 @pytest.mark.parametrize("route", ["compiler", "session", "load"])
 def test_the_end_of_a_group_without_a_group_is_refused(source, route):
     model = compiled(source, Alpha) if route == "load" else source
@@ -88,20 +61,11 @@ def test_a_payload_cannot_be_shared_and_embedded(source, group, how):
 
     with refused(InvalidArgument, "ep.context_embed_mode=1.*ep.share_ep_contexts=1", folder=source.parent):
         if how == "argument":
-            compiler(source, ep, entries=group, embed_compiled_data_into_model=True)
+            compiler(source, ep, entries=group, embed_compiled_data_into_model=True).compile_to_file()
         else:
             compile_by(how, source, ep, **group, **embed)
 
     assert not {"get_capability", "compile"} & set(ep.calls)
-
-
-@pytest.mark.entry(115, 117)
-def test_the_compilers_argument_decides_whether_a_payload_is_embedded(source):
-    entries = {**LAST, "ep__context_embed_mode": 1}
-
-    report = compiler(source, Alpha, entries=entries, embed_compiled_data_into_model=False).compile_to_file()
-
-    assert report.required_files == ("m_alpha.bin", "m_ctx.onnx")
 
 
 # --- loading ---------------------------------------------------------------------------------------
