@@ -123,7 +123,7 @@ def inspect_model(
     folder = ModelFolder(path.parent, path) if path is not None else None
     return ModelInfo(
         path=path,
-        ep_contexts=[_node_info(model, record, folder, registry) for record in records],
+        ep_contexts=[_node_info(model, record, folder, registry, manifest) for record in records],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
         required_files=_required_files(model, records),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
@@ -136,7 +136,11 @@ def inspect_model(
 
 
 def _node_info(
-    model: ModelProto, record: ContextNodeRecord, folder: ModelFolder | None, registry: Registry
+    model: ModelProto,
+    record: ContextNodeRecord,
+    folder: ModelFolder | None,
+    registry: Registry,
+    manifest: Manifest | None,
 ) -> ContextNodeInfo:
     size: int | None = None
     problem = ""
@@ -145,6 +149,8 @@ def _node_info(
         size = len(record.cache)
     elif name is not None and folder is not None:
         try:
+            if manifest is not None:
+                manifest.refuse_pending(name, record.name)
             with folder.open(name, what="the context binary", node=record.name) as file:
                 size = os.fstat(file.fileno()).st_size
         except InvalidGraph as error:

@@ -105,6 +105,7 @@ def test_a_group_that_is_never_stopped_leaves_pending_models_and_does_not_distur
     with refused(InvalidGraph, "share group was never stopped", folder=out):
         epctx.InferenceSession(out / "a_ctx.onnx", options(ep))
     assert any("never stopped" in f.message for f in epctx.verify_model(out / "a_ctx.onnx").findings)
+    assert "never stopped" in epctx.inspect_model(out / "a_ctx.onnx").ep_contexts[0].problem
     after = compiled(ep, second, "a", "b")
     assert run(after / "b_ctx.onnx", 8, options(ep)).shape == (8, 128)
     compiled(ep, first, "c")  # the end, so that nothing is said at exit

@@ -15,7 +15,8 @@ import pytest
 from agreement import TOLERANCE, worst_relative_error
 from end_to_end.share_models import example, options, run, sharing, unique_weight_bytes, write_model
 from end_to_end.sim_eps import OPENVINO, QNN, SUFFIXES, VITISAI, with_eps
-from end_to_end.small_models import snapshot
+from end_to_end.small_models import chain, saved, snapshot
+from end_to_end.small_models import example as small_example
 
 import epctx_core as epctx
 from epctx_core.context.workspace import loaded_workspaces
@@ -60,18 +61,18 @@ def test_a_group_of_eight_stores_equal_weights_once(ep, tmp_path):
 
 
 @pytest.mark.parametrize("ep", [QNN, OPENVINO])
-def test_bert_at_two_lengths_has_its_weights_once(ep, network, tmp_path):
+def test_bert_twice_under_other_weight_names_has_its_weights_once(ep, network, tmp_path):
     source = network("bert")
-    short = source.path.with_name("short.onnx")
+    again = source.path.with_name("again.onnx")
     model = onnx.load(source.path)
     rename(model, "again_")
-    onnx.save(model, short)
+    onnx.save(model, again)
 
-    report = grouped(ep, [source.path, short], tmp_path)
+    report = grouped(ep, [source.path, again], tmp_path)
 
     assert_small(report, [source.path])
     assert all(member.partitions for member in report.members)
-    for name in (f"{source.path.stem}_ctx.onnx", "short_ctx.onnx"):
+    for name in (f"{source.path.stem}_ctx.onnx", "again_ctx.onnx"):
         with epctx.InferenceSession(tmp_path / name, options(ep)) as session:
             assert worst_relative_error(session.run(None, source.inputs), source.reference) <= TOLERANCE
 
@@ -188,16 +189,27 @@ def test_relative_and_absolute_folders_are_one(tmp_path, monkeypatch):
 
 
 def test_each_model_may_put_its_initializers_into_a_file_of_its_own(tmp_path):
-    sources = [write_model(VITISAI, tmp_path / f"{n}.onnx", 1 + (n == "b"), seed=ord(n)) for n in "ab"]
+    sources = [
+        saved(chain(["Add", "Relu", "Acosh", "Add"], seed=n), tmp_path / f"{n}.onnx") for n in range(2)
+    ]
     with epctx.ShareGroup(options(QNN)) as group:
         for source in sources:
-            entries = {"ep__context_model_external_initializers_file_name": f"{source.stem}.weights"}
-            group.add(source, sess_options=options(QNN, **entries))
-        group.finish()
+            weights = {"ep__context_model_external_initializers_file_name": f"{source.stem}.weights"}
+            group.add(source, sess_options=options(QNN, ep__partition_max_count=1, **weights))
+        report = group.finish()
 
-    for rows, source in enumerate(sources, 1):
-        model = source.with_name(f"{source.stem}_ctx.onnx")
-        assert np.allclose(run(model, rows, options(QNN)), run(source, rows), atol=1e-4)
+    names = {file.path for file in report.outputs}
+    assert names == {"0_qnn.bin", "0_ctx.onnx", "1_ctx.onnx", "0.weights", "1.weights"}
+    for source in sources:
+        results = []
+        for model, how in ((source, epctx.SessionOptions()), (context_model(source), options(QNN))):
+            with epctx.InferenceSession(model, how) as session:
+                results.append(session.run(None, {"x": 2 + np.abs(small_example())})[0])
+        assert np.allclose(*results, atol=1e-5)
+
+
+def context_model(source):
+    return source.with_name(f"{source.stem}_ctx.onnx")
 
 
 def test_a_group_compiled_again_replaces_all_its_files(tmp_path):

@@ -71,6 +71,11 @@ class Group:
     _held: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def pending(self) -> list[Path]:
+        """Return the models that were published and wait for the group's end."""
+        with self._lock:
+            return [] if self.finished else [m.path for m in self._published if m.is_pending]
+
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
         """Return what an EP's instances have in common; it lives as long as the group."""
         with self._lock:

@@ -66,16 +66,28 @@ class PublishedMember:
         Raises:
             Fail: another file lies there by now.
         """
+        proto = ModelProto.FromString(self._read())
+        complete_manifest(proto, entries)
+        completed: bytes = proto.SerializeToString(deterministic=True)
+        return completed
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the file is there as it was written."""
+        try:
+            self._read()
+        except Fail:
+            return False
+        return True
+
+    def _read(self) -> bytes:
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise self._lost(str(error)) from error
         if hashlib.sha256(data).hexdigest() != self.digest:
             raise self._lost("it is not the file that was written")
-        proto = ModelProto.FromString(data)
-        complete_manifest(proto, entries)
-        completed: bytes = proto.SerializeToString(deterministic=True)
-        return completed
+        return data
 
     def _lost(self, why: str) -> Fail:
         return Fail(

@@ -76,11 +76,13 @@ class OpenGroups:
 
 
 def _warn(group: Group) -> None:
-    _log.warning(
-        "a share group was never stopped: %s cannot be loaded. Compile its last model with "
-        "ep.stop_share_ep_contexts=1.",
-        ", ".join(repr(str(path)) for path in group.models),
-    )
+    pending = group.pending()
+    if pending:
+        _log.warning(
+            "a share group was never stopped: %s cannot be loaded. Compile its last model with "
+            "ep.stop_share_ep_contexts=1.",
+            ", ".join(repr(str(path)) for path in pending),
+        )
 
 
 open_groups = OpenGroups()

@@ -82,11 +82,12 @@ class NodeLoader:
         Raises:
             InvalidGraph: it is damaged, foreign, locked, or not the node's.
         """
+        # Of several sessions that share it, one reads it. Whose payload it is comes before what the node says.
+        key = f"{_ARCHIVE}{node.attributes.get('cache_file_prefix')}"
+        archive = self._workspace.get_or_create(key, lambda: self._read(node, reader))
         prefix = _prefix(node)
         if prefix in self._archives:
             raise _refused(node, f"two nodes carry the archive {prefix!r}.", _RECOMPILE)
-        # Of several sessions that share it, one reads it.
-        archive = self._workspace.get_or_create(_ARCHIVE + prefix, lambda: self._read(node, reader))
         self._archives[prefix] = archive
         return archive
 
