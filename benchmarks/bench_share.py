@@ -56,10 +56,9 @@ def compile_group(count: str) -> None:
     os.sync()
 
     def work() -> None:
-        with epctx.ShareGroup(with_qnn()) as group:
+        with epctx.ShareGroup() as group:
             for number in range(int(count)):
-                group.add(member(number))
-            group.finish()
+                group.compile(member(number), with_qnn())
 
     s = seconds(work)
     report(s=s / int(count), total_s=s, binary_bytes=(DATA / "share_0_qnn.bin").stat().st_size)

@@ -1,4 +1,7 @@
-"""Digests of many weights: each is made once, by whoever asks for it or by a thread ahead of that."""
+"""Digests of many weights: each is made once, by whoever asks for it or by a thread ahead of that.
+
+Models may make those of a file that they have in common once between them (`ExtentDigests`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from epctx_core.graph.mapping import FileIdentity
     from epctx_core.graph.weights import Weight
 
 PARALLEL_FROM = 1 << 20
@@ -26,13 +30,22 @@ Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
 
 
 class Digest:
-    """The SHA-256 (hex) of bytes that whoever asks can read."""
+    """The SHA-256 (hex) of bytes that whoever asks can read.
+
+    Args:
+        known: the digest, if somebody made it already.
+    """
 
     __slots__ = ("_ahead", "_value")
 
-    def __init__(self) -> None:
-        self._value = ""
+    def __init__(self, known: str = "") -> None:
+        self._value = known
         self._ahead: Future[str] | None = None
+
+    @property
+    def known(self) -> str:
+        """The digest if it was made already, or else nothing."""
+        return self._value
 
     def of(self, chunks: Chunks) -> str:
         """Return the digest; if a thread is making it, wait for that one, and else make it here."""
@@ -48,6 +61,24 @@ class Digest:
         """Have a pool make the digest, unless it is there or on its way."""
         if not self._value and self._ahead is None:
             self._ahead = pool.submit(_hexdigest, chunks, stopped)
+
+
+class ExtentDigests:
+    """Digests by the place of the bytes, for models whose weights lie in the same files.
+
+    A place is a file in one state, as its open descriptor says, with offset and length. Keeps no bytes mapped.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[FileIdentity, int, int], Digest] = {}
+
+    def share(self, weights: Iterable[Weight]) -> None:
+        """Give weights the digests of the same places among those that were here before."""
+        for weight in weights:
+            if weight.mapping is not None:
+                file, offset = weight.mapping
+                place = file.identity, offset, weight.nbytes
+                weight.lazy_digest = self._digests.setdefault(place, weight.lazy_digest)
 
 
 def _hexdigest(chunks: Chunks, stopped: Callable[[], bool] = lambda: False) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from end_to_end.share_models import options, run, write_model
 from end_to_end.sim_eps import QNN
+from end_to_end.small_models import chain, saved
 
 from epctx_core.cli.exit_codes import USAGE
 
@@ -43,6 +46,115 @@ def test_the_form_of_the_other_tool_gives_the_same(epctx, models, tmp_path):
     assert {p.name: p.read_bytes() for p in ours.iterdir()} == {
         p.name: p.read_bytes() for p in theirs.iterdir()
     }
+
+
+def test_models_may_stand_on_both_sides_of_options(epctx, models, tmp_path):
+    together, apart = tmp_path / "together", tmp_path / "apart"
+    for folder in (together, apart):
+        folder.mkdir()
+
+    epctx("share", *models, "--ep", "QNN", "-o", together)
+    said = epctx("share", models[0], "--ep", "QNN", models[1], "-o", apart)
+
+    assert said.code == 0
+    assert {p.name: p.read_bytes() for p in apart.iterdir()} == {
+        p.name: p.read_bytes() for p in together.iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        (["--epp", "QNN"], "there is no option '--epp'. Did you mean '--ep'?"),
+        (["b.onnx", "--epp"], "there is no option '--epp'"),
+        (["b.onnx", "QNN.htp_arch=73"], "'QNN.htp_arch=…' stands alone"),
+    ],
+)
+def test_what_is_no_model_is_refused_also_behind_options(epctx, models, rest, words):
+    said = epctx("share", models[0], "--ep", "QNN", *rest)
+
+    assert said.code == USAGE
+    assert words in said.err
+
+
+def plugin_file(folder, **content):
+    path = folder / "plugin.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_file_that_chooses_a_plugin_ep_gives_the_same(epctx, models, tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    file = plugin_file(
+        tmp_path,
+        ep_library_registration_name="qnn",
+        ep_library_path="libonnxruntime_providers_qnn.so",
+        selected_ep_name="QNNExecutionProvider",
+        default_ep_options={"htp_arch": "75", "soc_model": "60"},
+    )
+
+    epctx("share", *models, "--ep", "QNN", "-p", "QNN.htp_arch=75", "-p", "QNN.soc_model=0", "-o", ours)
+    said = epctx("share", "-p", file, "-p", "QNN.soc_model=0", "-o", theirs, ",".join(map(str, models)))
+
+    assert said.code == 0
+    assert "'libonnxruntime_providers_qnn.so' is not loaded" in said.err
+    assert {p.name: p.read_bytes() for p in ours.iterdir()} == {
+        p.name: p.read_bytes() for p in theirs.iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "extra", "words"),
+    [
+        ({"selected_ep_device_indices": [0]}, [], "chooses no EP"),
+        ({"selected_ep_name": "QNN", "selected_ep_device_indices": [0]}, [], "no devices to choose from"),
+        ({"selected_ep_name": "QNN", "default_ep_options": {"htp_arch": 75}}, [], "names to texts"),
+        ({"selected_ep_nam": "QNN"}, [], "Did you mean 'selected_ep_name'"),
+        ({"selected_ep_name": "QNN"}, ["-e", "qnn"], "so do -e, --ep and -i"),
+        ({"selected_ep_name": "QNN"}, ["-p", "other.json"], "names 2 files"),
+    ],
+    ids=str,
+)
+def test_a_file_that_chooses_no_ep_or_not_alone_is_refused(epctx, models, tmp_path, content, extra, words):
+    said = epctx("share", *models, "-p", plugin_file(tmp_path, **content), *extra)
+
+    assert said.code == USAGE
+    assert words in said.err
+    assert not list(tmp_path.glob("*_ctx.onnx"))
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[]"], ids=str)
+def test_a_file_that_cannot_be_read_is_named(epctx, models, tmp_path, content):
+    file = tmp_path / "plugin.json"
+    if content is not None:
+        file.write_text(content)
+
+    said = epctx("share", *models, "-p", file)
+
+    assert said.code == USAGE
+    assert "plugin.json" in said.err
+
+
+def test_it_says_what_is_simulated_and_what_was_not_compiled(epctx, models, tmp_path):
+    plain = saved(chain(["Atanh", "Acosh"]), tmp_path / "plain.onnx")
+
+    said = epctx("share", *models, plain, "--ep", "QNN")
+
+    assert said.code == 0
+    assert "Simulated: what QNNExecutionProvider compiled" in said.out
+    assert f"nothing of {plain} was compiled" in said.err
+
+
+def test_options_stand_as_for_compile(epctx, models, tmp_path):
+    said = epctx("share", *models, "--ep", "QNN", "-c", f"ep.context_file_path={tmp_path / 'x_ctx.onnx'}")
+    assert said.code == USAGE
+    assert "ep.context_file_path names one model's output" in said.err
+
+    said = epctx("share", *models, "--ep", "QNN", "-p", "OpenVINO.device_type=CPU")
+    assert said.code == USAGE
+    assert "only QNN was asked for" in said.err
 
 
 def test_the_result_as_json_names_all_files(epctx, models):

@@ -1,64 +1,33 @@
-"""Entries 104 to 117: share groups driven by session options, and what loads of them share."""
+"""Entries 104 to 117: share groups driven by session options; what loads of them share: test_sharing_loads.py."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
 import pytest
 from contract.judging_eps import options_with, registry_with
+from contract.share_scene import EPS, ROWS, compiled
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import refused
-from end_to_end.share_models import example, options, run, sharing, write_model
-from end_to_end.sim_eps import OPENVINO, QNN, SUFFIXES, VITISAI
+from end_to_end.share_models import options, run, sharing, write_model
+from end_to_end.sim_eps import QNN, SUFFIXES, VITISAI, with_eps
 from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx
-from epctx_core.context.payloads import reader
-from epctx_core.context.workspace import loaded_workspaces
+from epctx_core.compile.sharing import group
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
-
-EPS = [QNN, OPENVINO, VITISAI]
-ROWS = {"a": 1, "b": 8, "c": 5}
-
-
-def compiled(ep, folder, *names, stop=True, **entries):
-    """Compile models of a folder into a group in `folder/out`, the last one as its end unless told otherwise."""
-    out = folder / "out"
-    out.mkdir(exist_ok=True)
-    for name in names:
-        last = stop and name == names[-1]
-        source = write_model(ep, folder / f"{name}.onnx", ROWS[name[0]], prefix=name)
-        compiler = epctx.ModelCompiler(sharing(ep, stop=last, **entries), source)
-        compiler.compile_to_file(out / f"{name}_ctx.onnx")
-    return out
 
 
 def binary_of(model):
     """Return the file that a model's only EPContext node names."""
     (node,) = [n for n in onnx.load(model).graph.node if n.op_type == "EPContext"]
     return next(a.s.decode() for a in node.attribute if a.name == "ep_cache_context")
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """The names of the binaries that were opened, in order."""
-    names = []
-
-    class Counted(reader.MappedFile):
-        def __init__(self, descriptor, path):
-            names.append(path)
-            super().__init__(descriptor, path)
-
-    monkeypatch.setattr(reader, "MappedFile", Counted)
-    return names
-
-
-# --- generation ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.entry(104, 108)
@@ -84,10 +53,10 @@ def test_two_sessions_write_two_models_and_one_binary_named_after_the_first(ep, 
 def test_a_loop_over_the_compile_api_gives_what_share_group_gives(tmp_path):
     out = compiled(QNN, tmp_path, "a", "b", "c")
 
-    with epctx.ShareGroup(options(QNN)) as group:
+    with epctx.ShareGroup() as shared:
         for name in "abc":
-            group.add(tmp_path / f"{name}.onnx")
-        report = group.finish()
+            shared.compile(tmp_path / f"{name}.onnx", options(QNN))
+    report = shared.report
 
     assert [f.path for f in report.outputs] == ["a_qnn.bin", "a_ctx.onnx", "b_ctx.onnx", "c_ctx.onnx"]
     assert snapshot(out) == {f.path: (tmp_path / f.path).read_bytes() for f in report.outputs}
@@ -155,12 +124,11 @@ def test_two_groups_one_after_the_other_have_binaries_of_their_own(tmp_path):
 @pytest.mark.parametrize("ep", EPS)
 def test_the_same_model_twice_has_its_graph_in_the_binary_once(ep, tmp_path):
     source = write_model(ep, tmp_path / "a.onnx", 1)
-    with epctx.ShareGroup(options(ep)) as group:
-        group.add(source)
+    with epctx.ShareGroup() as shared:
+        shared.compile(source, options(ep))
         with refused(InvalidArgument, "both be written to 'a_ctx.onnx'", folder=tmp_path):
-            group.add(source)
-        group.add(source, name="again")
-        group.finish()
+            shared.compile(source, options(ep))
+        shared.compile(source, options(ep), name="again")
 
     one, again = (run(tmp_path / f"{name}_ctx.onnx", 1, options(ep)) for name in ("a", "again"))
     assert np.array_equal(one, again)
@@ -207,8 +175,10 @@ def test_embedding_and_sharing_contradict_each_other(ep, tmp_path):
         epctx.InferenceSession(source, both)
     with refused(InvalidArgument, words, folder=tmp_path):
         epctx.ModelCompiler(sharing(ep), source, embed_compiled_data_into_model=True).compile_to_file()
-    with refused(InvalidArgument, words, folder=tmp_path):
-        epctx.ShareGroup(both)
+    with epctx.ShareGroup() as shared:
+        with refused(InvalidArgument, words, folder=tmp_path):
+            shared.compile(source, both)
+        shared.discard()
 
 
 def test_what_goes_into_no_file_is_refused(tmp_path):
@@ -324,99 +294,181 @@ def test_members_may_be_compiled_in_threads(tmp_path):
         )
 
 
-# --- inference -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.entry(105)
 @pytest.mark.parametrize("ep", EPS)
-def test_a_second_session_takes_its_graph_from_the_first_and_opens_no_file(ep, tmp_path, opened):
-    out = compiled(ep, tmp_path, "a", "b")
+def test_of_a_member_that_failed_nothing_is_in_the_binary(ep, tmp_path, monkeypatch):
+    out = compiled(ep, tmp_path, "a", stop=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("epctx_core.compile.emit.place_initializers", fail)
+        with pytest.raises(Fail, match="full"):
+            compile_member(ep, tmp_path, "b", seed=1)
+    compile_member(ep, tmp_path, "c", stop=True)
+    after_a_failure = snapshot(out)
 
-    with epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep)):
-        with epctx.InferenceSession(out / "b_ctx.onnx", sharing(ep)) as second:
-            result = second.run(None, example(8))[0]
-        assert len(opened) == 1
-        assert len(loaded_workspaces) == 1
+    compiled(ep, tmp_path, "a", stop=False)
+    compile_member(ep, tmp_path, "c", stop=True)
 
-    assert np.array_equal(result, run(out / "b_ctx.onnx", 8, options(ep)))
-    assert len(loaded_workspaces) == 0
-
-
-@pytest.mark.entry(106)
-def test_a_group_compiled_with_a_vendors_sharing_options_is_shared_as_well(tmp_path):
-    vendor = {"enable_htp_weight_sharing": "1", "enable_htp_spill_fill_buffer": "1"}
-    sources = [write_model(QNN, tmp_path / f"{name}.onnx", ROWS[name]) for name in "ab"]
-    with epctx.ShareGroup(options(QNN, vendor)) as group:
-        for source in sources:
-            group.add(source)
-        group.finish()
-
-    entries = {"ep__share_ep_contexts": 1}
-    with (
-        epctx.InferenceSession(tmp_path / "a_ctx.onnx", options(QNN, vendor, **entries)),
-        epctx.InferenceSession(tmp_path / "b_ctx.onnx", options(QNN, vendor, **entries)) as second,
-    ):
-        result = second.run(None, example(8))[0]
-
-    assert np.allclose(result, run(sources[1], 8), atol=1e-4)
+    assert after_a_failure == snapshot(out)
+    assert run(out / "c_ctx.onnx", 5, options(ep)).shape == (5, 128)
 
 
-@pytest.mark.entry(116)
-@pytest.mark.parametrize("ep", EPS)
-def test_a_graph_that_was_taken_is_loaded_from_the_file_again(ep, tmp_path, opened):
-    out = compiled(ep, tmp_path, "a", "b")
+def fail(*_arguments):
+    raise OSError("the disk is full")
 
-    sessions = [epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep)) for _ in range(3)]
-    results = [session.run(None, example(1))[0] for session in sessions]
-    for session in sessions:
-        session.close()
 
-    assert all(np.array_equal(result, results[0]) for result in results)
-    # The archive of VitisAI stays open for whoever comes; the others read the file again.
-    assert len(opened) == (1 if ep == VITISAI else 3)
-    assert len(loaded_workspaces) == 0
+def compile_member(ep, folder, name, *, stop=False, seed=0):
+    """Compile one model into the open group of `folder/out`."""
+    source = write_model(ep, folder / f"{name}.onnx", ROWS[name[0]], seed=seed, prefix=name)
+    epctx.ModelCompiler(sharing(ep, stop=stop), source).compile_to_file(folder / "out" / f"{name}_ctx.onnx")
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_a_first_session_may_end_before_the_second(ep, tmp_path):
-    out = compiled(ep, tmp_path, "a", "b")
-    first = epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep))
-    second = epctx.InferenceSession(out / "b_ctx.onnx", sharing(ep))
-    expected = run(out / "b_ctx.onnx", 8, options(ep))
+def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_written_anew(
+    ep, tmp_path, monkeypatch
+):
+    out = compiled(ep, tmp_path, "a", stop=False)
+    write_model(ep, tmp_path / "b.onnx", 8, prefix="b")
+    model = onnx.load(tmp_path / "b.onnx")
 
-    first.close()
+    def save():
+        onnx.save(
+            model, tmp_path / "b.onnx", save_as_external_data=True, location="b.weights", size_threshold=0
+        )
 
-    assert np.array_equal(second.run(None, example(8))[0], expected)
-    second.close()
-    assert len(loaded_workspaces) == 0
+    save()
+    with monkeypatch.context() as patch:
+        patch.setattr("epctx_core.compile.emit.place_initializers", fail)
+        with pytest.raises(Fail, match="full"):
+            epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(out / "b_ctx.onnx")
+    content = (tmp_path / "b.weights").read_bytes()
+    (tmp_path / "b.weights").write_bytes(content)
+    epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(out / "b_ctx.onnx")
+    compile_member(ep, tmp_path, "c", stop=True)
 
-
-def test_sessions_with_other_options_or_another_file_of_that_name_do_not_meet(tmp_path, opened):
-    here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
-        folder.mkdir()
-        compiled(QNN, folder, "a", "b")
-    other = options(QNN, {"htp_performance_mode": "burst"}, ep__share_ep_contexts=1)
-
-    sessions = [
-        epctx.InferenceSession(here / "out" / "a_ctx.onnx", sharing(QNN)),
-        epctx.InferenceSession(here / "out" / "b_ctx.onnx", other),
-        epctx.InferenceSession(there / "out" / "b_ctx.onnx", sharing(QNN)),
-    ]
-
-    assert len(loaded_workspaces) == len(opened) == 3
-    for session in sessions:
-        session.close()
+    assert run(out / "b_ctx.onnx", 8, options(ep)).shape == (8, 128)
 
 
-def test_a_session_that_cannot_be_made_leaves_its_graph_for_another(tmp_path):
-    out = compiled(QNN, tmp_path, "a", "b")
-    model = onnx.load(out / "b_ctx.onnx")
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 9
-    onnx.save(model, out / "wrong_ctx.onnx")
+def test_a_binary_that_only_a_failed_member_needs_is_not_written(tmp_path, monkeypatch):
+    qnn, vitisai = (write_model(ep, tmp_path / f"{ep}.onnx", 1) for ep in (QNN, VITISAI))
+    both = [with_eps(VITISAI, QNN) for _ in range(3)]
+    for mixed in both:
+        mixed.add_session_config_entry("ep.share_ep_contexts", "1")
+    both[2].add_session_config_entry("ep.stop_share_ep_contexts", "1")
+    epctx.ModelCompiler(both[0], qnn).compile_to_file(tmp_path / "a_ctx.onnx")
+    with monkeypatch.context() as patch:
+        patch.setattr("epctx_core.compile.emit.place_initializers", fail)
+        with pytest.raises(Fail, match="full"):
+            epctx.ModelCompiler(both[1], vitisai).compile_to_file(tmp_path / "b_ctx.onnx")
 
-    with epctx.InferenceSession(out / "a_ctx.onnx", sharing(QNN)):
-        with pytest.raises(InvalidGraph):
-            epctx.InferenceSession(out / "wrong_ctx.onnx", sharing(QNN))
-        with epctx.InferenceSession(out / "b_ctx.onnx", sharing(QNN)) as session:
-            assert session.run(None, example(8))[0].shape == (8, 128)
+    report = epctx.ModelCompiler(both[2], qnn).compile_to_file(tmp_path / "c_ctx.onnx")
+
+    assert [file.path for file in report.outputs] == ["a_qnn.bin", "c_ctx.onnx"]
+    assert sorted(path.name for path in tmp_path.glob("*.bin")) == ["a_qnn.bin"]
+
+
+def test_a_first_member_that_fails_names_no_binary(tmp_path):
+    (tmp_path / "out").mkdir()
+    first = sharing(QNN)
+
+    def join_meanwhile(stage, _done, _total):
+        if stage == "compile" and not snapshot(tmp_path / "out"):
+            compile_member(QNN, tmp_path, "b")
+            first.set_load_cancellation_flag(True)
+
+    source = write_model(QNN, tmp_path / "a.onnx", 1)
+    compiler = epctx.ModelCompiler(first, source, progress=join_meanwhile)
+    with pytest.raises(epctx.ModelLoadCanceled):
+        compiler.compile_to_file(tmp_path / "out" / "a_ctx.onnx")
+    compile_member(QNN, tmp_path, "c", stop=True)
+
+    assert sorted(snapshot(tmp_path / "out")) == ["b_ctx.onnx", "b_qnn.bin", "c_ctx.onnx"]
+
+
+def test_a_group_whose_models_were_all_removed_does_not_disturb_the_next(tmp_path):
+    out = compiled(QNN, tmp_path, "a", stop=False)
+    (out / "a_ctx.onnx").unlink()
+
+    compiled(QNN, tmp_path, "b", "c")
+
+    assert sorted(snapshot(out)) == ["b_ctx.onnx", "b_qnn.bin", "c_ctx.onnx"]
+
+
+def test_a_model_that_is_being_compiled_into_its_group_cannot_be_compiled_into_it_meanwhile(tmp_path):
+    source = write_model(QNN, tmp_path / "a.onnx", 1)
+    refusals = []
+
+    def compile_again(stage, _done, _total):
+        if stage == "compile" and not refusals:
+            refusals.append(None)
+            with pytest.raises(Fail, match=r"'a_ctx\.onnx' is being compiled into its share group already"):
+                epctx.ModelCompiler(sharing(QNN), source).compile_to_file()
+            refusals[:] = ["refused"]
+
+    epctx.ModelCompiler(sharing(QNN, stop=True), source, progress=compile_again).compile_to_file()
+
+    assert refusals == ["refused"]
+    assert run(tmp_path / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tmp_path, monkeypatch):
+    out = compiled(QNN, tmp_path, "a", stop=False)
+    source = write_model(QNN, tmp_path / "c.onnx", 5, prefix="c")
+    joined = threading.Event()
+    late = epctx.ModelCompiler(
+        sharing(QNN, stop=True),
+        source,
+        progress=lambda stage, *_: joined.set() if stage == "compile" else None,
+    )
+    write_shared = group.write_shared_payloads
+
+    def write_when_another_has_begun(*arguments):
+        if not running:
+            running.append(pool.submit(late.compile_to_file, out / "c_ctx.onnx"))
+            assert joined.wait(timeout=30)
+        return write_shared(*arguments)
+
+    running = []
+    monkeypatch.setattr(group, "write_shared_payloads", write_when_another_has_begun)
+    with ThreadPoolExecutor(1) as pool:
+        compile_member(QNN, tmp_path, "b", stop=True)
+        running[0].result()
+
+    assert {name: binary_of(out / f"{name}_ctx.onnx") for name in "abc"} == {
+        "a": "a_qnn.bin", "b": "a_qnn.bin", "c": "c_qnn.bin",
+    }  # fmt: skip
+    assert run(out / "c_ctx.onnx", 5, options(QNN)).shape == (5, 128)
+
+
+def test_a_group_whose_end_fails_can_be_ended_by_another_try(tmp_path):
+    out = compiled(QNN, tmp_path, "a", stop=False)
+    (out / "a_qnn.bin").mkdir()
+    with pytest.raises(epctx.EpctxError, match=r"a_qnn\.bin"):
+        compile_member(QNN, tmp_path, "b", stop=True)
+    (out / "a_qnn.bin").rmdir()
+
+    compile_member(QNN, tmp_path, "b", stop=True)
+
+    assert sorted(snapshot(out)) == ["a_ctx.onnx", "a_qnn.bin", "b_ctx.onnx"]
+
+
+def test_a_group_that_another_takes_the_place_of_is_closed(tmp_path, monkeypatch):
+    closed = []
+    close = group.Group.close
+    monkeypatch.setattr(group.Group, "close", lambda self: (closed.append(self.models[0].name), close(self)))
+    compiled(QNN, tmp_path, "a", "b", stop=False)
+
+    compiled(QNN, tmp_path, "b", stop=False)
+    assert closed == ["a_ctx.onnx"]
+
+    compiled(QNN, tmp_path, "c")
+    assert closed == ["a_ctx.onnx", "b_ctx.onnx"]
+
+
+def test_a_binary_of_a_model_that_is_no_member_says_how_to_go_on(tmp_path):
+    compiled(QNN, tmp_path, "a", "b")
+
+    with pytest.raises(Fail, match=r"belongs to 'b_ctx\.onnx'") as raised:
+        compiled(QNN, tmp_path, "a", "c")
+    assert "Compile the source of 'b_ctx.onnx' into the share group" in raised.value.hint
+
+    compiled(QNN, tmp_path, "b")
+    assert run(tmp_path / "out" / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)

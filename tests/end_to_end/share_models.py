@@ -44,9 +44,14 @@ def write_model(ep: str, path: Path, rows: int, *, seed: int = 0, prefix: str = 
     return path
 
 
-def unique_weight_bytes(*paths: Path) -> int:
-    """Return how many bytes the models' weights have, each content counted once."""
-    contents = {numpy_helper.to_array(t).tobytes() for p in paths for t in onnx.load(p).graph.initializer}
+def unique_weight_bytes(*paths: Path, elem_type: int | None = None) -> int:
+    """Return how many bytes the models' weights have, each content counted once; only those of a type if given."""
+    contents = {
+        numpy_helper.to_array(tensor).tobytes()
+        for path in paths
+        for tensor in onnx.load(path).graph.initializer
+        if elem_type in (None, tensor.data_type)
+    }
     return sum(map(len, contents))
 
 

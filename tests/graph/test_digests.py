@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from context.writing import noise, weight_in_file
 
 from epctx_core.graph import digests
-from epctx_core.graph.digests import BESIDE_FROM, PARALLEL_FROM, digest_beside, digests_ahead
+from epctx_core.graph.digests import BESIDE_FROM, PARALLEL_FROM, ExtentDigests, digest_beside, digests_ahead
 from epctx_core.graph.weights import Weight
 
 PATIENCE = 20
@@ -162,6 +163,61 @@ def test_weights_in_a_file_are_digested_with_little_of_it_in_memory(tmp_path, pi
         assert len({weight.digest for weight in weights}) == len(weights)
 
     assert memory("VmHWM") - before < 64 << 20
+
+
+def read_by(weights, monkeypatch):
+    """Return the digests of weights, and how many bytes were read for them."""
+    read = []
+    chunks = Weight.chunks
+
+    def counted(self):
+        read.append(self.nbytes)
+        return chunks(self)
+
+    monkeypatch.setattr(Weight, "chunks", counted)
+    return [weight.digest for weight in weights], sum(read)
+
+
+def test_one_place_of_one_file_is_digested_once_whoever_opened_it_and_by_which_name(tmp_path, monkeypatch):
+    data = noise(3000)
+    path, link = tmp_path / "w.bin", tmp_path / "other.bin"
+    path.write_bytes(data)
+    link.hardlink_to(path)
+    weights = [weight_in_file(path, 0, 1000), weight_in_file(link, 0, 1000), weight_in_file(path, 1000, 2000)]
+
+    extents = ExtentDigests()
+    for weight in weights:
+        extents.share([weight])
+    found, read = read_by(weights, monkeypatch)
+
+    assert found == [sha256(data[:1000]), sha256(data[:1000]), sha256(data[1000:])]
+    assert read == 3000
+
+
+@pytest.mark.parametrize("how", ["replaced", "written in place"])
+def test_another_content_at_the_same_path_is_digested_for_itself(tmp_path, monkeypatch, how):
+    old, new = noise(1000, 0), noise(1000, 1)
+    path = tmp_path / "w.bin"
+    path.write_bytes(old)
+    first = weight_in_file(path, 0, 1000)
+    extents = ExtentDigests()
+    extents.share([first])
+    assert first.digest == sha256(old)
+    if how == "replaced":
+        (tmp_path / "new.bin").write_bytes(new)
+        status = path.stat()
+        (tmp_path / "new.bin").replace(path)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        time.sleep(0.02)  # the clock of files is coarse
+        path.write_bytes(new)
+
+    second = weight_in_file(path, 0, 1000)
+    extents.share([second])
+    found, read = read_by([second], monkeypatch)
+
+    assert found == [sha256(new)]
+    assert read == 1000
 
 
 def memory(counter):

@@ -20,16 +20,17 @@ from epctx_core.compile.provenance import complete_manifest
 from epctx_core.compile.providers import close_quietly
 from epctx_core.compile.report import OutputFile, Written
 from epctx_core.compile.sharing.member import CompiledMember, PublishedMember
-from epctx_core.compile.sharing.savings import Savings
 from epctx_core.compile.writing.outputs import Outputs
 from epctx_core.context.workspace import SharedWorkspace, SharedWorkspaces
 from epctx_core.errors import Fail
+from epctx_core.graph.digests import ExtentDigests
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.publish import Publication
 
 if TYPE_CHECKING:
-    from epctx_core.compile.emit import ContextModel
+    from epctx_core.compile.emit import ContextModel, GraphsByModel
     from epctx_core.compile.providers import ProviderChoice
+    from epctx_core.compile.source import OpenModel
     from epctx_core.compile.writing.destination import Destination
     from epctx_core.context.manifest import PayloadEntry
 
@@ -42,39 +43,42 @@ class Finished:
         binaries: one a payload.
         members: what was written of the models that were not published before, in their order.
         completed: the models that were, as they are now.
-        saved_bytes: bytes of weights that separate binaries would have stored again.
     """
 
     binaries: tuple[OutputFile, ...]
     members: tuple[Written, ...]
     completed: tuple[OutputFile, ...]
-    saved_bytes: int
 
 
 @dataclass(kw_only=True)
 class Group:
-    """One share group. The first member decides folder and binaries' names.
+    """One share group. The first member that is written decides the binaries' names.
 
     Attributes:
         models: the paths of the members that were added, in order.
+        is_ending: whether its end is being written, or was.
         finished: whether its end was written.
     """
 
     models: list[Path] = field(default_factory=list)
+    is_ending: bool = False
     finished: bool = False
-    _named_after: Path | None = None
-    _binary_folder: str = ""
-    _eps: set[str] = field(default_factory=set)
+    _named: Destination | None = None
+    _graphs: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     _published: list[PublishedMember] = field(default_factory=list)
-    _savings: Savings = field(default_factory=Savings)
+    _digests: ExtentDigests = field(default_factory=ExtentDigests)
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
     _held: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def pending(self) -> list[Path]:
         """Return the models that were published and wait for the group's end."""
-        with self._lock:
-            return [] if self.finished else [m.path for m in self._published if m.is_pending]
+        return [] if self.finished else [m.path for m in [*self._published] if m.is_pending]
+
+    def has_lost_all(self) -> bool:
+        """Whether models were published and none of their files is there any more."""
+        published = [*self._published]
+        return bool(published) and not any(member.path.exists() for member in published)
 
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
         """Return what an EP's instances have in common; it lives as long as the group."""
@@ -83,17 +87,13 @@ class Group:
                 self._held[choice.name] = self._workspaces.join(choice.name)
             return self._workspaces.join(choice.name)
 
-    def destination(self, wanted: Destination) -> Destination:
-        """Return a member's destination with the group's name for binaries; nothing is decided yet but that."""
-        with self._lock:
-            if self._named_after is None:
-                self._named_after, self._binary_folder = wanted.named_after, wanted.binary_folder
-            return replace(wanted, named_after=self._named_after, binary_folder=self._binary_folder)
+    def share_digests(self, model: OpenModel) -> None:
+        """Let a member that was read have what others found out: a file of weights is digested once."""
+        self._digests.share(model.source.weights.values())
 
     def add(self, member: CompiledMember) -> None:
         """Take a member whose partitions were compiled."""
         with self._lock:
-            self._eps.update(partition.ep for partition in member.assignment.partitions)
             if member.destination.path is not None:
                 self.models.append(member.destination.path)
 
@@ -103,17 +103,19 @@ class Group:
         with self._lock:
             self._refuse_finished(member)
             with self._added(member):
+                named = self._named or member.destination
                 written = write_context_model(
                     member.model,
                     member.assignment,
                     member.providers,
-                    member.outputs(),
+                    member.outputs(named),
                     member.placement,
                     member.existing,
                     watch=member.watch,
+                    earlier=self._graphs,
                 )
-            # Only now all digests are known.
-            self._savings.add(member.assignment.partitions)
+            # Only now: of a member that failed, nothing may count.
+            self._named, self._graphs = named, _with(self._graphs, member)
             if written.pending and member.destination.folder is not None:
                 file = written.others[-1]
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
@@ -132,28 +134,45 @@ class Group:
             Fail: a published model was replaced meanwhile, or a file belongs to a model outside of the group.
             PluginError: an EP wrote nothing.
         """
-        folder = last.destination.folder
-        if folder is None:
-            raise Fail("a share group without a folder cannot be written.")
+        folder = last.destination.folder or Path()
         self._refuse_finished(last)
         check = last.cancel.raise_if_requested
-        with self._lock, last.watch.stage("write"), Publication(folder, before_writing=check) as publication:
+        with (
+            self._lock,
+            self._ending(),
+            last.watch.stage("write"),
+            Publication(folder, before_writing=check) as publication,
+        ):
+            named = self._named or members[0].destination
+            graphs, models = self._graphs, []
             # First all nodes: an EP knows what to write when it was asked for those of every member.
-            models = [self._make(member, publication) for member in members]
-            binaries, entries = self._write_binaries(last, publication)
+            for member in members:
+                models.append(_make(member, member.outputs(named, publication), graphs))
+                graphs = _with(graphs, member)
+            outputs = self._binary_outputs(last, named, publication)
+            entries = {
+                entry.name: entry
+                for ep, by_model in graphs.items()
+                for entry in write_shared_payloads(
+                    last.providers.choices[ep], last.providers, outputs, by_model
+                )
+            }
             written = [model.write(entries) for model in models]
             completed = [_complete(member, publication, entries) for member in self._published]
             check()
-            names = [w.others[-1].path for w in written] + [file.path for file in completed]
+            own = [w.others[-1].path for w in written]
+            names = [*own, *(file.path for file in completed)]
             if names:
-                files = [*binaries, *(name for model in models for name in model.outputs.files)]
-                publication.commit(binaries=files, models=names, replace=True)
+                files = [*outputs.files, *(name for model in models for name in model.outputs.files)]
+                new = [
+                    n for n, model in zip(own, models, strict=True) if not model.outputs.destination.replace
+                ]
+                publication.commit(binaries=files, models=names, new=new)
             self.finished = True
         return Finished(
             binaries=tuple(OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in entries.values()),
             members=tuple(written),
             completed=tuple(completed),
-            saved_bytes=self._savings.with_more(member.assignment.partitions for member in members).saved,
         )
 
     def stop(self, member: CompiledMember) -> Written:
@@ -168,7 +187,9 @@ class Group:
         """Write the end by the EPs of a last member that is not written itself."""
         with self._lock:
             self._refuse_finished(member)
-            self.finish([], member)
+            if self._published:
+                self.finish([], member)
+            self.is_ending = self.finished = True
 
     def close(self) -> None:
         """Let go of what EPs keep for the group; further calls do nothing."""
@@ -196,29 +217,39 @@ class Group:
                 hint="Stop a group when all its other models are compiled.",
             )
 
-    def _make(self, member: CompiledMember, publication: Publication) -> _Made:
-        outputs = member.outputs(publication)
-        with outputs:
-            kept = member.existing.keep(outputs.open_payload)
-            context = make_context_model(
-                member.model, member.assignment, member.providers, outputs, member.placement, kept
-            )
-        return _Made(member=member, outputs=outputs, context=context)
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Take nobody in while the end is written; if that fails, the group is open again."""
+        self.is_ending = True
+        try:
+            yield
+        except BaseException:
+            self.is_ending = False
+            raise
 
-    def _write_binaries(
-        self, last: CompiledMember, publication: Publication
-    ) -> tuple[tuple[str, ...], dict[str, PayloadEntry]]:
-        """Have the last member's EPs write for all; return the files and their entries by name."""
-        folder = last.destination.folder or Path()
+    def _binary_outputs(self, last: CompiledMember, named: Destination, publication: Publication) -> Outputs:
+        """Return what takes the binaries, which the last member's EPs write for all."""
         # As this member's folder is spelled: its files are compared by path.
-        fellows = tuple(folder / path.name for path in self.models)
-        destination = replace(last.destination, fellows=fellows)
-        outputs = Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
-        entries: dict[str, PayloadEntry] = {}
-        for ep, choice in last.providers.choices.items():
-            if ep in self._eps:
-                entries.update((e.name, e) for e in write_shared_payloads(choice, last.providers, outputs))
-        return outputs.files, entries
+        folder = last.destination.folder or Path()
+        destination = replace(
+            last.destination.named_as(named), fellows=tuple(folder / path.name for path in self.models)
+        )
+        return Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
+
+
+def _with(graphs: GraphsByModel, member: CompiledMember) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Return the names of all members' graphs with those of a further one."""
+    more = {ep: tuple(p.name for p in member.assignment.of(ep)) for ep in member.providers.choices}
+    return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
+
+
+def _make(member: CompiledMember, outputs: Outputs, earlier: GraphsByModel) -> _Made:
+    with outputs:
+        kept = member.existing.keep(outputs.open_payload)
+        context = make_context_model(
+            member.model, member.assignment, member.providers, outputs, member.placement, kept, earlier
+        )
+    return _Made(member=member, outputs=outputs, context=context)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
+    from epctx_core.compile.cancellation import CompileCancellation
     from epctx_core.compile.passthrough import PassThrough
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.compile.report import Stopwatch
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from epctx_core.compile.writing.destination import Destination
     from epctx_core.compile.writing.initializers import InitializerPlacement
     from epctx_core.context.manifest import PayloadEntry
-    from epctx_core.options import CancellationFlag
     from epctx_core.publish import Publication
 
 
@@ -38,13 +38,17 @@ class CompiledMember:
     destination: Destination
     placement: InitializerPlacement
     existing: PassThrough
-    cancel: CancellationFlag
+    cancel: CompileCancellation
     watch: Stopwatch
 
-    def outputs(self, publication: Publication | None = None) -> Outputs:
-        """Return where the model goes; its binaries are its group's business."""
+    def outputs(self, named: Destination, publication: Publication | None = None) -> Outputs:
+        """Return where the model goes; its binaries, named as another member's, are its group's business."""
         return Outputs(
-            self.destination, embedded=False, cancel=self.cancel, final=False, publication=publication
+            self.destination.named_as(named),
+            embedded=False,
+            cancel=self.cancel,
+            final=False,
+            publication=publication,
         )
 
 
@@ -93,5 +97,6 @@ class PublishedMember:
         return Fail(
             f"the share group's model {str(self.path)!r} cannot be completed: {why}.",
             path=self.path,
-            hint="Compile all models of the group again; epctx.ShareGroup publishes them together.",
+            hint=f"Compile the group again, the source of {self.path.name!r} first, which begins a new one; or use "
+            "epctx.ShareGroup, which publishes all models together.",
         )

@@ -10,13 +10,15 @@ import atexit
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.sharing.group import Group
 from epctx_core.compile.sharing.rules import fingerprint
+from epctx_core.errors import Fail
+from epctx_core.registry.forking import keep_forever
 
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderChoice
@@ -25,54 +27,104 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.sharing")
 
 
+@dataclass(kw_only=True, eq=False)
+class _Open:
+    """A group in the table: which of its models are being compiled."""
+
+    group: Group = field(default_factory=Group)
+    names: set[str] = field(default_factory=set)
+
+
 class OpenGroups:
     """Groups by what their models have in common, until they end."""
 
     def __init__(self) -> None:
+        # Held for a look at the table only: nothing is read, compiled, logged or closed under it.
         self._lock = threading.Lock()
-        self._groups: dict[Hashable, Group] = {}
-        self._users: Counter[int] = Counter()
+        self._groups: dict[Hashable, _Open] = {}
 
     @contextmanager
     def joined(self, wanted: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
         """Give the group of a model while it is compiled and written.
 
-        A group whose first model fails is forgotten. A model that is in its group already begins a new one:
-        the old one was never stopped.
+        A group whose first model fails is forgotten. A new one begins where the old one is being ended, where it
+        was never stopped and has the model already, or where all of its models are gone.
+
+        Raises:
+            Fail: the model is being compiled into its group already.
         """
         key = (os.path.realpath(wanted.folder or ""), fingerprint(choices))
-        with self._lock:
-            group = self._groups.get(key)
-            if group is not None and any(path.name == wanted.model for path in group.models):
-                _warn(group)
-                group = None
-            if group is None:
-                group = self._groups[key] = Group()
-            self._users[id(group)] += 1
+        model = wanted.model or ""
+        entry, replaced = self._enter(key, model)
         try:
-            yield group
+            if replaced is not None:
+                self._end_unstopped(replaced)
+            yield entry.group
         finally:
-            self._leave(key, group)
+            self._leave(key, entry, model)
 
     def warn_of_open(self) -> None:
-        """Log the groups that are open still."""
+        """Log the groups that are open still, and let go of what EPs keep for them; the process ends."""
         with self._lock:
-            groups = list(self._groups.values())
-        for group in groups:
-            _warn(group)
+            entries, self._groups = list(self._groups.values()), {}
+        for entry in entries:
+            _warn(entry.group)
+            entry.group.close()
 
-    def _leave(self, key: Hashable, group: Group) -> None:
+    def forget(self) -> None:
+        """In a forked child: begin anew; the parent's groups are ended by the parent."""
+        keep_forever(self._groups)
+        self._lock = threading.Lock()
+        self._groups = {}
+
+    def _enter(self, key: Hashable, model: str) -> tuple[_Open, _Open | None]:
+        """Return the group that a model joins, and the one in whose place it is."""
         with self._lock:
-            self._users[id(group)] -= 1
-            unused = not self._users[id(group)]
-            over = group.finished or (unused and not group.models)
-            if over and self._groups.get(key) is group:
+            seen = self._groups.get(key)
+        # Files are looked at without the lock.
+        is_gone = seen is not None and seen.group.has_lost_all()
+        with self._lock:
+            entry = self._groups.get(key)
+            if entry is not None and model in entry.names:
+                raise Fail(
+                    f"{model!r} is being compiled into its share group already.",
+                    hint="Give each model of a group a name of its own, and compile it once.",
+                )
+            replaced = None
+            if entry is None or _is_over(entry, model) or (is_gone and entry is seen and not entry.names):
+                replaced, entry = entry, _Open()
+                self._groups[key] = entry
+            entry.names.add(model)
+            return entry, replaced
+
+    def _leave(self, key: Hashable, entry: _Open, model: str) -> None:
+        group = entry.group
+        with self._lock:
+            entry.names.discard(model)
+            if entry.names:
+                return
+            over = group.finished or not group.models
+            if not over:
+                # One whose end failed may be ended yet, unless another has its place by now.
+                over = self._groups.setdefault(key, entry) is not entry
+            elif self._groups.get(key) is entry:
                 del self._groups[key]
-            if unused:
-                del self._users[id(group)]
-                over = over or self._groups.get(key) is not group
-        if unused and over:
+        if over:
+            _warn(group)
             group.close()
+
+    def _end_unstopped(self, entry: _Open) -> None:
+        """Say what is lost with a group that another took the place of; whoever uses it still closes it."""
+        with self._lock:
+            in_use = bool(entry.names)
+        if not in_use:
+            _warn(entry.group)
+            entry.group.close()
+
+
+def _is_over(entry: _Open, model: str) -> bool:
+    group = entry.group
+    return group.is_ending or group.finished or any(path.name == model for path in group.models)
 
 
 def _warn(group: Group) -> None:
@@ -89,3 +141,4 @@ open_groups = OpenGroups()
 """Of this process."""
 
 atexit.register(open_groups.warn_of_open)
+os.register_at_fork(after_in_child=open_groups.forget)

@@ -7,16 +7,27 @@ import json
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options import WeightlessMode
+from epctx_core.options import Isolation, WeightlessMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_core.compile.providers import ProviderChoice
     from epctx_core.compile.source import OpenModel
+    from epctx_core.compile.writing.destination import Destination
     from epctx_core.options import SessionConfig
 
 _FILES_ONLY = "A share group is context models in files with binaries in files beside them."
+
+
+def refuse_isolated(config: SessionConfig) -> None:
+    """Raise InvalidArgument if EPs of a share group were to work in processes of their own."""
+    if config.isolation is not Isolation.NONE:
+        raise InvalidArgument(
+            f"ep.isolate={config.isolation.value} and a share group (ep.share_ep_contexts=1, ShareGroup) contradict "
+            "each other: what an EP shares lies in one process.",
+            hint="Leave one of the two out.",
+        )
 
 
 def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bool, in_memory: bool) -> None:
@@ -36,6 +47,7 @@ def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bo
         )
     if delivered:
         raise InvalidArgument("a share group cannot hand payloads to a write callback.", hint=_FILES_ONLY)
+    refuse_isolated(config)
     if in_memory:
         raise InvalidArgument(
             "a model of a share group cannot be compiled to bytes or to a stream.", hint=_FILES_ONLY
@@ -48,8 +60,35 @@ def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bo
         )
 
 
-def check_shared_model(model: OpenModel) -> None:
-    """Raise InvalidArgument for a model that was compiled before: its payloads would not be the group's."""
+def check_grouped_options(config: SessionConfig) -> None:
+    """Raise InvalidArgument for options that a model of a `ShareGroup` cannot have.
+
+    Args:
+        config: the model's session options.
+    """
+    check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
+    if config.stop_sharing:
+        raise InvalidArgument(
+            "ep.stop_share_ep_contexts=1 ends a group of session options, and a ShareGroup ends with its block or "
+            "finish().",
+            hint="Leave the option out; ep.share_ep_contexts=1 may stay.",
+        )
+    if config.context_file_path is not None:
+        raise InvalidArgument(
+            "ep.context_file_path names one model's output, and a ShareGroup places all of its models.",
+            hint="Leave it out; give ShareGroup an output_dir, and compile() a name.",
+        )
+
+
+def check_member(model: OpenModel, wanted: Destination) -> None:
+    """Raise for a model that cannot be a member where it shall go.
+
+    Whether binaries may be written is looked at when the group ends and its models are known.
+
+    Raises:
+        InvalidArgument: a model that was compiled before: its payloads would not be the group's.
+        EpctxError: see `Destination.check`.
+    """
     if model.context_nodes:
         node = model.context_nodes[0]
         raise InvalidArgument(
@@ -58,6 +97,7 @@ def check_shared_model(model: OpenModel) -> None:
             path=model.source.path,
             hint="Compile the model that it was made from.",
         )
+    wanted.check({})
 
 
 def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:

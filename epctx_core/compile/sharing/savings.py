@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,30 +10,20 @@ if TYPE_CHECKING:
     from epctx_core.graph.subgraph import GraphPartition
 
 
-@dataclass(kw_only=True)
-class Savings:
-    """Bytes of the members' weights.
+def shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
+    """Return what the members' weights have each by itself, less what they have together.
 
-    Attributes:
-        saved: what each member by itself would store, less what they store together.
+    Counted are the models' own bytes; an EP may store them in another type. Equal weights inside one member
+    count once.
     """
-
-    saved: int = 0
-    _stored: set[tuple[str, str, int]] = field(default_factory=set)
-
-    def with_more(self, members: Iterable[Iterable[GraphPartition]]) -> Savings:
-        """Return what it is with further members; this one stays as it is."""
-        more = Savings(saved=self.saved, _stored=set(self._stored))
-        for partitions in members:
-            more.add(partitions)
-        return more
-
-    def add(self, partitions: Iterable[GraphPartition]) -> None:
-        """Count one member; of equal weights inside it, one is stored in any case."""
+    shared = 0
+    known: set[tuple[str, str, int]] = set()
+    for partitions in members:
         weights = {
             (partition.ep, weight.digest, weight.nbytes)
             for partition in partitions
             for weight in partition.weights.values()
         }
-        self.saved += sum(nbytes for _, _, nbytes in weights & self._stored)
-        self._stored |= weights
+        shared += sum(nbytes for _, _, nbytes in weights & known)
+        known |= weights
+    return shared

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from epctx_core.compile.arguments import given_function, given_model, given_options, given_path, if_given
 from epctx_core.compile.cancellation import CompileCancellation
 from epctx_core.compile.compilation import Compilation
 from epctx_core.compile.optimise import check_level
-from epctx_core.compile.providers import Progress, ProviderSession, choose_providers, reported_progress
+from epctx_core.compile.providers import Progress, ProviderSession, reported_progress
 from epctx_core.compile.report import CompileReport, OutputFile, make_report
 from epctx_core.compile.sharing.group import Group
-from epctx_core.compile.sharing.rules import check_shared_options, fingerprint
+from epctx_core.compile.sharing.rules import check_grouped_options, check_member, fingerprint
+from epctx_core.compile.sharing.savings import shared_weight_bytes
 from epctx_core.compile.writing.destination import Destination, destination_of
 from epctx_core.compile.writing.initializers import DEFAULT_THRESHOLD, placement_of
 from epctx_core.context.naming import is_plain_name
-from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument, system_errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.forking import keep_forever
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from epctx_core.compile.sharing.member import CompiledMember
     from epctx_core.compile.source import OpenModel
-    from epctx_core.options import SessionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class ShareReport:
         folder: where all files are.
         members: one report a model, in the order in which they were added.
         binaries: one a payload; every model of the group needs those of its EPs.
-        saved_bytes: bytes of weights that separate binaries would have stored again.
+        saved_bytes: bytes of the models' weights that separate binaries would have stored again.
     """
 
     folder: Path
@@ -64,51 +67,51 @@ class ShareReport:
 class ShareGroup:
     """Compiles several models into one group: N context models and one binary for each EP.
 
-    Equal weights are stored once, whatever their names and models. All files appear together when `finish`
-    is called; until then nothing is written. Several groups may be built at once. A group serves one
-    thread at a time.
+    Equal weights are stored once, whatever their names and models. A `with` block that ends without an
+    exception writes all files, which appear together; until then there are none, and an exception discards
+    the group. Several groups may be built at once. A group serves one thread at a time.
 
     Args:
-        sess_options: the EPs and session options; a copy is kept.
-        output_folder: where all files go; None for the first model's folder.
+        output_dir: the folder of all files; None for the first model's.
         flags: `OrtCompileApiFlags`, for each model.
         graph_optimization_level: see `ModelCompiler`.
         progress: called with (stage, done, total).
         registry: where EPs are looked up.
 
     Raises:
-        InvalidArgument: options that leave nothing to share, such as `ep.context_embed_mode=1`.
+        InvalidArgument: an argument is of a wrong kind.
 
     Example:
-        >>> with ShareGroup(so) as group:
-        ...     group.add("prefill.onnx")
-        ...     group.add("decode.onnx")
-        ...     report = group.finish()
-        >>> [file.path for file in report.outputs]
+        >>> with ShareGroup("out") as group:
+        ...     group.compile("prefill.onnx", so)
+        ...     group.compile("decode.onnx", so)
+        >>> [file.path for file in group.report.outputs]
         ['prefill_qnn.bin', 'prefill_ctx.onnx', 'decode_ctx.onnx']
     """
 
+    _is_over = True  # until it was made: an object whose arguments are wrong has nothing to discard
+
     def __init__(
         self,
-        sess_options: SessionOptions,
-        output_folder: str | os.PathLike[str] | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
         *,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        self._session = sess_options.copy()
-        _check(self._session)
-        self._folder = None if output_folder is None else Path(output_folder)
+        folder = if_given(given_path, "output_dir", output_dir)
+        self._folder = None if folder is None else Path(folder)
         self._flags = OrtCompileApiFlags(flags)
         self._level = check_level(graph_optimization_level)
-        self._progress = reported_progress(progress)
+        self._progress = reported_progress(if_given(given_function, "progress", progress))
         self._registry = registry
         self._group = Group()
         self._members: list[CompiledMember] = []
         self._eps: object = None
         self._open = ExitStack()
+        self._report: ShareReport | None = None
+        self._process = os.getpid()
         self._is_over = False
 
     def __enter__(self) -> Self:
@@ -118,56 +121,95 @@ class ShareGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Discard what was not finished.
+        """Write the group, or discard it after an exception; nothing if it is over.
 
         Raises:
-            Fail: models were added and `finish` was not called, without an exception that says why.
+            EpctxError: see `finish`. The group is discarded then.
         """
-        forgotten = kind is None and self._members and not self._is_over
-        names = ", ".join(repr(path.name) for path in self._group.models)
-        self.close()
-        if forgotten:
-            raise Fail(
-                f"the share group of {names} was left without finish(): nothing was written.",
-                hint="Call finish() when all models are added, or close() to discard them.",
-            )
+        try:
+            if kind is None and not self._is_over:
+                self.finish()
+        finally:
+            self.discard()
 
-    def close(self) -> None:
-        """Discard what was not finished; further calls do nothing."""
+    def __del__(self) -> None:
+        """Discard the group, with a ResourceWarning if models are lost by it."""
+        if not self._is_over:
+            if self._members and os.getpid() == self._process:
+                warnings.warn(f"{self._without_an_end()}.", ResourceWarning, stacklevel=2, source=self)
+            self.discard()
+
+    @property
+    def report(self) -> ShareReport:
+        """What was written.
+
+        Raises:
+            Fail: nothing was, so far.
+        """
+        if self._report is None:
+            raise Fail(
+                "this share group was not written, so there is no report.",
+                hint="It is there when the group's block has ended, or after finish().",
+            )
+        return self._report
+
+    def discard(self) -> None:
+        """End the group without writing anything; nothing if it is over."""
         self._is_over = True
+        if os.getpid() != self._process:
+            keep_forever((self._open, self._group))
+            return
         self._members.clear()
         try:
             self._open.close()
         finally:
             self._group.close()
 
-    def add(
+    def close(self) -> None:
+        """Discard the group; nothing if it is over.
+
+        Raises:
+            Fail: models were compiled that nobody had written or discarded.
+        """
+        lost = self._without_an_end() if self._members else ""
+        self.discard()
+        if lost:
+            raise Fail(
+                f"{lost}: nothing was written.",
+                hint="Leave a with block, or call finish(), to write the group; discard() if that is meant.",
+            )
+
+    @system_errors_typed("compiling a model of the share group")
+    def compile(
         self,
         model: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions,
         *,
         name: str | None = None,
-        sess_options: SessionOptions | None = None,
     ) -> None:
-        """Compile a model into the group.
+        """Compile a model into the group; its files appear with all others.
 
         Args:
             model: a path or bytes.
+            sess_options: EPs and session options; a copy is kept. EPs and their options must be those of
+                the group's first model, anything else may differ, such as lengths of open dimensions.
             name: the stem of its context model, `<name>_ctx.onnx`; None for the model's own. Needed for
                 bytes, and where two models have one stem.
-            sess_options: this model's own options, such as other lengths of open dimensions. EPs and
-                their options must be the group's.
 
         Raises:
             InvalidArgument: two models would have one name, other EPs than the group's, a name that is
-                none, or a context model.
+                none, a context model, or options that leave nothing to share, such as
+                `ep.context_embed_mode=1`.
+            Fail: the group is over.
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
         """
         self._refuse_over()
-        session = self._session if sess_options is None else sess_options.copy()
-        config = _check(session)
+        session = given_options(sess_options)
+        config = session.config()
+        check_grouped_options(config)
         compilation = Compilation(
             session=session,
-            model=model,
+            model=given_model(model),
             embedded=False,
             placement=placement_of(None, DEFAULT_THRESHOLD, None, config.external_initializers_file),
             flags=self._flags,
@@ -183,7 +225,7 @@ class ShareGroup:
             if not self._members:
                 stack.callback(group.close)
             providers = stack.enter_context(closing(ProviderSession()))
-            choices = choose_providers(session.providers, session, self._registry)
+            choices = compilation.choose(providers)
             eps = fingerprint(choices)
             if self._members and eps != self._eps:
                 raise InvalidArgument(
@@ -192,45 +234,69 @@ class ShareGroup:
                 )
             source = compilation.open(choices)
             wanted = self._destination(source, name, config.external_initializers_file)
+            check_member(source, wanted)
             member = compilation.compile_member(group, source, wanted, providers, choices, cancel)
             self._open.push(stack.pop_all())
         self._eps, self._folder, self._group = eps, wanted.folder, group
         self._group.add(member)
         self._members.append(member)
 
+    @system_errors_typed("writing the share group")
     def finish(self) -> ShareReport:
         """Write all context models and the binaries, all or none; the group is over then.
 
+        The end of a `with` block does it. If it fails, the group stays as it was.
+
         Raises:
-            InvalidArgument: no model was added.
-            Fail: a file belongs to a model outside of the group, or the system refused a step.
+            Fail: no model was compiled, a file belongs to a model outside of the group, or the system
+                refused a step.
             PluginError: an EP does not describe its nodes, or write its binary, as it should.
         """
         self._refuse_over()
         if not self._members:
-            raise InvalidArgument(
-                "a share group without a model cannot be finished.", hint="Add models first."
+            raise Fail(
+                "a share group without a model cannot be written.",
+                hint="compile() its models first, or discard() it.",
             )
+        last = self._members[-1]
         self._progress("write", 0, 1)
-        with CompileCancellation(self._session.cancellation).by_interrupt():
-            finished = self._group.finish(self._members, self._members[-1])
+        with last.cancel.by_interrupt():
+            finished = self._group.finish(self._members, last)
         self._progress("write", 1, 1)
         reports = [
-            make_report(m.assignment, output=m.destination.path, written=w, timings=m.watch.seconds)
+            make_report(
+                m.assignment,
+                output=m.destination.path,
+                written=w,
+                timings=m.watch.seconds,
+                skipped=m.providers.skipped,
+            )
             for m, w in zip(self._members, finished.members, strict=True)
         ]
-        folder = self._members[0].destination.folder or Path()
-        self.close()
-        return ShareReport(
-            folder=folder,
+        self._report = ShareReport(
+            folder=self._members[0].destination.folder or Path(),
             members=tuple(reports),
             binaries=finished.binaries,
-            saved_bytes=finished.saved_bytes,
+            saved_bytes=shared_weight_bytes(m.assignment.partitions for m in self._members),
         )
+        self.discard()
+        return self._report
 
     def _refuse_over(self) -> None:
+        if os.getpid() != self._process:
+            raise Fail(
+                "this share group was made before the process was forked: its models are the parent's.",
+                hint="Write it in the process that made it, or make a group in the child.",
+            )
         if self._is_over:
             raise Fail("this share group is over.", hint="Make another ShareGroup.")
+
+    def _without_an_end(self) -> str:
+        names = ", ".join(repr(path.name) for path in self._group.models)
+        return f"the share group of {names} was left without an end"
+
+    def _initializers(self) -> set[str | None]:
+        return {member.destination.initializers for member in self._members}
 
     def _destination(self, model: OpenModel, name: str | None, initializers: str | None) -> Destination:
         stem = _stem(model, name)
@@ -239,15 +305,21 @@ class ShareGroup:
         if folder is None:
             raise InvalidArgument(
                 "the group's first model was given as bytes, so nothing says where its files go.",
-                hint="Give ShareGroup an output_folder.",
+                hint="Give ShareGroup an output_dir.",
             )
         output = folder / f"{stem}_ctx.onnx"
+        if initializers is not None and initializers in self._initializers():
+            raise InvalidArgument(
+                f"two models of the share group would put their initializers into the file {initializers!r}.",
+                path=folder / initializers,
+                hint="Name one file for each model in its own sess_options.",
+            )
         other = next((p for p in self._group.models if p.name.casefold() == output.name.casefold()), None)
         if other is not None:
             raise InvalidArgument(
                 f"two models of the share group would both be written to {output.name!r}.",
                 path=output,
-                hint='Give one of them another name: add(model, name="...").',
+                hint="Give one of them a name of its own: name= of compile(), --name of epctx share.",
             )
         return destination_of(
             path,
@@ -258,18 +330,13 @@ class ShareGroup:
         )
 
 
-def _check(session: SessionOptions) -> SessionConfig:
-    config = session.config()
-    check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
-    return config
-
-
 def _stem(model: OpenModel, name: str | None) -> str:
     if name is None and model.source.path is not None:
         return model.source.path.stem
     if name is None:
         raise InvalidArgument(
-            "a model that is given as bytes needs a name in a share group.", hint='add(model, name="...")'
+            "a model that is given as bytes needs a name in a share group.",
+            hint='compile(model, sess_options, name="...")',
         )
     if not is_plain_name(name):
         raise InvalidArgument(
