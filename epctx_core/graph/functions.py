@@ -1,14 +1,124 @@
-"""Functions that a model defines for itself: which of them a piece of its graph needs."""
+"""Functions that a model defines for itself: which of them a piece needs, what they amount to, and their inlining.
+
+Inlining puts functions in place of their calls, so that EPs see operators.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
+import onnx
+import onnx.inliner
+
+from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import bodies
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, NodeProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
+
+    from epctx_core.graph.model_io import SourceModel
+
+FunctionId = tuple[str, str]
+"""Domain and name of a function."""
+_Key: TypeAlias = "tuple[str, str, str]"
+"""Domain, name and overload."""
+
+MOST_NODES = 1 << 18
+"""Nodes that calls of functions may become. A few functions that call each other twice are a million."""
+
+
+def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
+    """Put function bodies in place of their calls, in place; functions that nothing calls then are dropped.
+
+    A function may be written for other operator versions than the model's: the checker has made sure
+    that its operators are the same in both.
+
+    Args:
+        source: a model without its large weights.
+        kept: functions whose calls stay.
+
+    Raises:
+        InvalidGraph: a function is not valid, or the calls are too many nodes.
+    """
+    proto = source.proto
+    if not proto.functions:
+        return
+    _check_size(source)
+    _add_imports(proto)
+    versions = {o.domain: o.version for o in proto.opset_import}
+    for function in proto.functions:
+        if (function.domain, function.name) not in kept:
+            _move_to_versions(function, versions)
+    source.proto = inlined = _inlined(source, kept)
+    left = used_functions(inlined.graph.node, inlined.functions)
+    del inlined.functions[:]
+    inlined.functions.extend(left)
+    _spell_default_domain(inlined.graph)
+
+
+def _check_size(source: SourceModel) -> None:
+    """Raise before anything follows the calls: shape inference does, also those that stay."""
+    count = nodes_of_calls(source.proto.graph.node, source.proto.functions)
+    if count > MOST_NODES:
+        raise InvalidGraph(
+            f"the functions of {source.where} stand for {count:,} nodes; at most {MOST_NODES:,} are taken.",
+            path=source.path,
+            hint="Export the model without functions, if it is meant to be as large.",
+        )
+
+
+def _inlined(source: SourceModel, kept: Collection[FunctionId]) -> ModelProto:
+    proto = source.proto
+    calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
+    try:
+        if calls:
+            return onnx.inliner.inline_selected_functions(proto, calls, exclude=True)
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidGraph(
+            f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
+        ) from error
+
+
+def _add_imports(proto: ModelProto) -> None:
+    """Import the domains that only functions import: their nodes are about to be the model's."""
+    known = {o.domain for o in proto.opset_import}
+    for function in proto.functions:
+        for opset in function.opset_import:
+            if opset.domain not in known:
+                known.add(opset.domain)
+                proto.opset_import.add(domain=opset.domain, version=opset.version)
+
+
+def _move_to_versions(function: FunctionProto, versions: Mapping[str, int]) -> None:
+    """Make a function import the model's versions where its operators are the same in both."""
+    for opset in function.opset_import:
+        wanted = versions.get(opset.domain, opset.version)
+        if wanted != opset.version and all(
+            _since(node.op_type, opset) == _since(node.op_type, opset, wanted)
+            for node in function.node
+            if node.domain == opset.domain
+        ):
+            opset.version = wanted
+
+
+def _since(op_type: str, opset: OperatorSetIdProto, version: int | None = None) -> int:
+    """Return the version of an operator that an import gives; 0 for one that onnx does not know."""
+    try:
+        return int(onnx.defs.get_schema(op_type, version or opset.version, opset.domain).since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
+def _spell_default_domain(graph: GraphProto) -> None:
+    """Write the default domain as the empty string; function bodies also call it "ai.onnx"."""
+    for node in graph.node:
+        if node.domain == "ai.onnx":
+            node.domain = ""
+        for body in bodies(node):
+            _spell_default_domain(body)
 
 
 def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> list[FunctionProto]:
@@ -27,3 +137,52 @@ def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
             used.add(key)
             pending.extend(known[key].node)
     return [f for key, f in known.items() if key in used]
+
+
+def nodes_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> int:
+    """Return how many nodes calls become until all functions are in place: theirs, and the calls on the way.
+
+    Args:
+        nodes: those of the main graph.
+        functions: the model's.
+
+    Raises:
+        InvalidGraph: functions call each other in a circle.
+    """
+    known = {(f.domain, f.name, f.overload): f for f in functions}
+    contents = {key: _contents(f.node, known) for key, f in known.items()}
+    sizes: dict[_Key, int] = {}
+    begun: set[_Key] = set()
+    _, first = _contents(nodes, known)
+    pending = list(dict.fromkeys(first))
+    while pending:
+        key = pending[-1]
+        own, callees = contents[key]
+        missing = {callee for callee in callees if callee not in sizes}
+        if missing & begun:
+            raise InvalidGraph(
+                f"the function {key[1]!r} of the domain {key[0]!r} calls itself, directly or not."
+            )
+        if missing:
+            begun.add(key)
+            pending.extend(missing)
+            continue
+        sizes[key] = own + sum(sizes[callee] for callee in callees)
+        begun.discard(pending.pop())
+    return sum(sizes[key] for key in first)
+
+
+def _contents(nodes: Iterable[NodeProto], known: Container[_Key]) -> tuple[int, list[_Key]]:
+    """Return how many nodes there are, those of bodies too, and the functions they call, once for each call."""
+    count = 0
+    callees: list[_Key] = []
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        count += 1
+        key = (node.domain, node.op_type, node.overload)
+        if key in known:
+            callees.append(key)
+        for body in bodies(node):
+            pending.extend(body.node)
+    return count, callees

@@ -7,6 +7,7 @@ more than linear time.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,9 +33,21 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _pauses -= 1
+            _pauses = max(_pauses - 1, 0)  # it is 0 in a process that was forked inside the block
             if not _pauses and _was_enabled:
                 gc.enable()
+
+
+def _forget_pauses() -> None:
+    """In a forked child: the threads that work on without a collector are the parent's."""
+    global _pauses  # noqa: PLW0603 - see above
+    if _pauses and _was_enabled:
+        gc.enable()
+    _pauses = 0
+    _lock.release()
+
+
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget_pauses)
 
 
 @contextmanager

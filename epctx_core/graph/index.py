@@ -19,6 +19,8 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
     outer_names,
 )
+from epctx_core.graph.constants import OPERATORS as CONSTANT_OPERATORS
+from epctx_core.graph.constants import node_weights
 from epctx_core.graph.quantization import QuantizedGroups
 from epctx_core.graph.weights import body_weights
 from epctx_core.graph.wiring import node_kinds
@@ -59,8 +61,9 @@ class GraphIndex:
         explicit_inputs: the inputs without those.
         producer: value name to node index.
         results: the names of the graph's outputs.
-        constants: names of initializers that nobody can override; those of enclosing scopes, too, that
-            the graph reads.
+        constants: names of initializers that nobody can override, and what Constant nodes give; those of
+            enclosing scopes, too, that the graph reads.
+        node_constants: the Constant nodes whose results are among them, so that nothing need run these nodes.
         weights: the constants' data, for a main graph also that of overridable initializers.
         captured: what the graph reads of enclosing scopes, in order of first use; empty for a main graph.
         bodies: index of a control-flow node to its bodies by attribute, for the nodes that a session
@@ -113,6 +116,9 @@ class GraphIndex:
         if holder is not None:
             self.path = (*holder.graph.path, (holder.node, holder.attribute))
             self._look_outside(holder.graph, initializers)
+        self.node_constants: frozenset[int] = frozenset()
+        if ir_version >= 4 and not CONSTANT_OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
+            self._add_node_constants()
         outer = holder.graph.special_tensors if holder is not None else {}
         self.special_tensors: Mapping[str, TensorProto | SparseTensorProto] = self._special_tensors(outer)
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
@@ -120,6 +126,13 @@ class GraphIndex:
         self.results = frozenset(self.output_names)
         self.bodies: dict[int, dict[str, GraphIndex]] = {}
         self.inputs = self._with_outer_names()
+
+    def _add_node_constants(self) -> None:
+        """Count what Constant nodes give among the constants."""
+        made = node_weights(self.nodes)
+        self.constants |= made.keys()
+        self.weights = {**self.weights, **made}
+        self.node_constants = frozenset(self.producer[name] for name in made)
 
     def _look_outside(self, outer: GraphIndex, initializers: set[str]) -> None:
         """Find what a body reads of its scope. Nobody overrides a body's initializers: it has no caller."""

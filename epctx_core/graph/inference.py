@@ -108,6 +108,12 @@ class TypeTable:
             table = table.body(node, attribute)
         return table
 
+    def declaring_graph(self) -> GraphProto:
+        """Return a graph that declares all types, those in bodies too; see `types_of`. Not to be changed."""
+        if self._infer is not None:
+            self._complete(self._infer)
+        return self._graph if self._graph is not None else GraphProto(value_info=self._values.values())
+
     def _complete(self, infer: Callable[[], TypeTable]) -> None:
         """Take over what inference finds, which is never less than what was declared."""
         inferred, self._infer = infer(), None
@@ -164,7 +170,7 @@ def infer_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None 
         inferred = _inferred(probe, data_prop=True)
     if resolve is not None:
         resolve(inferred)
-    return TypeTable(_typed(inferred.graph), inferred.graph)
+    return types_of(inferred.graph)
 
 
 def declared_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None) -> TypeTable:
@@ -173,6 +179,11 @@ def declared_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | No
     For context models, which declare what their nodes take and give: whoever computes on a value checks it.
     """
     return TypeTable(_typed(proto.graph), infer=lambda: infer_types(proto, resolve))
+
+
+def types_of(graph: GraphProto) -> TypeTable:
+    """Return the types that a graph and its bodies declare; nothing is inferred."""
+    return TypeTable(_typed(graph), graph)
 
 
 def _typed(graph: GraphProto) -> list[ValueInfoProto]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from epctx_core.errors import InvalidGraph
 
@@ -19,12 +19,27 @@ CHUNK = 8 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
 
 
+class FileIdentity(NamedTuple):
+    """What tells one state of one file from all others."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        """Return the identity of the file that a status is of."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class MappedFile:
     """One read-only mapping of a whole file; views into it keep it alive.
 
     Attributes:
         path: where the file lay when it was opened; another one may lie there now.
         descriptor: of the mapped file, open as long as this object lives.
+        status: what the system said of it then.
         size: length in bytes.
         view: the whole file.
     """
@@ -33,11 +48,16 @@ class MappedFile:
         self.path = path
         self.descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self.descriptor).atexit = False
-        self._status = os.fstat(self.descriptor)
-        self.size = self._status.st_size
+        self.status = os.fstat(self.descriptor)
+        self.size = self.status.st_size
         # An empty file cannot be mapped, and holds nothing to map.
         self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if self.size else None
         self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    @property
+    def identity(self) -> FileIdentity:
+        """Which file this is, in the state in which it was mapped."""
+        return FileIdentity.of(self.status)
 
     def check_unchanged(self) -> None:
         """Raise if the file was written to or cut since it was mapped.
@@ -48,7 +68,7 @@ class MappedFile:
             InvalidGraph: size or time of change differ.
         """
         now = os.fstat(self.descriptor)
-        if (now.st_size, now.st_mtime_ns) != (self.size, self._status.st_mtime_ns):
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.status.st_mtime_ns):
             raise InvalidGraph(
                 f"the file {self.path!r} was written to while it was in use.",
                 path=self.path,
@@ -58,7 +78,7 @@ class MappedFile:
     def is_at(self, path: Path) -> bool:
         """Whether this file, not another one put in its place, lies at a path."""
         try:
-            return os.path.samestat(path.stat(), self._status)
+            return os.path.samestat(path.stat(), self.status)
         except OSError:
             return False
 

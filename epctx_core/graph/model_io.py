@@ -7,7 +7,7 @@ opened is the caller's business.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,11 @@ from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.digests import digest_beside
-from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, is_detached
+from epctx_core.graph.tensors import all_tensors, is_detached
+from epctx_core.graph.weights import OpenExternal, Weight, detach_weights
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from onnx import TensorProto, TypeProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -89,7 +91,11 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
     except IsADirectoryError:
         raise InvalidArgument(f"{str(path)!r} is a folder, not a model file.", path=path) from None
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the model file {str(path)!r} cannot be read: {error}.", path=path) from error
+        raise InvalidArgument(
+            f"the model file {str(path)!r} cannot be read: {error}.",
+            path=path,
+            hint="Check its permissions and the disk, then try again.",
+        ) from error
 
 
 def parse_model(data: bytes, path: Path | None) -> ModelProto:
@@ -124,24 +130,59 @@ def names_as_text() -> Iterator[None]:
         ) from error
 
 
+def check_text(messages: Iterable[Message]) -> None:
+    """Check that all text in parts of a model is text, where onnx's own code would stumble over it.
+
+    Raises:
+        InvalidGraph: some is not UTF-8.
+    """
+    pending = list(messages)
+    while pending:
+        message = pending.pop()
+        for kind, value in message.ListFields():
+            values = value if kind.is_repeated else [value]
+            if kind.message_type is not None:
+                pending.extend(values)
+            elif kind.type == kind.TYPE_STRING:
+                with names_as_text():
+                    for text in values:
+                        # Protobuf gives bytes where decoding failed; so it fails here again, and says where.
+                        _ = text.decode() if isinstance(text, bytes) else text
+
+
 def detach_model(
-    proto: ModelProto, data: bytes, path: Path | None, open_external: OpenExternal
+    proto: ModelProto,
+    data: bytes,
+    path: Path | None,
+    open_external: OpenExternal,
+    *,
+    checked: bool = False,
+    changed: bool = False,
 ) -> SourceModel:
     """Separate a decoded model's weights from its structure and check the structure.
 
+    Args:
+        proto: becomes the result's.
+        data: what it was decoded from.
+        path: where that was read from.
+        open_external: opens a file that the model names.
+        checked: whether `passes_checker` said so of the data.
+        changed: whether the model was changed since, so that the data say something else.
+
     Raises:
-        InvalidGraph: the ONNX checker refuses the model, or a weight is wrong.
+        InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a function's text is none.
     """
+    check_text((*proto.opset_import, *proto.functions))
     with digest_beside(data) as digest:
-        # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at.
-        files = b"location" in data
+        # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
+        # is in a payload only, the model stands as its bytes say.
+        files = b"location" in data and any(map(is_detached, all_tensors(proto.graph, proto.functions)))
         weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
-        detached = files or any(is_detached(tensor) for tensor in proto.graph.initializer)
-        checked = False
-        if not detached and len(data) > LARGE_STRUCTURE:
+        detached = changed or files or any(is_detached(tensor) for tensor in proto.graph.initializer)
+        if not checked and not detached and len(data) > LARGE_STRUCTURE:
             # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
             del proto
-            checked = _passes(data)
+            checked = passes_checker(data)
             proto = parse_model(data, path)
         source = SourceModel(proto=proto, weights=weights, path=path, digest="")
         if not checked:
@@ -150,8 +191,13 @@ def detach_model(
     return source
 
 
-def _passes(data: bytes) -> bool:
-    """Whether the ONNX checker takes a model as it is."""
+def passes_checker(data: bytes) -> bool:
+    """Whether the ONNX checker takes a large model as it is; False also where that is not worth a look.
+
+    The checker decodes a copy of its own. Who asks before decoding the model never has two of them.
+    """
+    if len(data) <= LARGE_STRUCTURE:
+        return False
     try:
         onnx.checker.check_model(data)
     except (onnx.checker.ValidationError, ValueError):

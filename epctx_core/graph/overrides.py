@@ -11,7 +11,8 @@ import onnx
 from onnx import TensorProto
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, raw_size
+from epctx_core.graph.tensors import is_detached, raw_size
+from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto

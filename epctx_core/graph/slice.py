@@ -30,8 +30,12 @@ class GraphSlice:
         partitioner: knows what was taken.
         taken: for each node whether it is somebody's already.
         parent_node: the node that holds this graph as a body; None for the main graph.
+        root: the main graph; None if this is it.
 
     Attributes:
+        index: the graph's index.
+        root: that of the main graph.
+        taken: as given.
         grouped: what `convex_groups` answered last: an EP that claims just that needs no second check.
         units: what it made the groups of; the core may take groups apart into these.
         left_out: nodes that it left out, with the reason.
@@ -47,11 +51,13 @@ class GraphSlice:
         partitioner: Partitioner,
         taken: Sequence[bool],
         parent_node: Node | None = None,
+        root: GraphIndex | None = None,
     ) -> None:
         self.parent_node = parent_node
-        self._graph = graph
+        self.index = self._graph = graph
+        self.root = root or graph
+        self.taken = taken
         self._partitioner = partitioner
-        self._taken = taken
         self._own = {i: Node(graph, i) for i, owned in enumerate(taken) if not owned}
         self.nodes = tuple(self._own.values())
         self.name = graph.graph.name
@@ -119,7 +125,7 @@ class GraphSlice:
                     hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
                 )
         quantized = self._graph.quantized
-        self.left_out = quantized.incomplete(by_index, self._taken)
+        self.left_out = quantized.incomplete(by_index, self.taken)
         self.units = quantized.units(index for index in by_index if index not in self.left_out)
         self.grouped = self._partitioner.group(self.units)
         return [[by_index[index] for index in group] for group in self.grouped]

@@ -93,9 +93,13 @@ def _splice_graph(
         if field.name not in _REBUILT:
             copy_field(target, field.name, value)
     _splice_nodes(target, graph, order, replacements)
-    taken = _taken_constants(graph, order, replacements)
+    taken, read = _constants_around(graph, order, replacements)
     target.input.extend(v for v in graph.graph.input if v.name not in taken)
     target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
+    # What a Constant node gave that was replaced.
+    replaced = read & graph.producer.keys()
+    gone = replaced - _made(target) if replaced else ()
+    target.initializer.extend(graph.weights[name].tensor_proto() for name in sorted(gone))
     target.sparse_initializer.extend(t for t in graph.graph.sparse_initializer if t.values.name not in taken)
     _splice_value_info(target, graph, replacements)
 
@@ -126,12 +130,16 @@ def _splice_nodes(
             node.write(add())
 
 
-def _taken_constants(
+def _made(graph: GraphProto) -> set[str]:
+    return {name for node in graph.node for name in node.output}
+
+
+def _constants_around(
     graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, Replacement]
-) -> set[str]:
-    """Return the constants that only replaced nodes read."""
+) -> tuple[set[str], set[str]]:
+    """Return the constants that only replaced nodes read, and those that others read."""
     if not graph.constants:
-        return set()
+        return set(), set()
     left = set(graph.output_names)
     taken: set[str] = set()
     for group in order:
@@ -144,7 +152,7 @@ def _taken_constants(
                 left.update(outer_names(replacement))
             for i in group:
                 taken.update(graph.inputs[i])
-    return (taken & graph.constants) - left
+    return (taken & graph.constants) - left, left & graph.constants
 
 
 def _splice_value_info(

@@ -12,8 +12,9 @@ from onnx import ModelProto, TensorProto
 
 from epctx_core.graph.canonical import partition_digest
 from epctx_core.graph.functions import used_functions
+from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.view import Node
-from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
+from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, place_externally
 from epctx_core.graph.wiring import is_plain, wire
 from epctx_core.plugin import ValueInfo
 
@@ -171,14 +172,17 @@ class Subgraph:
 
 
 def _leaving(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
-    """Return the names that a set of nodes makes and others read, in the order of production."""
-    made, consumers, results = graph.outputs, graph.consumers, graph.results
+    """Return the names that a set of nodes makes and others read, in the order of production.
+
+    What a Constant node gives is at hand wherever it is read.
+    """
+    made, consumers, results, constants = graph.outputs, graph.consumers, graph.results, graph.constants
     inside = set(nodes)
     leaving = [
         name
         for i in nodes
         for name in made[i]
-        if name in results or not inside.issuperset(consumers.get(name, ()))
+        if name in results or not (name in constants or inside.issuperset(consumers.get(name, ())))
     ]
     if not leaving and nodes:
         # Dead code: the last results stand for it, since a node needs an output.

@@ -7,10 +7,8 @@ weights. Knows no EP, and opens no path: the caller says how a name out of a mod
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,13 +16,13 @@ import onnx
 from onnx import TensorProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import bodies
 from epctx_core.graph.digests import Digest
 from epctx_core.graph.mapping import CHUNK, MappedFile
+from epctx_core.graph.tensors import PACKED_BITS, checked_shape, inner_tensors, is_detached, raw_size
 from epctx_core.plugin import Extent
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto
+    from onnx import FunctionProto, GraphProto
 
 
 class ExternalFile(Protocol):
@@ -48,27 +46,14 @@ DETACHED_LOCATION = "epctx-weight"
 INLINE_LIMIT = 1024
 """Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
 
+COPIED_LIMIT = 256 << 20
+"""Bytes that tensors of attributes and bodies may take in memory beyond the size of the files they lie in."""
+
 _FORGOTTEN_FROM = 1 << 16
 """Bytes from which a weight that was read once is worth a call to give its pages back."""
 
 _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
-
-_BITS: dict[int, int] = {
-    TensorProto.UINT4: 4, TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4,
-    # onnx 1.19 does not have these yet.
-    **({TensorProto.UINT2: 2, TensorProto.INT2: 2} if hasattr(TensorProto, "INT2") else {}),
-    **({TensorProto.FLOAT6E2M3: 6, TensorProto.FLOAT6E3M2: 6} if hasattr(TensorProto, "FLOAT6E2M3") else {}),
-}  # fmt: skip
-
-
-def raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
-    """Return the length in bytes of a tensor's raw data (sub-byte types are packed)."""
-    count = math.prod(shape)
-    bits = _BITS.get(elem_type)
-    if bits is not None:
-        return (count * bits + 7) // 8
-    return count * int(onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize)
 
 
 class Weight:
@@ -124,7 +109,7 @@ class Weight:
 
     def array(self) -> np.ndarray:
         """Return a read-only array: a view for whole-byte types, unpacked for sub-byte ones."""
-        if self.elem_type in _BITS:
+        if self.elem_type in PACKED_BITS:
             array = onnx.numpy_helper.to_array(self.tensor_proto())
         else:
             array = np.frombuffer(self._data, self.dtype).reshape(self.shape)
@@ -175,17 +160,34 @@ def detach_weights(
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
             continue
-        weight = _weight_of(tensor, opened, open_external)
+        weight = weight_of(tensor, opened, open_external)
         weights[tensor.name] = weight
         if weight.nbytes > INLINE_LIMIT:
             replace_data(tensor, detached_tensor(weight))
         elif is_detached(tensor):
             replace_data(tensor, weight.tensor_proto())
-    inner = chain(_other_tensors(graph), *(_node_tensors(function.node) for function in functions))
-    for tensor in inner if files else ():
-        if is_detached(tensor):
-            replace_data(tensor, _weight_of(tensor, opened, open_external).tensor_proto())
+    if files:
+        _read_in(inner_tensors(graph, functions), opened, open_external)
     return weights
+
+
+def _read_in(
+    tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
+) -> None:
+    """Put the bytes of tensors in files into the protobuf; many may name the same ones, and each gets a copy."""
+    copied = 0
+    for tensor in tensors:
+        if not is_detached(tensor):
+            continue
+        weight = weight_of(tensor, opened, open_external)
+        copied += weight.nbytes
+        if copied > COPIED_LIMIT + sum(file.size for file in opened.values()):
+            raise InvalidGraph(
+                f"tensors in attributes and bodies name the same bytes of files again and again; with {tensor.name!r} "
+                f"they would take {copied:,} bytes of memory.",
+                hint="Make such a tensor an initializer of the main graph, which is not copied.",
+            )
+        replace_data(tensor, weight.tensor_proto())
 
 
 def body_weights(graph: GraphProto) -> dict[str, Weight]:
@@ -201,7 +203,7 @@ def body_weights(graph: GraphProto) -> dict[str, Weight]:
         )
 
     return {
-        t.name: _weight_of(t, {}, no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
+        t.name: weight_of(t, {}, no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
     }
 
 
@@ -223,37 +225,6 @@ def replace_data(tensor: TensorProto, other: TensorProto) -> None:
             setattr(tensor, field, getattr(other, field))
 
 
-def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: initializers, sparse ones, those in attributes, bodies and functions."""
-    yield from graph.initializer
-    yield from _other_tensors(graph)
-    for function in functions:
-        yield from _node_tensors(function.node)
-
-
-def _other_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the tensors that are no initializers of the graph itself: sparse, attributes, in bodies."""
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        attributes = node.attribute
-        if not attributes:
-            continue
-        for attribute in attributes:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("sparse_tensor"):
-                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
-            yield from attribute.tensors
-        for body in bodies(node):
-            yield from body.initializer
-            yield from _other_tensors(body)
-
-
 def detached_tensor(weight: Weight) -> TensorProto:
     """Return the tensor that stands for a detached weight in a protobuf."""
     tensor = TensorProto(
@@ -271,14 +242,10 @@ def place_externally(tensor: TensorProto, location: str, offset: int) -> None:
         tensor.external_data.add(key=key, value=value)
 
 
-def is_detached(tensor: TensorProto) -> bool:
-    """Whether a tensor stands for a weight whose bytes are kept outside the protobuf."""
-    return tensor.data_location == TensorProto.EXTERNAL
-
-
-def _weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+def weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+    """Return a tensor as a weight; `files` holds by location those that were mapped. See `detach_weights`."""
+    shape = checked_shape(tensor)
     try:
-        shape = tuple(tensor.dims)
         size = raw_size(tensor.data_type, shape)
     except (KeyError, TypeError) as error:
         raise InvalidGraph(
@@ -286,8 +253,6 @@ def _weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external:
         ) from error
     if tensor.data_type == TensorProto.STRING:
         raise InvalidGraph(f"initializer {tensor.name!r} keeps text in a file, which ONNX does not allow.")
-    if any(d < 0 for d in shape):
-        raise InvalidGraph(f"initializer {tensor.name!r} has a negative dimension: {list(shape)}.")
     if tensor.data_location == TensorProto.EXTERNAL:
         return _external_weight(tensor, shape, size, files, open_external)
     data = tensor.raw_data if tensor.HasField("raw_data") else _typed_bytes(tensor)

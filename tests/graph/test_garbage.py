@@ -8,11 +8,13 @@ import weakref
 
 import pytest
 
+from epctx_core.graph import garbage
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 
 
 @pytest.fixture(autouse=True)
-def _collector_as_it_was():
+def _collector_as_it_was(monkeypatch):
+    monkeypatch.setattr(garbage, "_pauses", 0)  # whatever other tests' threads still work on
     enabled = gc.isenabled()
     yield
     (gc.enable if enabled else gc.disable)()
