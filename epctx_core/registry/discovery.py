@@ -33,7 +33,7 @@ def discover() -> list[PluginRecord]:
 
     States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
     """
-    records = [record for dist in _with_plugins() for record in _read(dist)]
+    records = [record for dist in _with_plugins() for record in read_distribution(dist)]
     return sorted(records, key=sort_key)
 
 
@@ -43,7 +43,7 @@ def _with_plugins() -> Iterator[InstalledDistribution]:
 
     seen: set[str] = set()
     for dist in distributions():
-        if not _mentions_group(dist):
+        if not mentions_group(dist):
             continue
         name = _name(dist)
         if name is None:
@@ -62,11 +62,11 @@ def _first_on_path(name: str, found: InstalledDistribution) -> Iterator[Installe
         first = distribution(name)
     except PackageNotFoundError:  # its folder is not named after it, so only the walk finds it
         first = found
-    if _mentions_group(first):
+    if mentions_group(first):
         yield first
 
 
-def _mentions_group(dist: InstalledDistribution) -> bool:
+def mentions_group(dist: InstalledDistribution) -> bool:
     """Whether the entry points are any of our business; also true if they can't be decoded but name us."""
     try:
         text = dist.read_text("entry_points.txt") or ""
@@ -91,7 +91,7 @@ def _version(dist: InstalledDistribution) -> str | None:
         return None
 
 
-def _read(dist: InstalledDistribution) -> list[PluginRecord]:
+def read_distribution(dist: InstalledDistribution) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points can't be read."""
     name, version = _name(dist), _version(dist)
     try:
@@ -175,9 +175,13 @@ def _orphans(
 
 
 def _target(entry: EntryPoint) -> str | None:
-    """Return `module:Class` without spaces and extras, or None if it is not of that form."""
     # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
-    match = _TARGET.fullmatch(entry.value)
+    return class_path(entry.value)
+
+
+def class_path(text: str) -> str | None:
+    """Return `module:Class` without spaces and extras, or None if a text is not of that form."""
+    match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
 
 

@@ -5,11 +5,14 @@ Knows records, but neither the registry nor what a hook means.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, EPFail, PluginError
+from epctx_core.registry.records import PluginState
 
 if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
@@ -22,6 +25,19 @@ def describe(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - it is a plugin's exception class, so anything may happen
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def broken_by(record: PluginRecord, error: BaseException, what: str) -> PluginRecord:
+    """Return a record as BROKEN by an exception, whose traceback it keeps as text.
+
+    Args:
+        record: whose plugin raised.
+        error: what it raised.
+        what: begins the reason, such as `acme:Acme failed to import`.
+    """
+    text = "".join(traceback.format_exception(error))
+    reason = f"{what}: {describe(error)}"
+    return replace(record, state=PluginState.BROKEN, reason=reason, traceback=text)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.plugin.hookspecs import PROJECT, HookSpecs, hookimpl
+from epctx_core.registry import trace
 from epctx_core.registry.guard import blame, describe, plugin_error
 from epctx_core.registry.implementations import MarkedMethod, hooks, implemented_hooks, marked_methods
 from epctx_core.registry.validation import check_provider_class, parameter_problems
@@ -96,6 +97,8 @@ class ProviderInstances:
         self._callers: dict[tuple[str, str], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         self._open: list[_Live] = []
+        if trace.requested():
+            self.wrap(trace.tracer())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -298,7 +301,7 @@ def _check_wrapper(method: MarkedMethod) -> None:
             f"{where}: there is no hook {method.hook!r}.{suggestion(method.hook, hooks())}",
             hint=f"Hooks: {', '.join(hooks())}.",
         )
-    if not inspect.isgeneratorfunction(inspect.unwrap(method.function)):
+    if not inspect.isgeneratorfunction(method.function):
         raise InvalidArgument(f"{where} has no yield.", hint="A wrapper yields once, where the EP is called.")
     for parameter in method.parameters:
         for problem in parameter_problems(where, method.hook, parameter):

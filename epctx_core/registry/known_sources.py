@@ -16,20 +16,27 @@ class KnownSource:
 
     Attributes:
         ep: the EP type.
-        package: the distribution that brings a simulated back end for it.
-        reserved: the name kept for the vendor's own distribution.
+        aliases: other sources that stand for it.
         vendor: whose hardware it stands for.
+        package: the distribution that brings a simulated back end for it, or None if there is none of ours.
+        reserved: the name kept for the vendor's own distribution.
         spelling: the one source accepted, or None where case does not count.
     """
 
     ep: str
-    package: str
-    reserved: str
+    aliases: tuple[str, ...] = ()
     vendor: str
-    spelling: str | None
+    package: str | None = None
+    reserved: str
+    spelling: str | None = None
 
     def hint(self, source: str) -> str:
         """Say how to get an EP for this source, and that it is not the vendor's."""
+        if self.package is None:
+            return (
+                f"epctx brings no package for {self.ep} ({self.vendor}): install the vendor's plugin for epctx "
+                f"if there is one ({self.reserved} is reserved for it), or use an onnxruntime built with that EP."
+            )
         text = (
             f"{self.package} brings a simulated one (pip install {self.package}), which does not read "
             f"payloads made for {self.vendor} hardware. The name {self.reserved} is reserved for the vendor."
@@ -39,40 +46,37 @@ class KnownSource:
         return text
 
 
-_QNN = KnownSource(
-    ep="QNNExecutionProvider",
-    package="epctx-sim-qnn",
-    reserved="epctx-qnn",
-    vendor="Qualcomm",
-    spelling=None,
-)
-_OPENVINO = KnownSource(
-    ep="OpenVINOExecutionProvider",
-    package="epctx-sim-openvino",
-    reserved="epctx-openvino",
-    vendor="Intel",
-    spelling="OpenVINOExecutionProvider",
-)
-_VITISAI = KnownSource(
-    ep="VitisAIExecutionProvider",
-    package="epctx-sim-vitisai",
-    reserved="epctx-vitisai",
-    vendor="AMD",
-    spelling="VitisAIExecutionProvider",
+_KNOWN = (
+    KnownSource(
+        ep="QNNExecutionProvider",
+        aliases=("QNN",),
+        vendor="Qualcomm",
+        package="epctx-sim-qnn",
+        reserved="epctx-qnn",
+    ),
+    KnownSource(
+        ep="OpenVINOExecutionProvider",
+        vendor="Intel",
+        package="epctx-sim-openvino",
+        reserved="epctx-openvino",
+        spelling="OpenVINOExecutionProvider",
+    ),
+    KnownSource(
+        ep="VitisAIExecutionProvider",
+        vendor="AMD",
+        package="epctx-sim-vitisai",
+        reserved="epctx-vitisai",
+        spelling="VitisAIExecutionProvider",
+    ),
+    KnownSource(ep="MorphiZenExecutionProvider", vendor="AMD", reserved="epctx-morphizen"),
+    KnownSource(ep="TensorrtExecutionProvider", vendor="NVIDIA", reserved="epctx-tensorrt"),
+    KnownSource(ep="NvTensorRTRTXExecutionProvider", vendor="NVIDIA", reserved="epctx-tensorrt-rtx"),
 )
 
 KNOWN_SOURCES: Mapping[str, KnownSource] = MappingProxyType(
-    {
-        source.casefold(): known
-        for known, sources in (
-            (_QNN, ("QNN", "QNNExecutionProvider", "QnnExecutionProvider")),
-            (_OPENVINO, ("OpenVINOExecutionProvider",)),
-            (_VITISAI, ("VitisAIExecutionProvider",)),
-        )
-        for source in sources
-    }
+    {source.casefold(): known for known in _KNOWN for source in (known.ep, *known.aliases)}
 )
-"""By casefolded source."""
+"""By casefolded source: each EP of onnxruntime that writes EPContext nodes."""
 
 
 def known_source(source: str) -> KnownSource | None:

@@ -1,4 +1,7 @@
-"""Imports one EP's class and remembers what a process has imported. Knows no other EP and no registry."""
+"""Imports one EP's class, asks it what it needs, remembers what a process has imported.
+
+Knows no other EP and no registry.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from epctx_core.registry.guard import describe
+from epctx_core.errors import EpctxError
+from epctx_core.plugin import Availability
+from epctx_core.registry.guard import blame, broken_by, describe, plugin_error
+from epctx_core.registry.places import find_top_level
 from epctx_core.registry.records import PluginRecord, PluginState
 from epctx_core.registry.validation import find_problems
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import ExecutionProvider
+    from epctx_core.plugin import ExecutionProvider, Purpose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,25 +38,74 @@ class Outcome:
 
 def import_provider(record: PluginRecord) -> Outcome:
     """Import and check the class that a record's entry point names; raises nothing but KeyboardInterrupt."""
+    return import_class(record, name=record.name)
+
+
+def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
+    """Import and check a class.
+
+    Args:
+        record: says where it is.
+        name: the EP type it has to have; None if only the class knows.
+    """
     from epctx_core.registry._metadata import EntryPoint
 
     try:
+        find_top_level(record.entry_point, record.place if record.distribution else "")
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
-        problems = find_problems(cls, name=record.name)
+        problems = find_problems(cls, name=name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
-        reason = f"{record.entry_point} failed to import: {describe(error)}"
-        text = "".join(traceback.format_exception(error))
-        return Outcome(
-            record=replace(record, state=PluginState.BROKEN, reason=reason, traceback=text), error=error
-        )
+        return Outcome(record=broken_by(record, error, f"{record.entry_point} failed to import"), error=error)
     if problems:
         reason = "; ".join(problem.what for problem in problems)
         if problems[0].state is PluginState.BROKEN:
             reason = f"{record.entry_point} breaks the contract: {reason}"
         return Outcome(record=replace(record, state=problems[0].state, reason=reason))
-    return Outcome(record=replace(record, state=PluginState.LOADED, reason=""), cls=cls)
+    loaded = replace(
+        record, name=cls.name, vendor=cls.vendor or None, state=PluginState.LOADED, reason="", availability={}
+    )
+    return Outcome(record=loaded, cls=cls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came of asking a class about this machine.
+
+    Attributes:
+        said: its answer; no, where it raised.
+        error: to be raised for what it raised.
+        traceback: of what it raised.
+    """
+
+    said: Availability
+    error: EpctxError | None = None
+    traceback: str | None = None
+
+
+def ask_availability(record: PluginRecord, cls: type[ExecutionProvider], purpose: Purpose) -> Answer:
+    """Ask a class whether this machine has what a purpose needs; raises nothing but KeyboardInterrupt."""
+    try:
+        return Answer(said=_availability(record, cls, purpose))
+    except EpctxError as error:
+        raised = error.__cause__ or error
+        reason = f"its availability failed: {describe(raised).splitlines()[0]}"
+        text = "".join(traceback.format_exception(raised))
+        return Answer(said=Availability(False, reason=reason), error=error, traceback=text)
+
+
+def _availability(record: PluginRecord, cls: type[ExecutionProvider], purpose: Purpose) -> Availability:
+    with blame(record, "availability"):
+        answer = cls.availability(purpose)
+    if isinstance(answer, Availability):
+        return answer
+    raise plugin_error(
+        f"{record.label} returned {type(answer).__name__} from availability, not an Availability.",
+        record,
+        hook="availability",
+        hint="Return Availability(True), or Availability(False, reason=…, hint=…).",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +121,28 @@ class Imported:
         return self.record.entry_point.partition(":")[0] in sys.modules
 
     def met_again(self, found: PluginRecord) -> tuple[PluginRecord, type[ExecutionProvider] | None]:
-        """Return record and class for what a later discovery found under the same name and distribution."""
+        """Return record and class for what a later discovery found under the same name and distribution.
+
+        A class that was loaded stays, with the record of what it was loaded from.
+        """
         if found.state is not PluginState.DISCOVERED:
             return found, None
-        if (found.version, found.entry_point) == (self.record.version, self.record.entry_point):
-            return (found, None) if self.cls is None else (replace(found, state=PluginState.LOADED), self.cls)
-        if self.cls is None and not self.in_memory:
+        mine = self.record
+        same = (found.version, found.entry_point, found.place) == (mine.version, mine.entry_point, mine.place)
+        if self.cls is not None and same:
+            return replace(found, vendor=mine.vendor, state=PluginState.LOADED), self.cls
+        if self.cls is None and (same or not self.in_memory):
             return found, None
-        reason = f"{found.origin} is installed, but this process has imported {self.record.origin}"
-        return replace(found, state=PluginState.RESTART_NEEDED, reason=reason), None
+        reason = f"{found.origin} is installed, but this process has imported {mine.origin}"
+        if self.cls is None:
+            reason = f"{mine.reason}; {reason}: restart it"
+            return replace(mine, state=PluginState.BROKEN, reason=reason), None
+        return replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), self.cls
 
-    def removed(self) -> PluginRecord:
-        """Return the record of an EP whose distribution is not installed any more."""
-        reason = f"{self.record.origin} was imported and is not installed any more"
-        return replace(self.record, state=PluginState.REMOVED, reason=reason)
+
+def removed(record: PluginRecord, *, imported: bool) -> PluginRecord:
+    """Return the record of an EP whose distribution is not installed any more."""
+    reason = (
+        f"{record.origin} was {'imported' if imported else 'found earlier'} and is not installed any more"
+    )
+    return replace(record, state=PluginState.REMOVED, reason=reason)

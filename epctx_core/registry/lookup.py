@@ -16,7 +16,7 @@ from epctx_core.registry.records import PluginRecord, PluginState, means, same_d
 _SUFFIX = "ExecutionProvider"
 _HINTS = {
     PluginState.BROKEN: "Fix or reinstall {package}, or keep it out with EPCTX_DISABLE_PLUGINS={package}; "
-    "`epctx plugins list --load` tries it.",
+    "`epctx plugins info {ep} -v` shows all that is known.",
     PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
     PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
     PluginState.REMOVED: "Install {package} again.",
@@ -58,17 +58,50 @@ def _named(short: str, records: Sequence[PluginRecord]) -> list[PluginRecord]:
     return [r for r in records if r.name == short] or [r for r in records if means(short, r.name)]
 
 
+def pick_by_distribution(ep: str, distribution: str, records: Sequence[PluginRecord]) -> list[PluginRecord]:
+    """Return a distribution's records of the EPs that a host's name means.
+
+    Raises:
+        InvalidArgument: there are none.
+    """
+    bringing = [r for r in records if means(ep, r.name)]
+    chosen = [r for r in bringing if same_distribution(r.distribution, distribution)]
+    if not chosen:
+        raise InvalidArgument(
+            f"the distribution {distribution!r} does not bring {ep}.",
+            ep=ep,
+            hint=f"Who brings it: {listed([r.origin for r in bringing])}.",
+        )
+    return chosen
+
+
 def unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> InvalidArgument:
     """Return the error for a name that no record has: what is installed, which package would bring it."""
     if means(short, CPU_PROVIDER):
         return InvalidArgument(f"{CPU_PROVIDER} is built in: no plugin brings it.", ep=CPU_PROVIDER)
-    types = sorted({r.name for r in records if r.entry_point})
+    there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
+    types = sorted({r.name for r in there if not _is_nameless(r)})
     close = _closest(short, types)
     known = known_name(short)
     return InvalidArgument(
-        f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {listed(types)}.",
-        hint=known.hint(known.ep) if known else "`epctx plugins list` shows every plugin and its state.",
+        f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {listed(types)}."
+        f"{_nameless(records)}",
+        hint=known.hint(known.ep)
+        if known
+        else "`epctx plugins list` shows every plugin, "
+        "`epctx doctor` what keeps one from being found, `epctx plugins new` begins one.",
     )
+
+
+def _is_nameless(record: PluginRecord) -> bool:
+    """Whether something was given that is too broken to tell its EP type."""
+    return record.state is PluginState.BROKEN and bool(record.place) and record.distribution is None
+
+
+def _nameless(records: Sequence[PluginRecord]) -> str:
+    """Say what may be the EP that was asked for and cannot be told."""
+    broken = [record for record in records if _is_nameless(record)]
+    return "".join(f" What {r.place} gives is broken: {r.reason}." for r in broken)
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
@@ -106,10 +139,23 @@ def _most_telling(records: Sequence[PluginRecord]) -> PluginRecord:
     return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
 
 
+def how_to_free(record: PluginRecord) -> str:
+    """Return what a host does to register a class of its own under the EP type of a record."""
+    if record.distribution is not None:
+        return f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
+    if record.place:
+        return f"Take {record.entry_point} out of {record.place}."
+    return f"Call unregister({record.name!r}) first."
+
+
 def why_unusable(record: PluginRecord) -> tuple[str, str]:
     """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
-    package = record.distribution or "the plugin"
-    hint = _HINTS.get(record.state, "").format(package=package, ep=record.name)
+    if record.distribution is None:
+        hint = f"Mend it, or take it out of {record.place or 'this program'}, and call refresh_plugins()."
+    elif record.passed_over:
+        hint = f'Name it "{record.distribution}:{record.name}" among the providers to have it all the same.'
+    else:
+        hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
     if record.undecided:
         return f"{record.name} is ambiguous: {record.reason}", hint
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
@@ -135,7 +181,11 @@ def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
         unusable_ones = [r for r in group if not r.usable]
         if unusable_ones and len(unusable_ones) == len(group):
             why, hint = why_unusable(_most_telling(unusable_ones))
-            return f"The plugin for the source {source!r} is installed, but {why}.", hint
+            gone = all(r.state is PluginState.REMOVED for r in unusable_ones)
+            return (
+                f"The plugin for the source {source!r} {'was' if gone else 'is'} installed, but {why}.",
+                hint,
+            )
     if exact:
         usable = next(r for r in exact if r.usable)
         return (

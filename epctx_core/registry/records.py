@@ -6,9 +6,13 @@ Knows nothing about how any of it was found out.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Availability, Purpose
 
 
 class PluginState(Enum):
@@ -23,18 +27,20 @@ class PluginState(Enum):
     BROKEN = "broken"
     """Its metadata is wrong, it failed to import, or its class breaks the contract."""
     DUPLICATE = "duplicate"
-    """Another distribution brings the same EP type, or the host registered it itself."""
+    """Another distribution brings the same EP type, or the host or EPCTX_PLUGIN gave a class of it."""
     API_TOO_NEW = "api-too-new"
     """Written for a later plugin API than this epctx-core has."""
     UNAVAILABLE = "unavailable"
-    """Loaded, but this machine lacks what the purpose last asked for needs."""
+    """Loaded, but this machine lacks what each purpose needs that was asked about."""
     REMOVED = "removed"
-    """Imported earlier; its distribution is not installed any more."""
+    """Found earlier; its distribution is not installed any more."""
     RESTART_NEEDED = "restart-needed"
-    """Imported earlier; another version of its distribution is installed now."""
+    """Loaded, and another version of its distribution is installed now; what was loaded goes on."""
 
 
-USABLE_STATES = frozenset({PluginState.DISCOVERED, PluginState.LOADED, PluginState.UNAVAILABLE})
+USABLE_STATES = frozenset(
+    {PluginState.DISCOVERED, PluginState.LOADED, PluginState.UNAVAILABLE, PluginState.RESTART_NEEDED}
+)
 
 
 class RecordKey(NamedTuple):
@@ -49,14 +55,19 @@ class PluginRecord:
     """One EP as the registry sees it; a snapshot that later changes of state do not touch.
 
     Attributes:
-        name: the EP type; for metadata that cannot be read, the distribution's name.
+        name: the EP type; where that cannot be told, the distribution's name, the path, or `module:Class`.
         sources: every source key it is found by, its name first.
         distribution: the pip package that brings it, or None for a class that the host registered.
-        version: the distribution's version, or None.
+        version: the distribution's version, or None. Of what this process has loaded, if it has.
+        place: the folder or wheel it was added from, or `EPCTX_PLUGIN`; empty for what is installed and
+            for a class that the host registered.
+        vendor: who is responsible for it, known once it is loaded; None before.
+        availability: what its class answered about each purpose that was asked about.
         state: where it stands.
-        reason: why it stands there, for a user to read; empty while all is well.
+        reason: why it stands there, for a user to read; empty while all is well. A loaded one has a reason
+            where it is not available for some purposes.
         entry_point: where the class is, as `module:Class`; empty if the metadata does not tell.
-        traceback: of the failed import, or None.
+        traceback: of what the plugin raised, or None.
         passed_over: a duplicate because the host chose another distribution, so nothing is undecided.
     """
 
@@ -64,6 +75,9 @@ class PluginRecord:
     sources: tuple[str, ...]
     distribution: str | None
     version: str | None
+    place: str = ""
+    vendor: str | None = None
+    availability: Mapping[Purpose, Availability] = field(default_factory=dict, hash=False)
     state: PluginState
     reason: str = ""
     entry_point: str
@@ -87,15 +101,16 @@ class PluginRecord:
 
     @property
     def origin(self) -> str:
-        """Distribution and version for messages, such as `epctx-sim-qnn 0.1.0`."""
+        """Distribution, version and place for messages, such as `epctx-sim-qnn 0.1.0`."""
         if self.distribution is None:
-            return "registered by the host"
-        return f"{self.distribution} {self.version}" if self.version else self.distribution
+            return self.place or "registered by the host"
+        versioned = f"{self.distribution} {self.version}" if self.version else self.distribution
+        return f"{versioned} from {self.place}" if self.place else versioned
 
     @property
     def label(self) -> str:
         """EP type and origin for messages."""
-        return f"{self.name} ({self.origin})"
+        return self.name if self.name == self.place else f"{self.name} ({self.origin})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `epctx plugins list --json` prints of it."""
@@ -104,9 +119,45 @@ class PluginRecord:
             "sources": list(self.sources),
             "distribution": self.distribution,
             "version": self.version,
+            "place": self.place,
+            "vendor": self.vendor,
             "state": self.state.value,
             "reason": self.reason,
+            "availability": {
+                purpose.value: {"available": answer.available, "reason": answer.reason, "hint": answer.hint}
+                for purpose, answer in self.availability.items()
+            },
         }
+
+
+def answered(
+    record: PluginRecord, purpose: Purpose, answer: Availability, traceback: str | None = None
+) -> PluginRecord:
+    """Return a loaded record with one more answer about what this machine has.
+
+    It is UNAVAILABLE only if no purpose that was asked about has what it needs.
+
+    Args:
+        record: of the EP that was asked.
+        purpose: what it was asked about.
+        answer: what it said.
+        traceback: of what it raised instead.
+    """
+    answers = {**record.availability, purpose: answer}
+    if record.state is PluginState.RESTART_NEEDED:
+        return replace(record, availability=answers, traceback=traceback)
+    lacking: dict[str, list[str]] = {}
+    for asked, said in answers.items():
+        if not said.available:
+            lacking.setdefault(said.reason or "no reason given", []).append(asked.value)
+    available = any(said.available for said in answers.values())
+    return replace(
+        record,
+        state=PluginState.LOADED if available else PluginState.UNAVAILABLE,
+        reason="; ".join(f"not available for {' and '.join(p)}: {why}" for why, p in lacking.items()),
+        availability=answers,
+        traceback=traceback,
+    )
 
 
 def sort_key(record: PluginRecord) -> tuple[str, str]:

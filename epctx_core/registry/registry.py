@@ -10,66 +10,60 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
-from epctx_core.errors import EpctxError, InvalidArgument, NotFound, suggestion
-from epctx_core.plugin import Availability, ExecutionProvider, Purpose
+from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.registry import lookup
-from epctx_core.registry.discovery import CPU_PROVIDER, discover
-from epctx_core.registry.guard import blame, plugin_error
-from epctx_core.registry.loading import Imported, import_provider
+from epctx_core.registry.discovery import CPU_PROVIDER
+from epctx_core.registry.forking import hold_while_forking
+from epctx_core.registry.given import GivenClasses, check_given
+from epctx_core.registry.guard import blame, broken_by, plugin_error
+from epctx_core.registry.inventory import Entry, Inventory
+from epctx_core.registry.loading import ask_availability, import_provider
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
     RecordKey,
-    means,
-    same_distribution,
+    answered,
     sort_key,
 )
 from epctx_core.registry.routing import route_source
-from epctx_core.registry.selection import Selection
-from epctx_core.registry.validation import check_provider_class
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Availability, ExecutionProvider, Purpose
 
 _log = logging.getLogger("epctx.registry")
 
 
-class _Entry:
-    """One EP: its record before selection, its class once loaded, and the lock under which that happens."""
-
-    def __init__(self, record: PluginRecord, cls: type[ExecutionProvider] | None = None) -> None:
-        self.record = record
-        self.cls = cls
-        # Apart from the registry's lock: an import may start threads that ask the registry something.
-        self.loading = threading.RLock()
-
-
 class Registry:
-    """All EPs that a process can use: those of installed packages, and classes that the host registers.
+    """All EPs that a process can use: those of installed packages, and what the host adds.
 
-    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER) are read on first
-    use and by `refresh`, and no plugin is imported before it is named. Every method may be called from
-    any thread.
+    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER, EPCTX_PLUGIN,
+    EPCTX_PLUGIN_PATH) are read on first use and by `refresh`. No plugin is imported before it is named;
+    EPCTX_PLUGIN names those that it has. Every method may be called from any thread.
 
     Args:
-        entry_points: False to know only what the host registers.
+        entry_points: False to know only what the host registers or adds.
     """
 
     def __init__(self, *, entry_points: bool = True) -> None:
         """Make a registry; reads nothing yet."""
         self._lock = threading.RLock()
+        hold_while_forking(self._lock)
         self._entry_points = entry_points
-        self._selection = Selection(preferred={})
+        self._given = GivenClasses(changed=self._changed)
+        self._inventory = Inventory(entry_points=entry_points, given=self._given.givers)
         self._preferred: dict[str, str] = {}
-        self._host: dict[str, _Entry] = {}
-        self._found: dict[RecordKey, _Entry] | None = None
-        self._imported: dict[RecordKey, Imported] = {}
         self._selected: dict[RecordKey, PluginRecord] | None = None
 
     # -- what there is ---------------------------------------------------------------------------
 
     def records(self) -> list[PluginRecord]:
-        """Return a record for each EP, usable or not, by EP type and distribution. Imports no plugin.
+        """Return a record for each EP, usable or not, by EP type and distribution.
+
+        Imports no plugin but those that EPCTX_PLUGIN names.
 
         Raises:
             InvalidArgument: EPCTX_PREFER is malformed.
@@ -77,51 +71,42 @@ class Registry:
         return list(self._view().values())
 
     def available(self) -> list[str]:
-        """Return the EP types that can be used by name, `CPUExecutionProvider` last. Imports no plugin."""
+        """Return the EP types that can be used by name, `CPUExecutionProvider` last. Imports as `records`."""
         return [*(record.name for record in self.records() if record.usable), CPU_PROVIDER]
 
     def refresh(self) -> None:
-        """Forget what was discovered and discover again; classes that the host registered stay."""
+        """Forget what was discovered and discover again; what the host registered or added stays."""
         importlib.invalidate_caches()
+        if self._entry_points:
+            self._given.develop(os.environ, again=True)
         with self._lock:
-            self._found = self._selected = None
-            self._discovered()
-
-    def _discovered(self) -> dict[RecordKey, _Entry]:
-        with self._lock:
-            if self._found is None:
-                # Both reads may raise; nothing is kept then, so that the next call tries again.
-                selection = Selection.from_environment(os.environ)
-                found = discover() if self._entry_points else []
-                self._found = {}
-                for record in found:  # of two records with one key, the EP comes before a complaint about it
-                    self._found.setdefault(record.key, self._entry(record))
-                for key, earlier in self._imported.items():
-                    if key not in self._found and earlier.cls is not None:
-                        self._found[key] = _Entry(earlier.removed())
-                self._selection = selection
-                for warning in selection.unknown_names(found) if self._entry_points else ():
-                    _log.warning("%s.", warning)
-            return self._found
-
-    def _entry(self, record: PluginRecord) -> _Entry:
-        """Return the entry of a discovered record, given what this process imported under its key before."""
-        earlier = self._imported.get(record.key)
-        return _Entry(record) if earlier is None else _Entry(*earlier.met_again(record))
+            self._inventory.forget()
+            self._changed()
+            self._present()
 
     def _view(self) -> dict[RecordKey, PluginRecord]:
-        """Return every record as selection leaves it, in order."""
+        """Return every record as selection leaves it, in order; not to be called with the lock held."""
+        if self._entry_points:
+            self._given.develop(os.environ)
+        return self._present()
+
+    def _present(self) -> dict[RecordKey, PluginRecord]:
+        """Return the same; imports nothing."""
         with self._lock:
-            found = self._discovered()
+            found = self._inventory.entries()
             if self._selected is None:
-                records = self._selection.apply(
+                records = self._inventory.selection.apply(
                     [entry.record for entry in found.values()],
                     chosen=self._preferred,
-                    host_names=self._host.keys(),
+                    given=self._given.givers(),
                 )
-                records += [entry.record for entry in self._host.values()]
+                records += [entry.record for entry in self._given.entries().values()]
                 self._selected = {record.key: record for record in sorted(records, key=sort_key)}
             return self._selected
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._selected = None
 
     # -- what the host says ----------------------------------------------------------------------
 
@@ -136,35 +121,22 @@ class Registry:
             PluginError: the class breaks the contract.
             InvalidArgument: the name is taken, or `sources` is not a sequence of texts.
         """
-        check_provider_class(cls)
-        if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
-            raise InvalidArgument(
-                f"{cls.name}: sources must be a sequence of non-empty texts, not {sources!r}."
-            )
-        record = PluginRecord(
-            name=cls.name,
-            sources=tuple(dict.fromkeys((cls.name, *sources))),
-            distribution=None,
-            version=None,
-            state=PluginState.LOADED,
-            entry_point=f"{cls.__module__}:{cls.__qualname__}",
-        )
+        self._register(cls, sources)
+
+    def _register(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
+        check_given(cls, sources)
+        self._view()
         with self._lock:
             self._refuse_taken(cls.name)
-            self._host[cls.name] = _Entry(record, cls)
-            self._selected = None
+            return self._given.add(cls, sources)
 
     def _refuse_taken(self, name: str) -> None:
         if name == CPU_PROVIDER:
             raise InvalidArgument(f"the EP type {name} is built in; give the class another name.", ep=name)
-        for record in self._view().values():
+        for record in self._present().values():
             if record.name == name and (record.usable or record.state is PluginState.DUPLICATE):
                 raise InvalidArgument(
-                    f"the EP type {name} is taken: {record.origin}.",
-                    ep=name,
-                    hint=f"Call unregister({name!r}) first."
-                    if record.distribution is None
-                    else f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own.",
+                    f"the EP type {name} is taken: {record.origin}.", ep=name, hint=lookup.how_to_free(record)
                 )
 
     def unregister(self, name: str) -> None:
@@ -172,16 +144,71 @@ class Registry:
 
         Raises:
             NotFound: the host registered no class of that EP type.
+            Fail: a session, a compile or a share group uses it.
         """
         with self._lock:
-            if name not in self._host:
-                raise NotFound(
-                    f"no class of the EP type {name!r} was registered.{suggestion(name, self._host)}",
-                    ep=name,
-                    hint="Plugins of installed packages are kept out with EPCTX_DISABLE_PLUGINS.",
-                )
-            del self._host[name]
-            self._selected = None
+            self._given.remove(name)
+
+    @contextmanager
+    def temporary(
+        self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()
+    ) -> Iterator[PluginRecord]:
+        """Register a class while a block lasts; gives its record.
+
+        At the end nothing finds the class any more, also where a session that was made in the block is
+        still open: that session keeps it and goes on.
+
+        Args:
+            cls: the EP's class.
+            sources: further source keys, besides the EP type.
+
+        Raises:
+            PluginError, InvalidArgument: see `register`.
+
+        Example:
+            >>> with registry.temporary(AcmeExecutionProvider):
+            ...     session = InferenceSession("model.onnx", providers=["Acme"], registry=registry)
+        """
+        entry = self._register(cls, sources)
+        try:
+            yield entry.record
+        finally:
+            with self._lock:
+                self._given.end(entry)
+
+    def add_path(self, path: str | os.PathLike[str]) -> list[PluginRecord]:
+        """Use the plugins of a folder or a wheel without installing them; imports nothing yet.
+
+        A distribution that is found there hides one of its name that is installed. A package that is
+        imported from there is taken from there; what it imports in turn is taken from there only
+        where it is not installed. A `refresh` reads the metadata again.
+
+        Args:
+            path: a wheel without native modules, a folder that `pip install --target` filled, or a
+                project's folder, whose pyproject.toml has the entry points.
+
+        Returns:
+            The records of what it brings.
+
+        Raises:
+            NoSuchFile: there is nothing at that path.
+            InvalidArgument: it brings no EP, cannot be read, or is a wheel with native modules.
+        """
+        importlib.invalidate_caches()
+        with self._lock:
+            keys = self._inventory.add(path)
+            self._changed()
+        view = self._view()
+        return [view[key] for key in keys]
+
+    def in_use(self, record: PluginRecord, *, by: str) -> AbstractContextManager[None]:
+        """Keep an EP from being unregistered while a block lasts.
+
+        Args:
+            record: whose class is used.
+            by: who uses it, for messages: `a session of 'resnet'`.
+        """
+        return self._given.uses.held(record.key, by)
 
     def prefer(self, ep: str, *, distribution: str) -> None:
         """Choose the distribution that brings an EP type when several do; wins over EPCTX_PREFER.
@@ -190,15 +217,8 @@ class Registry:
             InvalidArgument: that distribution is not installed or does not bring it.
         """
         with self._lock:
-            bringing = [entry.record for entry in self._discovered().values() if means(ep, entry.record.name)]
-            chosen = [r for r in bringing if same_distribution(r.distribution, distribution)]
-            if not chosen:
-                origins = lookup.listed([r.origin for r in bringing])
-                raise InvalidArgument(
-                    f"the distribution {distribution!r} does not bring {ep}.",
-                    ep=ep,
-                    hint=f"Who brings it: {origins}.",
-                )
+            found = [entry.record for entry in self._inventory.entries().values()]
+            chosen = lookup.pick_by_distribution(ep, distribution, found)
             for record in chosen:
                 self._preferred[record.name] = distribution
             self._selected = None
@@ -224,10 +244,10 @@ class Registry:
             return record
         return self._entry_of(record).record
 
-    def _entry_of(self, record: PluginRecord) -> _Entry:
+    def _entry_of(self, record: PluginRecord) -> Entry:
         with self._lock:
-            of_host = record.distribution is None
-            entry = self._host.get(record.name) if of_host else self._discovered().get(record.key)
+            entry = self._given.entries().get(record.name) if record.distribution is None else None
+            entry = entry or self._inventory.entries().get(record.key)
         if entry is None:
             raise plugin_error(f"{record.label} is not known any more: unregistered or uninstalled.", record)
         return entry
@@ -246,11 +266,11 @@ class Registry:
 
     def _refuse_unusable(self, key: RecordKey) -> None:
         # A duplicate may be loaded: who has its record has chosen.
-        current = self._view().get(key)
+        current = self._present().get(key)
         if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
             raise lookup.unusable([current])
 
-    def _import(self, entry: _Entry) -> type[ExecutionProvider]:
+    def _import(self, entry: Entry) -> type[ExecutionProvider]:
         """Import an entry's class; runs without the registry's lock, once for each entry."""
         outcome = import_provider(entry.record)
         entry.cls = outcome.cls
@@ -259,40 +279,29 @@ class Registry:
             raise lookup.unusable([outcome.record]) from outcome.error
         return outcome.cls
 
-    def _keep(self, entry: _Entry, record: PluginRecord) -> None:
+    def _keep(self, entry: Entry, record: PluginRecord) -> None:
         with self._lock:
             entry.record = record
             self._selected = None
             if record.distribution is not None:
-                self._imported[record.key] = Imported(record=record, cls=entry.cls)
+                self._inventory.imported(entry)
 
     def availability(self, record: PluginRecord, purpose: Purpose) -> Availability:
         """Ask a class whether this machine has what a purpose needs; loads it.
 
-        The record is UNAVAILABLE from then on if the answer was no, until a later answer is yes.
+        The record keeps the answer for each purpose. It is UNAVAILABLE if each answer so far was no, or none.
 
         Raises:
             PluginError: the class can't be loaded, raised, or answered with something else.
         """
-        cls = self.load(record)
-        with blame(record, "availability"):
-            answer = cls.availability(purpose)
-        if not isinstance(answer, Availability):
-            raise plugin_error(
-                f"{record.label} returned {type(answer).__name__} from availability, not an Availability.",
-                record,
-                hook="availability",
-                hint="Return Availability(True), or Availability(False, reason=…, hint=…).",
-            )
-        entry = self._entry_of(record)
-        state = PluginState.LOADED if answer.available else PluginState.UNAVAILABLE
-        reason = (
-            ""
-            if answer.available
-            else f"not available for {purpose.value}: {answer.reason or 'no reason given'}"
-        )
-        self._keep(entry, replace(entry.record, state=state, reason=reason))
-        return answer
+        answer = ask_availability(record, self.load(record), purpose)
+        with self._lock:
+            entry = self._entry_of(record)
+            if entry.record.usable:  # no refresh has found meanwhile that it is gone
+                self._keep(entry, answered(entry.record, purpose, answer.said, answer.traceback))
+        if answer.error is not None:
+            raise answer.error
+        return answer.said
 
     def route(self, source: str, among: Sequence[PluginRecord] | None = None) -> PluginRecord | None:
         """Return the record that takes a node's source: by exact name, else by an exact source key.
@@ -326,7 +335,7 @@ class Registry:
             _log.warning("%s", error.message)
             entry = self._entry_of(record)
             if entry.record.usable:  # it was the question that failed, not the import
-                self._keep(entry, replace(entry.record, state=PluginState.BROKEN, reason=error.message))
+                self._keep(entry, broken_by(entry.record, error.__cause__ or error, "accepts_source failed"))
             return False
 
     def explain_missing(self, source: str) -> tuple[str, str]:

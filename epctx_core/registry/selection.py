@@ -39,18 +39,25 @@ class Selection:
         """
         only = environment.get(ONLY_VARIABLE)
         return cls(
-            only=None if only is None else _names(only),
-            disabled=_names(environment.get(DISABLE_VARIABLE, "")),
-            preferred=dict(_preference(item) for item in _names(environment.get(PREFER_VARIABLE, ""))),
+            only=None if only is None else names_in(only),
+            disabled=names_in(environment.get(DISABLE_VARIABLE, "")),
+            preferred=dict(_preference(item) for item in names_in(environment.get(PREFER_VARIABLE, ""))),
         )
 
-    def unknown_names(self, records: Sequence[PluginRecord]) -> list[str]:
-        """Return a sentence for each name in the environment that fits no record: most likely misspelt."""
-        given = [(ONLY_VARIABLE, name) for name in self.only or ()]
-        given += [(DISABLE_VARIABLE, name) for name in self.disabled]
+    def unknown_names(self, records: Sequence[PluginRecord], given: Collection[str] = ()) -> list[str]:
+        """Return a sentence for each name in the environment that fits no record: most likely misspelt.
+
+        Args:
+            records: as discovered.
+            given: EP types that have a class without a package, which may be used in any case.
+        """
+        named = [
+            (ONLY_VARIABLE, name) for name in self.only or () if not any(means(name, ep) for ep in given)
+        ]
+        named += [(DISABLE_VARIABLE, name) for name in self.disabled]
         found = [
             f"{variable} names {name!r}, which is neither an installed EP nor its distribution"
-            for variable, name in given
+            for variable, name in named
             if not any(_names_record(name, record) for record in records)
         ]
         return found + [
@@ -60,17 +67,17 @@ class Selection:
         ]
 
     def apply(
-        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], host_names: Collection[str]
+        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], given: Mapping[str, str]
     ) -> list[PluginRecord]:
         """Return the records with the states DISABLED and DUPLICATE where they are due.
 
         Args:
             records: as discovered and loaded so far.
             chosen: EP type to distribution, as the host said in this process; wins over the environment.
-            host_names: EP types that the host registered itself.
+            given: EP types that have a class without a package, and who gave it, as a sentence.
         """
         allowed = [self._disable(record) for record in records]
-        return [self._settle(record, allowed, chosen, host_names) for record in allowed]
+        return [self._settle(record, allowed, chosen, given) for record in allowed]
 
     def _disable(self, record: PluginRecord) -> PluginRecord:
         reason = ""
@@ -85,13 +92,13 @@ class Selection:
         record: PluginRecord,
         records: Sequence[PluginRecord],
         chosen: Mapping[str, str],
-        host_names: Collection[str],
+        given: Mapping[str, str],
     ) -> PluginRecord:
         """Mark a record as duplicate if another one has, or could have, its EP type."""
         if not record.usable:
             return record
-        if record.name in host_names:
-            return _duplicate(record, "the host registered a class of this EP type itself", passed_over=True)
+        if record.name in given:
+            return _duplicate(record, given[record.name], passed_over=True)
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record
@@ -119,7 +126,8 @@ def _duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> Plugi
     return replace(record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the items of a comma-separated text."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 

@@ -20,6 +20,7 @@ from epctx_core.registry.records import PluginState
 CLASS_METHODS = (
     "accepts_source",
     "availability",
+    "get_build_info",
     "get_compatibility_info",
     "validate_compatibility",
     "verify_payloads",
@@ -239,6 +240,8 @@ def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> 
                 what=f"{hook} has a hook's name but no @hookimpl, so it would never be called",
                 hint="Write @hookimpl above it, also above an override of a parent's method, or rename it.",
             )
+        elif hook == "compile" and "get_kernel_registry" in implemented:
+            continue  # it has kernels instead of a compiler
         elif hook in REQUIRED_HOOKS:
             yield Problem(
                 what=f"the required hook {hook} is missing", hint=f"Implement {hook}, marked with @hookimpl."
@@ -279,7 +282,10 @@ def parameter_problems(where: str, hook: str, parameter: inspect.Parameter) -> I
         yield Problem(what=f"{where} takes {parameter}, which would stay empty", hint=hint)
     elif parameter.name not in allowed:
         close = f"{suggestion(parameter.name, allowed)} {hint}".lstrip()
-        yield Problem(what=f"{where} takes {parameter.name!r}, which {hook} does not have", hint=close)
+        yield Problem(
+            what=f"{where} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(allowed)})",
+            hint=close,
+        )
     elif parameter.default is not parameter.empty:
         yield Problem(
             what=f"{where} has a default for {parameter.name!r}, so it might never be passed",

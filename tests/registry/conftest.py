@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import epctx_core.registry._metadata  # noqa: F401
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.registry import PluginRecord, PluginState, ProviderInstances
+from epctx_core.registry.places import _finder
 
 PROVIDER = """
 from __future__ import annotations
@@ -98,8 +100,9 @@ def holds_distributions(entry):
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """An environment in which only what the test installs is installed, and no EPCTX variable is set."""
-    for variable in ("EPCTX_PLUGINS", "EPCTX_DISABLE_PLUGINS", "EPCTX_PREFER"):
-        monkeypatch.delenv(variable, raising=False)
+    for variable in [name for name in os.environ if name.startswith("EPCTX_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(_finder, "roots", {})
     packages = Packages(tmp_path / "site")
     bare = [entry for entry in sys.path if not holds_distributions(entry)]
     whole, before = sys.path[:], set(sys.modules)

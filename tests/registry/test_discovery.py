@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from epctx_core.errors import PluginError
+from epctx_core.plugin import Purpose
 from epctx_core.registry import PluginState, Registry
 from epctx_core.registry.discovery import discover
 
@@ -24,8 +26,11 @@ def test_a_distribution_is_found_with_its_name_sources_version_and_class(package
         "sources": ["AExecutionProvider", "A", "a.old"],
         "distribution": "epctx-a",
         "version": "2.1",
+        "place": "",
+        "vendor": None,
         "state": "discovered",
         "reason": "",
+        "availability": {},
     }
     assert record.entry_point == "epctx_a:Provider"
 
@@ -124,6 +129,28 @@ def test_a_distribution_that_has_no_name_is_a_broken_record(packages, metadata):
     assert "no name" in record.reason
 
 
+@pytest.mark.parametrize(
+    "metadata", [b"Metadata-Version: 2.1\nName: epctx-a\n", b"Name: epctx-a\nVersion: \n"]
+)
+def test_a_distribution_without_a_version_is_found_without_one(packages, metadata):
+    packages.install("epctx-a", "A")
+    (packages.folder / "epctx_a-1.0.dist-info" / "METADATA").write_bytes(metadata)
+
+    (record,) = Registry().records()
+
+    assert (record.version, record.state, record.origin) == (None, PluginState.DISCOVERED, "epctx-a")
+
+
+def test_metadata_that_is_no_text_is_a_broken_record_and_disturbs_no_other_distribution(packages):
+    packages.install("epctx-a", "A")
+    packages.install("epctx-b", "B")
+    (packages.folder / "epctx_a-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe\x00Name")
+
+    states = {record.name: record.state for record in Registry().records()}
+
+    assert states == {"A": PluginState.BROKEN, "B": PluginState.DISCOVERED}
+
+
 def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_business(packages):
     packages.write_metadata("other", b"[console_scripts]\n\xff = other:main\n")
 
@@ -159,7 +186,7 @@ def test_spaces_and_extras_in_an_entry_point_do_not_matter(packages):
     assert record.sources == ("A", "Old")
 
 
-def test_refresh_finds_what_was_installed_since_and_forgets_what_is_gone(packages):
+def test_refresh_finds_what_was_installed_since_and_marks_what_is_gone_as_removed(packages):
     packages.install("epctx-a", "A")
     registry = Registry()
     registry.records()
@@ -170,7 +197,13 @@ def test_refresh_finds_what_was_installed_since_and_forgets_what_is_gone(package
     registry.refresh()
 
     assert before == ["A"]
-    assert [record.name for record in registry.records()] == ["B"]
+    a, b = registry.records()
+    assert (a.state, a.reason) == (
+        PluginState.REMOVED,
+        "epctx-a 1.0 was found earlier and is not installed any more",
+    )
+    assert b.state is PluginState.DISCOVERED
+    assert registry.available() == ["B", "CPUExecutionProvider"]
 
 
 def test_a_plugin_that_was_imported_and_then_uninstalled_is_removed(packages):
@@ -187,17 +220,74 @@ def test_a_plugin_that_was_imported_and_then_uninstalled_is_removed(packages):
     assert registry.available() == ["CPUExecutionProvider"]
 
 
-def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart(packages):
+def test_a_plugin_that_is_installed_again_is_as_good_as_before(packages):
+    packages.install("epctx-a", "A")
+    registry = Registry()
+    cls = registry.load(registry.resolve("A"))
+    packages.uninstall("epctx-a")
+    registry.refresh()
+    with pytest.raises(PluginError, match=r"removed.*was imported and is not installed any more") as caught:
+        registry.resolve("A")
+    packages.install("epctx-a", "A")
+
+    registry.refresh()
+
+    assert registry.load(registry.resolve("A")) is cls
+    assert "Install epctx-a again" in caught.value.hint
+
+
+def test_a_removed_plugin_is_what_an_error_about_its_source_tells_of(packages):
+    packages.install("epctx-a", "A")
+    registry = Registry()
+    registry.records()
+    packages.uninstall("epctx-a")
+
+    registry.refresh()
+
+    assert registry.route("A") is None
+    assert "The plugin for the source 'A' was installed, but" in registry.explain_missing("A")[0]
+
+
+def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart_and_goes_on_as_it_is(packages):
+    packages.install("epctx-a", "A", version="1.0", sources=["Old"])
+    registry = Registry()
+    cls = registry.load(registry.resolve("A"))
+    packages.install("epctx-a", "A", version="1.1", sources=["New"])
+
+    registry.refresh()
+
+    (record,) = registry.records()
+    assert (record.state, record.version) == (PluginState.RESTART_NEEDED, "1.0")
+    assert record.reason == "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0"
+    assert registry.load(registry.resolve("A")) is cls
+    assert registry.route("Old").name == "A"
+    assert registry.availability(record, Purpose.RUN).available
+    assert registry.resolve("A").state is PluginState.RESTART_NEEDED
+
+
+def test_a_plugin_that_was_found_but_not_imported_before_its_upgrade_needs_no_restart(packages):
     packages.install("epctx-a", "A", version="1.0")
     registry = Registry()
-    registry.load(registry.resolve("A"))
+    registry.records()
+    packages.install("epctx-a", "A", version="1.1")
+
+    registry.refresh()
+
+    assert [(r.version, r.state) for r in registry.records()] == [("1.1", PluginState.DISCOVERED)]
+
+
+def test_a_broken_plugin_whose_module_stayed_in_memory_says_that_its_upgrade_needs_a_restart(packages):
+    packages.install("epctx-a", "A", version="1.0", code="Provider = 7")
+    registry = Registry()
+    with pytest.raises(PluginError, match="not a subclass"):
+        registry.load(registry.resolve("A"))
     packages.install("epctx-a", "A", version="1.1")
 
     registry.refresh()
 
     (record,) = registry.records()
-    assert record.state is PluginState.RESTART_NEEDED
-    assert "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0" in record.reason
+    assert record.state is PluginState.BROKEN
+    assert "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0: restart it" in record.reason
 
 
 def test_a_plugin_that_was_imported_stays_loaded_over_a_refresh(packages):

@@ -260,7 +260,7 @@ def test_a_class_that_was_never_checked_is_checked_before_it_is_made(session):
     def init(self, context):
         made.append(1)
 
-    with pytest.raises(PluginError, match="does not have"):
+    with pytest.raises(PluginError, match="does not give"):
         session(ep("A", __init__=init, compile=lambda self, partition: []))
 
     assert made == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from registry.conftest import PROVIDER
 
 from epctx_core.errors import PluginError
 from epctx_core.plugin import Availability, Purpose
@@ -156,15 +158,35 @@ def test_a_plugin_that_asks_the_registry_from_a_thread_while_it_is_imported_does
     assert registry.load(registry.resolve("A")).name == "A"
 
 
-def test_a_record_that_is_not_known_any_more_can_not_be_loaded(packages):
+def test_a_record_of_a_plugin_that_was_uninstalled_meanwhile_can_not_be_loaded(packages):
     packages.install("epctx-a", "A")
     registry = Registry()
     record = registry.resolve("A")
     packages.uninstall("epctx-a")
     registry.refresh()
 
-    with pytest.raises(PluginError, match="not known any more"):
+    with pytest.raises(PluginError, match="removed"):
         registry.load(record)
+
+
+def test_a_record_of_another_registry_can_not_be_loaded(packages):
+    packages.install("epctx-a", "A")
+    record = Registry().resolve("A")
+
+    with pytest.raises(PluginError, match="not known any more"):
+        Registry(entry_points=False).load(record)
+
+
+def test_the_vendor_is_known_once_a_plugin_is_loaded_and_stays_over_a_refresh(packages):
+    packages.install("epctx-a", "A", body='    vendor = "Acme"\n')
+    registry = Registry()
+    before = registry.resolve("A")
+    registry.load(before)
+
+    registry.refresh()
+
+    assert before.vendor is None
+    assert registry.resolve("A").vendor == "Acme"
 
 
 AVAILABILITY = """
@@ -182,11 +204,44 @@ def test_an_ep_that_lacks_its_device_is_unavailable_with_its_reason_and_stays_us
 
     answer = registry.availability(registry.resolve("A"), Purpose.RUN)
 
+    record = registry.resolve("A")
     assert answer == Availability(False, reason="no NPU driver")
-    assert registry.resolve("A").state is PluginState.UNAVAILABLE
-    assert registry.resolve("A").reason == "not available for run: no NPU driver"
-    assert registry.availability(registry.resolve("A"), Purpose.EXPORT).available
-    assert registry.resolve("A").state is PluginState.LOADED
+    assert record.state is PluginState.UNAVAILABLE
+    assert record.reason == "not available for run: no NPU driver"
+    assert registry.available() == ["A", "CPUExecutionProvider"]
+
+
+def test_an_ep_that_is_available_for_one_purpose_is_not_unavailable_and_keeps_each_answer(packages):
+    packages.install("epctx-a", "A", body=AVAILABILITY)
+    registry = Registry()
+
+    for purpose in Purpose:
+        registry.availability(registry.resolve("A"), purpose)
+
+    record = registry.resolve("A")
+    assert record.state is PluginState.LOADED
+    assert {p: a.available for p, a in record.availability.items()} == {
+        Purpose.EXPORT: True,
+        Purpose.LOAD: False,
+        Purpose.RUN: False,
+    }
+    assert record.reason == "not available for load and run: no NPU driver"
+    assert record.as_dict()["availability"]["run"] == {
+        "available": False,
+        "reason": "no NPU driver",
+        "hint": "",
+    }
+
+
+def test_a_device_that_comes_back_is_seen_at_the_next_question(packages):
+    packages.install("epctx-a", "A", body=AVAILABILITY)
+    registry = Registry()
+    registry.availability(registry.resolve("A"), Purpose.RUN)
+    registry.load(registry.resolve("A")).here = True
+
+    registry.availability(registry.resolve("A"), Purpose.RUN)
+
+    assert (registry.resolve("A").state, registry.resolve("A").reason) == (PluginState.LOADED, "")
 
 
 @pytest.mark.parametrize(
@@ -201,3 +256,79 @@ def test_an_ep_that_answers_wrongly_about_availability_is_a_plugin_error(package
         registry.availability(registry.resolve("A"), Purpose.RUN)
 
     assert caught.value.hook == "availability"
+
+
+def test_an_ep_whose_availability_raises_is_unavailable_keeps_the_traceback_and_is_asked_anew(packages):
+    packages.install("epctx-a", "A", body=AVAILABILITY)
+    registry = Registry()
+    cls = registry.load(registry.resolve("A"))
+    cls.availability = classmethod(lambda cls, purpose: 1 / 0)
+
+    with pytest.raises(PluginError):
+        registry.availability(registry.resolve("A"), Purpose.RUN)
+    failed = registry.resolve("A")
+    cls.availability = classmethod(lambda cls, purpose: Availability(True))
+    registry.availability(registry.resolve("A"), Purpose.RUN)
+    mended = registry.resolve("A")
+
+    assert failed.state is PluginState.UNAVAILABLE
+    assert (
+        failed.reason == "not available for run: its availability failed: ZeroDivisionError: division by zero"
+    )
+    assert "1 / 0" in failed.traceback
+    assert (mended.state, mended.reason, mended.traceback) == (PluginState.LOADED, "", None)
+
+
+def test_a_refresh_while_a_plugin_is_imported_does_not_forget_that_it_was(packages):
+    packages.write_module("asked", "registry = None")
+    code = "\nimport asked\nasked.registry.refresh()\n"
+    packages.install("epctx-a", "A", code=PROVIDER.format(name="A", body="") + code)
+    import asked
+
+    asked.registry = Registry()
+    asked.registry.load(asked.registry.resolve("A"))
+
+    assert asked.registry.resolve("A").state is PluginState.LOADED
+
+
+def test_a_plugin_that_failed_to_import_and_left_nothing_behind_is_used_once_it_is_upgraded(packages):
+    packages.install("epctx-a", "A", code="1 / 0")
+    registry = Registry()
+    with pytest.raises(PluginError):
+        registry.load(registry.resolve("A"))
+    packages.install("epctx-a", "A", version="1.0.1")
+
+    registry.refresh()
+
+    assert registry.load(registry.resolve("A")).name == "A"
+    assert registry.resolve("A").version == "1.0.1"
+
+
+def test_a_refresh_sees_what_was_installed_within_the_resolution_of_the_folders_clock(packages):
+    registry = Registry()
+    packages.install("epctx-a", "A")
+    registry.load(registry.resolve("A"))
+    before = packages.folder.stat()
+    packages.install("epctx-b", "B")
+    os.utime(packages.folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    registry.refresh()
+
+    assert registry.load(registry.resolve("B")).name == "B"
+
+
+def test_an_answer_about_availability_does_not_bring_back_what_was_removed_meanwhile(packages):
+    packages.install("epctx-a", "A")
+    registry = Registry()
+
+    @classmethod
+    def availability(cls, purpose):
+        packages.uninstall("epctx-a")
+        registry.refresh()
+        return Availability(True)
+
+    registry.load(registry.resolve("A")).availability = availability
+    answer = registry.availability(registry.resolve("A"), Purpose.RUN)
+
+    assert answer.available
+    assert [record.state for record in registry.records()] == [PluginState.REMOVED]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.registry import Registry
-from epctx_core.registry.known_sources import KNOWN_SOURCES, known_source
+from epctx_core.registry.known_sources import KNOWN_SOURCES, known_name, known_source
 
 
 @pytest.fixture
@@ -154,10 +156,41 @@ def test_a_source_that_differs_by_case_from_an_installed_one_says_so(installed):
     assert "Case counts" in hint
 
 
-def test_every_known_source_is_brought_by_a_package_that_says_it_is_simulated():
-    for source, known in KNOWN_SOURCES.items():
-        assert source == source.casefold()
+@pytest.mark.parametrize("known", dict.fromkeys(KNOWN_SOURCES.values()), ids=lambda known: known.ep)
+def test_every_known_source_is_brought_by_a_package_that_says_it_is_simulated_or_by_none_of_ours(known):
+    hint = known.hint(known.ep)
+
+    assert known_source(known.ep) is known
+    assert not known.reserved.startswith("epctx-sim-")
+    if known.package is None:
+        assert "epctx brings no package" in hint
+        assert "pip install" not in hint
+    else:
         assert known.package.startswith("epctx-sim-")
-        assert not known.reserved.startswith("epctx-sim-")
-        assert "simulated" in known.hint(known.ep)
-        assert known_source(known.ep) is known
+        assert "simulated" in hint
+
+
+def test_the_packages_of_known_sources_are_the_ones_that_are_shipped():
+    shipped = {path.name for path in Path(__file__).parents[2].glob("plugins/epctx-sim-*")} - {
+        "epctx-sim-sdk"
+    }
+
+    assert {known.package for known in KNOWN_SOURCES.values() if known.package} == shipped
+
+
+def test_every_ep_of_onnxruntime_that_writes_epcontext_nodes_is_known():
+    vendors = {"QNN", "OpenVINO", "VitisAI", "MorphiZen", "TensorRT", "NvTensorRTRTX"}
+
+    assert {
+        v for v in vendors if known_name(v) is None or known_source(f"{v}ExecutionProvider") is None
+    } == set()
+
+
+@pytest.mark.parametrize("name", ["TensorRT", "NvTensorRTRTXExecutionProvider"])
+def test_a_known_ep_without_a_package_of_ours_says_so(installed, name):
+    with pytest.raises(InvalidArgument) as caught:
+        Registry().resolve(name)
+    _, hint = Registry().explain_missing(known_name(name).ep)
+
+    assert "epctx brings no package for" in caught.value.hint
+    assert "NVIDIA" in hint

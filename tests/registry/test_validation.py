@@ -151,7 +151,10 @@ def test_a_wrapper_is_refused(options):
 @pytest.mark.parametrize(
     ("method", "why"),
     [
-        (lambda self, partition: [], "takes 'partition', which compile does not have"),
+        (
+            lambda self, partition: [],
+            "takes 'partition', which the hook does not give (it gives ep, partitions)",
+        ),
         (lambda self, partitions=(): [], "has a default for 'partitions'"),
         (lambda self, *partitions: [], "takes *partitions"),
         (lambda self, **partitions: [], "takes **partitions"),

@@ -1,0 +1,53 @@
+"""docs/plugins.md says all that the code has, and its examples run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from end_to_end.engine_eps import Alpha
+from end_to_end.small_models import chain, saved
+
+import epctx_core as epctx
+from epctx_core.registry import PluginState
+from epctx_core.registry.records import USABLE_STATES
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+
+
+def test_each_state_has_a_heading_and_nothing_else_has():
+    headings = re.findall(r"^### (.+)$", TEXT, flags=re.MULTILINE)
+
+    assert sorted(headings) == sorted(state.value for state in PluginState)
+
+
+def test_the_table_says_truly_which_states_are_usable():
+    rows = re.findall(r"^\| ([a-z, -]+) \| (yes|no)", TEXT, flags=re.MULTILINE)
+    said = {state: answer == "yes" for states, answer in rows for state in states.split(", ")}
+
+    assert said == {state.value: state in USABLE_STATES for state in PluginState}
+
+
+def test_each_variable_that_the_registry_reads_is_in_the_table_and_no_other():
+    sources = "".join(p.read_text("utf-8") for p in (ROOT / "epctx_core" / "registry").glob("*.py"))
+    documented = set(re.findall(r"^\| `(EPCTX_\w+)` \|", TEXT, flags=re.MULTILINE))
+
+    assert documented == set(re.findall(r'= "(EPCTX_\w+)"$', sources, flags=re.MULTILINE))
+    assert len(documented) == 6
+
+
+@pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE))
+def test_each_example_runs(code, tmp_path, monkeypatch):
+    saved(chain(["Relu"]), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    acme = type("AcmeProvider", (Alpha,), {"name": "AcmeExecutionProvider"})
+    names = {"epctx": epctx, "AcmeProvider": acme}
+
+    exec(code, names)  # noqa: S102 - our own text
+
+    if "session" in names:
+        assert names["session"].get_providers() == ["AcmeExecutionProvider", "CPUExecutionProvider"]
+        names["session"].close()
+    assert "AcmeExecutionProvider" not in epctx.get_available_providers()

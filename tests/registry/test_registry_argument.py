@@ -1,0 +1,72 @@
+"""Every public function that looks up EPs takes `registry=`, and looks nowhere else."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from end_to_end.engine_eps import Alpha
+from end_to_end.small_models import chain, saved
+
+import epctx_core as epctx
+from epctx_core.registry import default_registry
+from epctx_core.registry.registry import Registry
+
+LOOKS_UP_NO_EP = {"get_compatibility_info_from_model"}
+"""Reads one text out of a model's head."""
+ENTRIES = {"InferenceSession", "ModelCompiler", "ShareGroup"}
+"""The classes that a host makes and that look up EPs."""
+
+
+def public_functions():
+    return sorted(name for name in epctx.__all__ if inspect.isfunction(getattr(epctx, name)))
+
+
+@pytest.mark.parametrize("name", [*sorted(ENTRIES), *public_functions()])
+def test_every_public_function_takes_a_registry_by_keyword_and_has_the_common_one_without(name):
+    parameters = inspect.signature(getattr(epctx, name)).parameters
+
+    if name in LOOKS_UP_NO_EP:
+        assert "registry" not in parameters
+        return
+    assert parameters["registry"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert parameters["registry"].default is default_registry
+
+
+def test_no_other_public_class_takes_a_registry():
+    classes = {name for name in epctx.__all__ if inspect.isclass(getattr(epctx, name))}
+
+    takes = {n for n in classes if "registry" in inspect.signature(getattr(epctx, n)).parameters}
+
+    assert takes == ENTRIES
+
+
+def test_everything_works_with_a_registry_of_ones_own_and_never_asks_the_common_one(tmp_path, monkeypatch):
+    registry = Registry(entry_points=False)
+    source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
+    options = epctx.SessionOptions()
+    options.add_provider("Alpha")
+    asked = []
+    for method in ("records", "resolve", "load", "route", "availability", "register", "refresh", "available"):
+        monkeypatch.setattr(default_registry, method, lambda *_a, **_k: asked.append(1))
+
+    epctx.register_execution_provider(Alpha, registry=registry)
+    output = tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(options, source, registry=registry).compile_to_file(output)
+    group = epctx.ShareGroup(tmp_path, registry=registry)
+    group.compile(source, options, name="member")
+    group.discard()  # Alpha compiles members and does not know how to finish a group
+    with epctx.InferenceSession(output, registry=registry) as session:
+        providers = session.get_providers()
+    plugin = epctx.inspect_model(output, registry=registry).ep_contexts[0].plugin
+    report = epctx.verify_model(output, registry=registry)
+    verdict = epctx.get_model_compatibility(output, "Alpha", registry=registry)
+    epctx.get_ep_metadata("Alpha", registry=registry)
+    epctx.refresh_plugins(registry=registry)
+
+    assert providers == ["AlphaExecutionProvider", "CPUExecutionProvider"]
+    assert plugin["state"] == "loaded"
+    assert report.ok
+    assert verdict is epctx.CompiledModelCompatibility.EP_NOT_APPLICABLE
+    assert [record.name for record in epctx.plugins(registry=registry)] == ["AlphaExecutionProvider"]
+    assert asked == []
