@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.tensors import is_detached
 from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
 from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize, rewritten_bytes
 from epctx_core.kernels.policy import PREPACK_LIMIT

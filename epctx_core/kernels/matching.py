@@ -1,6 +1,6 @@
-"""Which kernel of an EP fits a node: operator, version range and type constraints.
+"""Which kernel of an EP fits a node: operator, version and types, by ONNX Runtime's rules (see `KernelDef`).
 
-As ONNX Runtime matches since version 5 of its format: the constraints come from the operator's schema.
+The operator's table comes from the ONNX schema, from the plugin, or from the model's metadata, in this order.
 """
 
 from __future__ import annotations
@@ -10,53 +10,165 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from epctx_core.errors import PluginError
+from epctx_core.plugin import OperatorTypes
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from epctx_core.graph.inference import TypeTable
     from epctx_core.plugin import KernelDef, KernelRegistry, NodeView
 
 
-class RegistryLookup:
-    """Answers from one EP's kernel registry; implements `epctx_core.plugin.KernelLookup`."""
+class KernelMatcher:
+    """One EP's kernels with what is known of operators; the same for all graphs of a model.
 
-    def __init__(self, registry: KernelRegistry | None, types: TypeTable) -> None:
+    Args:
+        registry: the EP's, None for an EP without kernels.
+        carried: the operators that the model's metadata describes.
+
+    Attributes:
+        own: the operators that the EP describes.
+    """
+
+    def __init__(self, registry: KernelRegistry | None, carried: Sequence[OperatorTypes] = ()) -> None:
+        self.own: Sequence[OperatorTypes] = registry.operators if registry is not None else ()
         self._registry = registry
+        self._carried = carried
+
+    def find(self, node: NodeView, types: TypeTable) -> tuple[KernelDef | None, list[str]]:
+        """Return the first kernel that fits a node, or None; and why those before it do not.
+
+        Raises:
+            PluginError: a kernel constrains what its operator has not.
+        """
+        misfits: list[str] = []
+        candidates = self._registry.candidates(node.domain, node.op_type) if self._registry else ()
+        table = self.operator(node) if candidates else None
+        for kernel in candidates:
+            misfit = self._misfit(kernel, node, table, types)
+            if misfit is None:
+                return kernel, misfits
+            misfits.append(misfit)
+        return None, misfits
+
+    def operator(self, node: NodeView) -> OperatorTypes | None:
+        """Return what ties the types of a node's operator together, None if nothing says."""
+        schema = _schema(node.domain, node.op_type, node.opset_version)
+        return schema or described(self.own, node) or described(self._carried, node)
+
+    def _misfit(
+        self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None, types: TypeTable
+    ) -> str | None:
+        """Return why a kernel does not fit, None if it does."""
+        if not _covers(kernel, table, node.opset_version):
+            version = node.opset_version if table is None else table.since_version
+            return f"{kernel}: this node is version {version} of the operator"
+        if table is not None:
+            return self._type_misfit(kernel, node, table, types)
+        if kernel.type_constraints:
+            return f"{kernel}: nothing says to which inputs and outputs its type constraints apply"
+        return None
+
+    def _type_misfit(
+        self, kernel: KernelDef, node: NodeView, table: OperatorTypes, types: TypeTable
+    ) -> str | None:
+        for name, allowed in kernel.type_constraints.items():
+            places = _places(table, name)
+            if not places and any(table is carried for carried in self._carried):
+                return f"{kernel}: the model's metadata does not say which values {name!r} is"
+            if not places:
+                raise _no_such_name(kernel, name, table)
+            value = _first_present(node, places)
+            if value is not None and types.get(value).elem_type not in allowed:
+                wanted = ", ".join(map(_type_name, sorted(allowed))) or "nothing"
+                return f"{kernel} is for {name} = {wanted}; {value!r} is {types.get(value)}"
+        return None
+
+
+class RegistryLookup:
+    """Answers for one graph from one EP's kernels; implements `epctx_core.plugin.KernelLookup`."""
+
+    def __init__(self, matcher: KernelMatcher, types: TypeTable) -> None:
+        self._matcher = matcher
         self._types = types
 
     def lookup(self, node: NodeView) -> KernelDef | None:
-        """Return the first kernel that matches the node, or None."""
-        if self._registry is None:
-            return None
-        version, variables = _type_variables(node.op_type, node.domain, node.opset_version)
-        for kernel in self._registry.candidates(node.domain, node.op_type):
-            if _covers(kernel, version) and self._types_match(kernel, node, variables):
-                return kernel
+        """Return the first kernel that fits the node, or None."""
+        return self._matcher.find(node, self._types)[0]
+
+    def refusal(self, node: NodeView) -> str | None:
+        """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
+        kernel, misfits = self._matcher.find(node, self._types)
+        return "; ".join(misfits) if kernel is None and misfits else None
+
+
+def _covers(kernel: KernelDef, table: OperatorTypes | None, opset: int) -> bool:
+    """Compare versions; an end that is not stated is unknown, so it covers nothing but the start."""
+    since, end = kernel.since_version, kernel.end_version
+    if table is None:
+        return since <= opset and (end is None or opset <= end)
+    version = table.since_version
+    return since == version or (end is not None and since <= version <= end)
+
+
+def described(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTypes | None:
+    """Return the newest version of a node's operator that the model's opset has; None for one of ONNX's."""
+    if not operators or _schema(node.domain, node.op_type, node.opset_version) is not None:
         return None
-
-    def _types_match(
-        self, kernel: KernelDef, node: NodeView, variables: dict[str, list[tuple[str, int]]]
-    ) -> bool:
-        sides = {"in": node.inputs, "out": node.outputs}
-        return all(
-            self._types.get(sides[side][place]).elem_type in allowed
-            for variable, allowed in kernel.type_constraints.items()
-            for side, place in variables.get(variable, ())
-            if place < len(sides[side]) and sides[side][place]
-        )
-
-
-def _covers(kernel: KernelDef, version: int) -> bool:
-    return kernel.since_version <= version and (kernel.end_version is None or version <= kernel.end_version)
+    known = [
+        operator
+        for operator in operators
+        if (operator.op_type, operator.domain) == (node.op_type, node.domain)
+        and operator.since_version <= node.opset_version
+    ]
+    return max(known, key=lambda operator: operator.since_version, default=None)
 
 
 @lru_cache(maxsize=4096)
-def _type_variables(op_type: str, domain: str, opset: int) -> tuple[int, dict[str, list[tuple[str, int]]]]:
-    """Return the operator's own version and, for each type variable, the inputs and outputs it types."""
+def _schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
+    """Return what ONNX's schema says: for each parameter its type variable, or its own name where it has none."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
-        return opset, {}
-    variables: dict[str, list[tuple[str, int]]] = {}
-    for side, parameters in (("in", schema.inputs), ("out", schema.outputs)):
-        for place, parameter in enumerate(parameters):
-            variables.setdefault(parameter.type_str, []).append((side, place))
-    return schema.since_version, variables
+        return None
+    variables = {constraint.type_param_str for constraint in schema.type_constraints}
+    sides = [
+        tuple(p.type_str if p.type_str in variables else p.name for p in parameters)
+        for parameters in (schema.inputs, schema.outputs)
+    ]
+    return OperatorTypes(
+        domain=domain, op_type=op_type, since_version=schema.since_version, inputs=sides[0], outputs=sides[1]
+    )
+
+
+def _places(table: OperatorTypes, name: str) -> list[tuple[bool, int]]:
+    """Return where a name stands: (whether it is an output, place), inputs first."""
+    sides = ((False, table.inputs), (True, table.outputs))
+    return [(out, place) for out, names in sides for place, other in enumerate(names) if other == name]
+
+
+def _first_present(node: NodeView, places: Sequence[tuple[bool, int]]) -> str | None:
+    """Return the first of the values that a node has: they all have one type."""
+    for out, place in places:
+        names = node.outputs if out else node.inputs
+        if place < len(names) and names[place]:
+            return names[place]
+    return None
+
+
+def _no_such_name(kernel: KernelDef, name: str, table: OperatorTypes) -> PluginError:
+    known = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
+    return PluginError(
+        f"the kernel {kernel} constrains {name!r}, which version {table.since_version} of its operator has not.",
+        hook="get_kernel_registry",
+        hint=f"It has: {known or 'nothing'}. A parameter's own name serves only where its type is no variable.",
+    )
+
+
+def _type_name(elem_type: int) -> str:
+    try:
+        name: str = onnx.TensorProto.DataType.Name(elem_type)
+    except ValueError:
+        return str(elem_type)
+    return name.lower()

@@ -18,7 +18,9 @@ import onnxruntime
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
-from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
+from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import DETACHED_LOCATION
+from epctx_core.kernels.in_place import write_in_place
 from epctx_core.kernels.optimiser import SWITCHED_OFF
 from epctx_core.kernels.stopping import CURRENT
 from epctx_core.kernels.versions import fit_versions
@@ -154,7 +156,10 @@ class OnnxRuntimeModel:
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results in the order of the model."""
-        feeds = dict(zip(self._inputs, inputs, strict=True))
+        names = self._inputs
+        # Small pieces have one input, and zip would take longer for it than all else here.
+        single = len(names) == 1 == len(inputs)
+        feeds = {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
         current = CURRENT.options
         options = self._options if current is None else current.follow(onnxruntime.RunOptions)
         results: list[np.ndarray] = (
@@ -162,11 +167,7 @@ class OnnxRuntimeModel:
             if self._has_foreign_types
             else self._call(self._outputs, feeds, options)
         )
-        if outputs is None:
-            return results
-        for target, result in zip(outputs, results, strict=True):
-            np.copyto(target, result)
-        return outputs
+        return results if outputs is None else write_in_place(results, outputs)
 
     def _run_values(
         self, feeds: Mapping[str, np.ndarray], options: onnxruntime.RunOptions

@@ -1,7 +1,6 @@
 """onnxruntime's offline optimiser as a function from model to model.
 
-Weights that it leaves alone stay the caller's views; what it computes comes back as weights of their
-own. Knows no EP and keeps nothing between calls.
+Weights that it leaves alone stay the caller's views; others come back as new ones. Knows no EP and keeps nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from onnx import ModelProto, TensorProto
 
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.model_io import structure
-from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
+from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight
 from epctx_core.kernels.framing import all_nodes, drop_initializer_inputs, with_frame
 from epctx_core.kernels.nchwc import DOMAIN as NCHWC
 from epctx_core.kernels.nchwc import NotPlainError, check_way_back, mark

@@ -11,7 +11,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.tensors import is_detached
+from epctx_core.kernels.in_place import write_in_place
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -71,11 +72,7 @@ class ReferenceModel:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
         results = [_own(result, inputs) for result in self._evaluator.run(None, feeds)]
-        if outputs is None:
-            return results
-        for target, result in zip(outputs, results, strict=True):
-            np.copyto(target, result)
-        return outputs
+        return results if outputs is None else write_in_place(results, outputs)
 
 
 def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:

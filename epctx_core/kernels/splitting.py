@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 from onnx import AttributeProto
 
 from epctx_core.graph.bodies import bodies
@@ -15,10 +14,12 @@ from epctx_core.graph.model_io import DEFAULT_DOMAINS, structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.kernels.contrib_types import resolve_types
+from epctx_core.kernels.in_place import write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import numpy as np
     from onnx import ModelProto
 
     from epctx_core.kernels.engines import RunnableModel
@@ -44,7 +45,8 @@ class Part:
     def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, fast: bool) -> None:
         cut = Subgraph(graph, nodes)
         self.inputs, self.outputs = cut.input_names, cut.output_names
-        self.model = cut.model()
+        # Only what Constant nodes give is a weight here: other initializers go in as they stand.
+        self.model = cut.model(inline_weights=True)
         self.fast = fast
 
 
@@ -56,7 +58,7 @@ def split(model: ModelProto, engine: FastEngine) -> list[Part] | None:
         engine: the fast one.
     """
     graph = _indexed(model)
-    given = graph.constants & set(graph.output_names)
+    given = graph.constants & set(graph.output_names) - graph.producer.keys()
     slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine)}
     if given or len(slow) == len(graph.nodes):
         return None
@@ -166,11 +168,7 @@ class SplitModel:
                 del values[name]
         given = set(self._inputs)
         results = [values[name].copy() if name in given else values[name] for name in self._outputs]
-        if outputs is None:
-            return results
-        for target, result in zip(outputs, results, strict=True):
-            np.copyto(target, result)
-        return outputs
+        return results if outputs is None else write_in_place(results, outputs)
 
 
 def _last_reads(parts: Sequence[Part], keep: set[str]) -> list[list[str]]:

@@ -66,7 +66,8 @@ def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
 def _since(node: NodeProto, version: int) -> int:
     try:
         return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):
+        # TypeError: a version of more than 31 bits, or a name that is no text, in a model that nobody checked.
         return _BEYOND
 
 

@@ -7,7 +7,7 @@ from epctx_core.plugin.engine import Engine, OptimizedModel, PreparedModel
 from epctx_core.plugin.findings import CONTAINER_CODES, Finding, Severity
 from epctx_core.plugin.grouping import supported_partitions
 from epctx_core.plugin.hookspecs import PLUGIN_API, hookimpl
-from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry
+from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry, OperatorTypes
 from epctx_core.plugin.partition import CompiledPartition, Partition
 from epctx_core.plugin.provider import Cancellation, ExecutionProvider, ModelIdentity, ProviderContext
 from epctx_core.plugin.schema import ProviderOption
@@ -15,6 +15,7 @@ from epctx_core.plugin.storage import ContextReader, ContextWriter, Payload, Pay
 from epctx_core.plugin.types import (
     CORE_ATTRIBUTES,
     Availability,
+    BuildInfo,
     Compatibility,
     ComputeCapability,
     ContextNode,
@@ -38,6 +39,7 @@ __all__ = [
     "PLUGIN_API",
     "UNKNOWN_TYPE",
     "Availability",
+    "BuildInfo",
     "Cancellation",
     "Compatibility",
     "CompiledPartition",
@@ -57,6 +59,7 @@ __all__ = [
     "KernelRegistry",
     "ModelIdentity",
     "NodeView",
+    "OperatorTypes",
     "OptimizedModel",
     "Partition",
     "Payload",

@@ -97,12 +97,23 @@ class HookSpecs:
 
     @hookspec
     def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
-        """Return the kernels with which this EP runs single nodes, if it has any."""
+        """Return the kernels with which this EP runs single nodes, if it has any.
+
+        Called once a compile or session, before `get_capability`, which says with `fuse=False` what they
+        run. An EP with this hook may leave out `compile`. In a session over a context model with EPContext
+        nodes of this EP, only claims with `fuse=False` count: what to compile was decided before.
+        """
         raise NotImplementedError
 
     @hookspec
     def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return uninitialised, C-contiguous memory for an input or output of this EP's partitions."""
+        """Return uninitialised, writable, C-contiguous memory for an input or output of this EP.
+
+        Called in `run`, from many threads, for what is computed while a model runs: the outputs of this
+        EP's partitions and kernels, and what other EPs or the CPU EP make for its inputs. Used where all outputs
+        of a step have a known type and shape. The memory is nobody else's until the array is gone, which may be
+        after the session: outputs of the model are the caller's.
+        """
         raise NotImplementedError
 
     @hookspec
@@ -131,4 +142,5 @@ class HookSpecs:
 
 
 REQUIRED_HOOKS = ("get_capability", "compile")
+"""What every EP has; one with `get_kernel_registry` may leave out `compile`."""
 CONTEXT_HOOKS = ("get_ep_context_nodes", "load_context")

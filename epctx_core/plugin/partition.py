@@ -76,8 +76,8 @@ class CompiledPartition:
     Args:
         run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
             boundary. Inputs are read-only; results never alias inputs; given outputs are written in
-            place and returned. Stateless and callable from many threads. None only under purpose
-            EXPORT.
+            place and returned. The core checks what it gives. Stateless and callable from many threads.
+            None only under purpose EXPORT.
         close: called once when the session ends, after the last run.
     """
 

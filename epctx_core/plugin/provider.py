@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from epctx_core.options import WeightlessMode
-from epctx_core.plugin.types import Availability, Compatibility, Purpose
+from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, Purpose
 
 if TYPE_CHECKING:
     from epctx_core.plugin.engine import Engine
@@ -58,7 +58,9 @@ class ProviderContext:
         options: the EP's options, checked and typed, defaults filled in.
         session_config: a snapshot of the session's config entries, as text.
         purpose: EXPORT, LOAD or RUN.
-        target: the device to compile for, if the host named one, else None.
+        target: the device, where a host chooses it apart from the EP's options, as onnxruntime's interface for
+            plugin EPs does; it goes before them. None in epctx's own sessions and compiles: there the device is an
+            option of the EP's, so that it is checked, and counts in caches, share groups and compatibility texts.
         model: the model's identity.
         logger: a child of the logger `epctx`.
         cancel: the host's wish to stop.
@@ -126,6 +128,14 @@ class ExecutionProvider:
     def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003 - the signature is the contract
         """Whether this machine has what the purpose needs. Cheap: called before an instance exists."""
         return Availability(True)
+
+    @classmethod
+    def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:  # noqa: ARG003
+        """Return what payloads are compiled with and for; asked once for each compile that writes some.
+
+        Never put a secret or a path in: it is stored in the context model as it is.
+        """
+        return BuildInfo()
 
     @classmethod
     def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:  # noqa: ARG003

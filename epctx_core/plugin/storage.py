@@ -54,6 +54,15 @@ class ContextWriter(Protocol):
         `ProviderContext.workspace`. The last member is asked once more, with True, for the bytes of all.
         """
 
+    @property
+    def graphs_by_model(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the EP's partitions in each model that the payload is for, in order.
+
+        Without a share group that is one model. In a group the models so far, the one that is asked last;
+        when `final` is True, all. Only these are written: a workspace may also hold graphs of a model that
+        failed. Two models may have a graph in common.
+        """
+
     def payload(self, name: str | None = None) -> Payload:
         """Start a payload. A second, named one only where an EP truly can't avoid it."""
 
@@ -86,7 +95,11 @@ class PayloadView(Protocol):
         """Return a path with the same content, for SDKs that take only paths; valid while the session lives.
 
         It lies in the folder for temporary files; where that is on another file system than the model,
-        the payload is copied there. Only to be read.
+        the payload is copied there. What the host's callback gave lies in memory instead, on no disk: the path
+        then works in this process and in programs that it starts, but has no extension. Only to be read.
+
+        Raises:
+            Fail: there is no space, or the system has no files in memory.
         """
 
 
@@ -123,10 +136,16 @@ class Workspace(Protocol):
     def get_or_create(
         self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None
     ) -> T:
-        """Return the object under a key, made on the first call; `close` runs when the last user leaves."""
+        """Return the object under a key, made on the first call; `close` runs when the last user leaves.
+
+        Other sessions of the group wait while the factory runs.
+        """
 
     def put(self, graph_name: str, obj: object) -> None:
-        """Leave a graph for another session of the group."""
+        """Leave a graph for another session of the group.
+
+        One that nobody takes is dropped, not closed: what has to be closed belongs to `get_or_create`.
+        """
 
     def take(self, graph_name: str) -> object | None:
         """Take a graph that another session left; it is gone from the workspace afterwards."""

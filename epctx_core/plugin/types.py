@@ -38,6 +38,24 @@ class Availability:
     hint: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BuildInfo:
+    """What an EP compiles with and for; the core notes it in the manifest of a context model.
+
+    For people who ask where a model came from: nothing is judged by it. What a later load must know
+    belongs into `ExecutionProvider.get_compatibility_info`.
+
+    Attributes:
+        sdk: version of the compiler or SDK, as its vendor writes it.
+        driver: version of the driver that payloads need, empty where there is none.
+        target: the device that payloads are for.
+    """
+
+    sdk: str = ""
+    driver: str = ""
+    target: str = ""
+
+
 class Compatibility(IntEnum):
     """`OrtCompiledModelCompatibility`, by ONNX Runtime's names and numbers."""
 
