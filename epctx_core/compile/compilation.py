@@ -27,21 +27,22 @@ from epctx_core.compile.providers import (
 from epctx_core.compile.report import CompileReport, Stopwatch, make_report
 from epctx_core.compile.sharing.member import CompiledMember
 from epctx_core.compile.sharing.open_groups import open_groups
-from epctx_core.compile.sharing.rules import check_shared_model, check_shared_options
+from epctx_core.compile.sharing.rules import check_member, check_shared_options
 from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.compile.writing.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compile.writing.size import check_weights_fit
-from epctx_core.errors import Fail
+from epctx_core.errors import Fail, system_errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.sharing.group import Group
     from epctx_core.compile.writing.destination import Destination
     from epctx_core.compile.writing.initializers import InitializerPlacement
+    from epctx_core.graph.digests import ExtentDigests
     from epctx_core.registry import Registry
 
 FindDestination: TypeAlias = "Callable[[OpenModel, bool], Destination]"
@@ -62,6 +63,7 @@ class Compilation:
         progress: called with (stage, done, total).
         registry: where EPs are looked up.
         deliver: opens what the host's write callback gets; None for files.
+        digests: those of weights that were made before; None for none.
     """
 
     session: SessionOptions
@@ -73,8 +75,10 @@ class Compilation:
     progress: Progress
     registry: Registry
     deliver: OpenDelivered | None
+    digests: ExtentDigests | None = None
     watch: Stopwatch = field(default_factory=Stopwatch, init=False)
 
+    @system_errors_typed("compiling the model")
     @collection_paused()
     def run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file.
@@ -86,7 +90,7 @@ class Compilation:
         if self.session.config().share_contexts:
             return self._run_in_open_group(find_destination, cancel, in_memory=sink is not None)
         with closing(ProviderSession()) as providers, cancel.by_interrupt():
-            choices = choose_providers(self.session.providers, self.session, self.registry)
+            choices = self.choose(providers)
             model = self.open(choices)
             existing = PassThrough(model, self.session.config())
             outputs = Outputs(
@@ -108,7 +112,11 @@ class Compilation:
             )
             self.progress("write", 1, 1)
             return make_report(
-                assignment, output=outputs.destination.path, written=written, timings=self.watch.seconds
+                assignment,
+                output=outputs.destination.path,
+                written=written,
+                timings=self.watch.seconds,
+                skipped=providers.skipped,
             )
 
     def _run_in_open_group(
@@ -119,20 +127,30 @@ class Compilation:
             config, embedded=self.embedded, delivered=self.deliver is not None, in_memory=in_memory
         )
         with closing(ProviderSession()) as providers, cancel.by_interrupt():
-            choices = choose_providers(self.session.providers, self.session, self.registry)
+            choices = self.choose(providers)
             model = self.open(choices)
             wanted = find_destination(model, bool(choices))
-            check_shared_model(model)
             # Before it joins: a model that is refused must not begin a new group.
-            wanted.check({})
+            check_member(model, wanted)
             with open_groups.joined(wanted, choices) as group:
                 member = self.compile_member(group, model, wanted, providers, choices, cancel)
                 self.progress("write", 0, 1)
                 written = group.stop(member) if config.stop_sharing else group.publish(member)
                 self.progress("write", 1, 1)
             return make_report(
-                member.assignment, output=wanted.path, written=written, timings=self.watch.seconds
+                member.assignment,
+                output=wanted.path,
+                written=written,
+                timings=self.watch.seconds,
+                skipped=providers.skipped,
             )
+
+    def choose(self, providers: ProviderSession) -> list[ProviderChoice]:
+        """Return the EPs to compile with; the provider session is told which optional ones were skipped."""
+        choices, providers.skipped = choose_providers(
+            self.session.providers, self.session, self.registry, Purpose.EXPORT
+        )
+        return choices
 
     def compile_member(
         self,
@@ -147,7 +165,7 @@ class Compilation:
 
         Args:
             group: gives names and workspaces.
-            model: the source.
+            model: the source, checked by `check_member`.
             wanted: where the context model goes.
             providers: get the EPs, and are closed by the caller when the model is written.
             choices: the EPs.
@@ -156,17 +174,14 @@ class Compilation:
         Raises:
             EpctxError: see `ModelCompiler.compile_to_file`.
         """
-        check_shared_model(model)
-        destination = group.destination(wanted)
-        # Whether binaries may be written is looked at when the group ends and its models are known.
-        destination.check({})
+        group.share_digests(model)
         existing = PassThrough(model, self.session.config())
         model, assignment = self._prepare(model, existing, providers, choices, cancel, group.workspace_of)
         return CompiledMember(
             model=model,
             assignment=assignment,
             providers=providers,
-            destination=destination,
+            destination=wanted,
             placement=self.placement,
             existing=existing,
             cancel=cancel,
@@ -195,6 +210,8 @@ class Compilation:
             model = open_model(
                 self.model, self.session.config(), lambda: kept_functions(c.cls for c in choices)
             )
+        if self.digests is not None:
+            self.digests.share(model.source.weights.values())
         self.progress("read", 1, 1)
         return model
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
+from epctx_core.compile.kernel_operators import staying_operators
 from epctx_core.compile.provenance import add_metadata
 from epctx_core.compile.weightless import SourceLedger
 from epctx_core.compile.writing.initializers import InitializerPlacement, place_initializers
+from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.node import (
     ContextNodeDraft,
     ContextNodeMaker,
@@ -28,7 +30,7 @@ from epctx_core.registry.guard import contract_broken
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.compile.assign import Assignment, GraphAssignment
+    from epctx_core.compile.assignment.assign import Assignment, GraphAssignment
     from epctx_core.compile.passthrough import KeptNodes
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
     from epctx_core.errors import PluginError
     from epctx_core.graph.splice import Replacement
     from epctx_core.graph.subgraph import GraphPartition
+
+
+GraphsByModel: TypeAlias = "Mapping[str, tuple[tuple[str, ...], ...]]"
+"""EP type to the names of its partitions in each model of a share group."""
+
+_NO_GRAPHS: GraphsByModel = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +76,8 @@ class ContextModel:
 def check_can_export(providers: ProviderSession) -> None:
     """Raise NotImplementedByProvider if an EP can compile but not be saved."""
     for ep in providers.choices:
-        for hook in CONTEXT_HOOKS:
+        # What runs by kernels alone leaves nothing to save.
+        for hook in CONTEXT_HOOKS if providers.instances.implements(ep, "compile") else ():
             if not providers.instances.implements(ep, hook):
                 raise NotImplementedByProvider(
                     f"{ep} runs models but cannot save what it compiled: it has no {hook} hook.",
@@ -84,6 +93,7 @@ def make_context_model(
     outputs: Outputs,
     placement: InitializerPlacement,
     kept: KeptNodes,
+    earlier: GraphsByModel = _NO_GRAPHS,
 ) -> ContextModel:
     """Return the context model of an assignment whose partitions were compiled.
 
@@ -91,6 +101,7 @@ def make_context_model(
         outputs: where payloads go.
         placement: where the initializers that stay go.
         kept: the EPContext nodes that the model had already.
+        earlier: of its share group, the models before this one.
 
     Raises:
         PluginError: an EP describes its nodes wrongly.
@@ -104,7 +115,8 @@ def make_context_model(
         partitions = assignment.of(ep)
         if not partitions:
             continue
-        payloads = _payload_set(choice, outputs, ledger, final=outputs.final)
+        graphs = (*earlier.get(ep, ()), tuple(p.name for p in partitions))
+        payloads = _payload_set(choice, outputs, ledger, graphs)
         with digests_ahead(weight for p in partitions for weight in p.weights.values()):
             described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
             ordered = _Descriptions(choice, partitions, payloads).check(described)
@@ -114,15 +126,13 @@ def make_context_model(
         entries += _with_references(written_now, made) if kept.exist else written_now
         for written in payloads.writers.values():
             contents.update(written.embedded_bytes())
-    main = assignment.main
-    proto = splice(
-        model.source.proto, model.graph, main.partitioner.execution_order(), _replacements(main, nodes, kept)
-    )
+    proto = _spliced(model, assignment.main, nodes, kept)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     if nodes or kept.exist:
         present = entries if outputs.final else []
         add_metadata(proto, model, assignment, providers, present, ledger, kept, pending)
+        write_kernel_types(proto, staying_operators(assignment))
     placed = place_initializers(
         proto, model.source.weights, placement, outputs.open_initializers, outputs.destination.folder
     )
@@ -139,7 +149,10 @@ def make_context_model(
 
 
 def write_shared_payloads(
-    choice: ProviderChoice, providers: ProviderSession, outputs: Outputs
+    choice: ProviderChoice,
+    providers: ProviderSession,
+    outputs: Outputs,
+    graphs: tuple[tuple[str, ...], ...],
 ) -> list[PayloadEntry]:
     """Have an EP write what it keeps of all members of a share group; return the payloads' entries.
 
@@ -147,11 +160,12 @@ def write_shared_payloads(
         choice: the EP.
         providers: those of the group's last member, which need not have partitions of it.
         outputs: where payloads go.
+        graphs: the names of its partitions in each member.
 
     Raises:
         PluginError: the EP wrote nothing.
     """
-    payloads = _payload_set(choice, outputs, None, final=True)
+    payloads = _payload_set(choice, outputs, None, graphs)
     providers.instances.call(choice.name, "get_ep_context_nodes", writer=payloads.handle)
     for writer in payloads.writers.values():
         if not writer.size:
@@ -162,7 +176,10 @@ def write_shared_payloads(
 
 
 def _payload_set(
-    choice: ProviderChoice, outputs: Outputs, ledger: SourceLedger | None, *, final: bool
+    choice: ProviderChoice,
+    outputs: Outputs,
+    ledger: SourceLedger | None,
+    graphs: tuple[tuple[str, ...], ...],
 ) -> PayloadSet:
     """Return what takes one EP's payloads."""
     return PayloadSet(
@@ -170,7 +187,8 @@ def _payload_set(
         file_name=lambda name: outputs.payload_name(choice.binary_suffix, name),
         open_sink=outputs.open_payload,
         embedded=outputs.embedded,
-        final=final,
+        final=outputs.final,
+        graphs_by_model=graphs,
         references=None if ledger is None else ledger.of_ep(),
     )
 
@@ -183,6 +201,14 @@ def _with_references(
         return entries
     names = tuple(p.name for p, node in nodes.items() if isinstance(node, ContextNodeDraft))
     return [replace(entries[0], references=names)]
+
+
+def _spliced(
+    model: OpenModel, main: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], kept: KeptNodes
+) -> ModelProto:
+    """Return the model with EPContext nodes in the place of partitions."""
+    order = main.partitioner.execution_order()
+    return splice(model.source.proto, model.graph, order, _replacements(main, nodes, kept))
 
 
 def _replacements(

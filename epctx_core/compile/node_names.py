@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.source import OpenModel
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO
 
 from onnx import AttributeProto, NodeProto
 
@@ -20,6 +20,7 @@ from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
 from epctx_core.context.naming import free_name, is_payload_name
 from epctx_core.context.paths import ModelFolder, checked_name
+from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.splice import copy_field
 
@@ -181,7 +182,7 @@ class PassThrough:
         """Return the payloads, each with all nodes that carry it."""
         records = {record.name: record for record in self.records}
         folder = source_folder(self._model, config)
-        reader = payload_reader(records, folder, replace(config, map_binaries=True), self.manifest, _no_files)
+        reader = payload_reader(records, folder, replace(config, map_binaries=True), self.manifest, Scratch())
         found: dict[tuple[str, bool], _Carried] = {}
         # Primaries first, so that one of them carries what several nodes share.
         for record in sorted(self.records, key=lambda r: not r.main_context):
@@ -288,7 +289,3 @@ def _add(node: NodeProto, name: str, value: int | bytes | None) -> None:
         node.attribute.add(name=name, type=AttributeProto.INT, i=value)
     elif value is not None:
         node.attribute.add(name=name, type=AttributeProto.STRING, s=value)
-
-
-def _no_files() -> NoReturn:
-    raise AssertionError("payloads that pass through are read as bytes")

@@ -14,11 +14,12 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from epctx_core.compile.source import OpenModel
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.scratch import Scratch
     from epctx_core.options import DataReader, SessionConfig
 
 _WEIGHTS_ONLY = (
@@ -85,7 +86,7 @@ def payload_reader(
     folder: ModelFolder | None,
     config: SessionConfig,
     manifest: Manifest | None,
-    scratch: Callable[[], Path],
+    scratch: Scratch,
     source: SourceWeights | None = None,
     *,
     data_reader: DataReader | None = None,

@@ -5,16 +5,17 @@ Sessions and the compiler walk the same way; they differ in purpose, and in whet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.compile.assign import Assignment, assign
-from epctx_core.compile.emit import ContextModel, make_context_model
-from epctx_core.compile.limits import PartitionLimits
+from epctx_core.compile.assignment.assign import Assignment, assign
+from epctx_core.compile.assignment.limits import PartitionLimits
+from epctx_core.compile.emit import ContextModel, GraphsByModel, make_context_model
 from epctx_core.compile.providers import Progress, no_progress
 from epctx_core.compile.report import OutputFile, Stopwatch, Written
 from epctx_core.compile.writing.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
+from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 from epctx_core.plugin import CompiledPartition, Purpose
 from epctx_core.registry.guard import contract_broken
@@ -37,8 +38,15 @@ def assign_nodes(
     eps: Sequence[str],
     session: SessionOptions,
     watch: Stopwatch,
+    *,
+    kernels_only: Collection[str] = (),
 ) -> Assignment:
-    """Ask the EPs for their claims; see `assign`. Existing EPContext nodes are nobody's to claim."""
+    """Ask the EPs for their claims; see `assign`. Existing EPContext nodes are nobody's to claim.
+
+    Raises:
+        PluginError: an EP's answer breaks the contract.
+        InvalidGraph: the model's metadata about operators is damaged.
+    """
     session.cancellation.raise_if_requested()
     reserved: dict[BodyPath, list[int]] = {}
     for record in model.context_nodes:
@@ -53,6 +61,8 @@ def assign_nodes(
             reserved=reserved,
             prefix=config.node_name_prefix,
             limits=limits,
+            carried=read_kernel_types(model.source.proto),
+            kernels_only=kernels_only,
         )
 
 
@@ -123,8 +133,12 @@ def write_context_model(
     existing: PassThrough,
     *,
     watch: Stopwatch,
+    earlier: GraphsByModel | None = None,
 ) -> Written:
     """Write the context model and its files, all or none; say what was written.
+
+    Args:
+        earlier: see `make_context_model`.
 
     Raises:
         Fail: the model exists meanwhile, a file belongs to another model, the disk is full, a callback of
@@ -134,7 +148,7 @@ def write_context_model(
     """
     with watch.stage("write"), outputs:
         kept = existing.keep(outputs.open_payload)
-        context = make_context_model(model, assignment, providers, outputs, placement, kept)
+        context = make_context_model(model, assignment, providers, outputs, placement, kept, earlier or {})
         data = serialize(context, embedded=outputs.embedded)
         written = outputs.finish(data, context.named_files)
     return what_was_written(context, outputs, existing, written)

@@ -8,21 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.compatibility import all_compatibility_info, set_compatibility_info, set_metadata
 from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manifest
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
-from epctx_core.plugin import Compatibility
+from epctx_core.plugin import BuildInfo, Compatibility
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.registry.records import same_distribution
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.passthrough import KeptNodes
     from epctx_core.compile.providers import ProviderChoice, ProviderSession
     from epctx_core.compile.source import OpenModel
@@ -110,12 +110,7 @@ def add_metadata(
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
         if partitions:
-            facts[ep] = {
-                "distribution": choice.record.distribution,
-                "version": choice.record.version,
-                "plugin_api": choice.cls.api_version,
-                "options": options_fingerprint(choice),
-            }
+            facts[ep] = _maker_of(choice)
         elif kept.exist:
             # What is said about this EP's nodes is about those that are there.
             continue
@@ -131,9 +126,16 @@ def add_metadata(
         payloads=payloads,
         source_weights=_source_weights(old, ledger),
         pending=pending,
+        kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *_with_kernels(assignment, providers)))),
     )
     set_metadata(proto, KEY, manifest.dump())
     ledger.record(proto)
+
+
+def _with_kernels(assignment: Assignment, providers: ProviderSession) -> list[str]:
+    """Return the EPs whose kernels run nodes, in order of priority."""
+    running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
+    return [ep for ep in providers.choices if ep in running]
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
@@ -154,6 +156,33 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
             )
         payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
         set_metadata(proto, KEY, replace(manifest, payloads=payloads, pending=()).dump())
+
+
+def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
+    """Return what the manifest says about an EP: who it is, what it compiled with and for."""
+    said = {key: text for key, text in asdict(build_info(choice)).items() if text}
+    return {
+        "distribution": choice.record.distribution,
+        "version": choice.record.version,
+        "plugin_api": choice.cls.api_version,
+        "options": options_fingerprint(choice),
+        **said,
+    }
+
+
+def build_info(choice: ProviderChoice) -> BuildInfo:
+    """Return what an EP compiles with and for.
+
+    Raises:
+        PluginError: its class raised, or gave something else.
+    """
+    with blame(choice.record, "get_build_info"):
+        info = choice.cls.get_build_info(choice.options)
+    if not isinstance(info, BuildInfo) or not all(isinstance(text, str) for text in asdict(info).values()):
+        raise contract_broken(
+            choice.record, "get_build_info", f"gave {info!r:.80} instead of a BuildInfo of texts"
+        )
+    return info
 
 
 def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:

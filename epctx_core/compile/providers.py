@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.compile.optional import OptionalNames, SkippedProvider
+from epctx_core.compile.sharing.rules import refuse_isolated
 from epctx_core.compile.weightless import compile_mode
+from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
-from epctx_core.options import WeightlessMode
+from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import describe
 from epctx_core.registry.instances import ProviderInstances
 
 if TYPE_CHECKING:
     from epctx_core.kernels import CpuEngine
-    from epctx_core.options import CancellationFlag, SessionOptions
+    from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 
@@ -74,24 +77,63 @@ def private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
 
 
 def choose_providers(
-    requested: Sequence[tuple[str, Mapping[str, object]]], session: SessionOptions, registry: Registry
-) -> list[ProviderChoice]:
+    requested: Sequence[tuple[str, Mapping[str, object]]],
+    session: SessionOptions,
+    registry: Registry,
+    purpose: Purpose | None,
+) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
     """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
+
+    Args:
+        requested: names with options.
+        session: says which of them are optional.
+        registry: where they are looked up.
+        purpose: what they are to do; None if no device is needed, and then nobody is told what was skipped.
+
+    Returns:
+        The EPs, and the optional ones that cannot be had.
 
     Raises:
         InvalidArgument: no such EP, one asked for twice, or a wrong option.
         PluginError: a plugin is broken.
     """
-    _refuse_unknown_eps(session, registry)
+    names = [name for name, _ in requested]
+    optional = OptionalNames(session.config().optional_providers, names)
+    _refuse_unknown_eps(session, registry, optional)
     choices: list[ProviderChoice] = []
+    skipped: list[SkippedProvider] = []
     for name, given in requested:
         if name.lower() in _CPU_NAMES:
             continue
-        choice = choose_provider(registry.resolve(name), given, session, registry)
+        found = _find(name, registry, optional, purpose)
+        if isinstance(found, SkippedProvider):
+            skipped.append(found)
+            continue
+        choice = choose_provider(found, given, session, registry)
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
-    return choices
+    for skip in skipped if purpose is not None else ():
+        _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
+    return choices, tuple(skipped)
+
+
+def _find(
+    name: str, registry: Registry, optional: OptionalNames, purpose: Purpose | None
+) -> PluginRecord | SkippedProvider:
+    return find_optional(name, registry, purpose) if name in optional else registry.resolve(name)
+
+
+def find_optional(name: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
+    """Return an EP's record if it loads and says that it is available, else why it cannot be had."""
+    try:
+        record = registry.resolve(name)
+        registry.load(record)
+        if purpose is not None:
+            _check_availability(record, purpose, registry)
+    except EpctxError as error:
+        return SkippedProvider.because(name, error)
+    return record
 
 
 def choose_provider(
@@ -111,25 +153,27 @@ def kept_functions(classes: Iterable[type[ExecutionProvider]]) -> frozenset[tupl
 
 
 def requested_classes(
-    requested: Iterable[tuple[str, Mapping[str, object]]], registry: Registry
+    requested: Sequence[tuple[str, Mapping[str, object]]], session: SessionOptions, registry: Registry
 ) -> list[type[ExecutionProvider]]:
-    """Return the classes of the EPs that a host asked for; the CPU EP is left out.
+    """Return the classes of the EPs that a host asked for; the CPU EP and what is skipped are left out.
 
     Raises:
         InvalidArgument, PluginError: as `choose_providers`.
     """
     names = [name for name, _ in requested if name.lower() not in _CPU_NAMES]
-    return [registry.load(registry.resolve(name)) for name in names]
+    optional = OptionalNames(session.config().optional_providers, [name for name, _ in requested])
+    found = [_find(name, registry, optional, Purpose.RUN) for name in names]
+    return [registry.load(record) for record in found if not isinstance(record, SkippedProvider)]
 
 
-def _refuse_unknown_eps(session: SessionOptions, registry: Registry) -> None:
+def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: OptionalNames) -> None:
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
     given = session.provider_option_keys
     if not given:
         return
     starts = [f"ep.{record.name.lower()}." for record in registry.records()]
     for key in given:
-        if not key.startswith(tuple(starts)):
+        if not key.startswith(tuple(starts)) and not optional.is_option(key):
             known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
             raise InvalidArgument(
                 f"the session option {key!r} is none, nor an option of an installed EP.{suggestion(key, known)}",
@@ -165,17 +209,22 @@ class ProviderSession:
     Attributes:
         instances: the live EPs.
         choices: what was chosen, by EP type.
+        skipped: optional EPs that the session goes without.
         weightless: the mode that they compile in.
+        scratch: files that payloads were made into; they go last.
     """
 
     def __init__(self) -> None:
         self.instances = ProviderInstances()
         self.choices: dict[str, ProviderChoice] = {}
+        self.skipped: tuple[SkippedProvider, ...] = ()
         self.weightless = WeightlessMode.NONE
         self._workspaces: list[PrivateWorkspace | SharedWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
+        self.scratch = self._stack.enter_context(Scratch())
         self._closed = False
+        self._process = os.getpid()
 
     def start(
         self,
@@ -200,11 +249,18 @@ class ProviderSession:
             InvalidArgument: an EP does not support the weightless mode that was asked for.
             PluginError: an EP's constructor or its `availability` raised.
         """
-        self.weightless = compile_mode(choices, purpose, session.config().weightless)
+        user = f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of {model.name!r}"
         for choice in choices:
-            _check_availability(choice, purpose, registry)
+            self._stack.enter_context(registry.in_use(choice.record, by=user))
+        config = session.config()
+        self.weightless = compile_mode(choices, purpose, config.weightless)
+        for choice in choices:
+            _check_availability(choice.record, purpose, registry)
+            cls = _class_of(choice, config, purpose)
             workspace = workspace_of(choice)
             self._workspaces.append(workspace)
+            if cls is not choice.cls and isinstance(workspace, SharedWorkspace):
+                refuse_isolated(config)
             context = ProviderContext(
                 options=choice.options,
                 session_config=session.config_entries,
@@ -214,27 +270,29 @@ class ProviderSession:
                 logger=logging.getLogger(f"epctx.ep.{choice.name}"),
                 cancel=cancel or session.cancellation,
                 progress=progress or no_progress,
-                scratch=_scratch_folder,
+                scratch=scratch_folder,
                 engine=engine,
                 workspace=workspace,
                 weightless=self.weightless,
             )
-            self.instances.add(choice.record, choice.cls, context)
+            self.instances.add(choice.record, cls, context)
             self.choices[choice.name] = choice
-
-    def scratch(self) -> Path:
-        """Return a private folder that is removed with the session."""
-        return self._stack.enter_context(_scratch_folder())
 
     def keep(self, results: Iterable[object]) -> None:
         """Take over what a hook gave: each `CompiledPartition` is closed once, before its EP is shut down."""
         self._runnables.extend(r for r in results if isinstance(r, CompiledPartition))
 
     def close(self) -> None:
-        """Close runnables, shut all EPs down, release what they shared; further calls do nothing."""
+        """Close runnables, shut all EPs down, release what they shared; further calls do nothing.
+
+        In a forked child nothing is closed: all of it is the parent's.
+        """
         if self._closed:
             return
         self._closed = True
+        if os.getpid() != self._process:
+            keep_forever(self)
+            return
         try:
             for runnable in {id(r): r for r in self._runnables}.values():
                 if runnable.close is not None:
@@ -256,20 +314,29 @@ def close_quietly(close: Callable[[], None], what: str) -> None:
         _log.debug("closing %s", what, exc_info=error)
 
 
-def _check_availability(choice: ProviderChoice, purpose: Purpose, registry: Registry) -> None:
-    available = registry.availability(choice.record, purpose)
+def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -> type[ExecutionProvider]:
+    """Return the class of the instance: the EP's own, or one that has its work done in another process."""
+    if config.isolation is Isolation.NONE:
+        return choice.cls
+    # Not needed by hosts that isolate nothing.
+    from epctx_core.isolation.elsewhere import IsolatedEp
+    from epctx_core.isolation.provider import isolated_class
+    from epctx_core.isolation.remote import Limits
+
+    limits = Limits(seconds=config.isolation_seconds, max_bytes=config.isolation_bytes)
+    ep = IsolatedEp(record=choice.record, cls=choice.cls, isolation=config.isolation, limits=limits)
+    return isolated_class(ep, purpose)
+
+
+def _check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
+    available = registry.availability(record, purpose)
     if not available.available:
         raise NotImplementedByProvider(
-            f"{choice.name} cannot {purpose.value} on this machine: {available.reason or 'it gives no reason'}.",
-            ep=choice.name,
-            hint=available.hint or "Leave it out of the providers, or repair what is missing.",
+            f"{record.name} cannot {purpose.value} on this machine: {available.reason or 'it gives no reason'}.",
+            ep=record.name,
+            hint=available.hint
+            or "Repair what is missing, leave it out of the providers, or name it in ep.optional_providers.",
         )
-
-
-@contextlib.contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="epctx-") as folder:
-        yield Path(folder)
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
+    from epctx_core.compile.optional import SkippedProvider
     from epctx_core.graph.subgraph import GraphPartition
 
 
@@ -113,6 +114,7 @@ class CompileReport:
         source_files: in weightless mode, the source's files that a load needs besides: beside the
             context model, or where session options say.
         kept_nodes: names of EPContext nodes that the model had already and that passed through.
+        skipped_providers: optional EPs that could not be had.
     """
 
     output: Path | None
@@ -125,6 +127,7 @@ class CompileReport:
     delivered: tuple[OutputFile, ...] = ()
     source_files: tuple[str, ...] = ()
     kept_nodes: tuple[str, ...] = ()
+    skipped_providers: tuple[SkippedProvider, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx compile --json` prints."""
@@ -142,6 +145,7 @@ class CompileReport:
             "delivered": [file.as_dict() for file in self.delivered],
             "source_files": list(self.source_files),
             "kept_nodes": list(self.kept_nodes),
+            "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
         }
 
 
@@ -167,6 +171,7 @@ def make_report(
     output: Path | None,
     written: Written,
     timings: Mapping[str, float],
+    skipped: tuple[SkippedProvider, ...] = (),
 ) -> CompileReport:
     """Put a report together."""
     counts: dict[str, int] = {}
@@ -189,6 +194,7 @@ def make_report(
         delivered=written.payloads if written.delivered else (),
         source_files=written.source_files,
         kept_nodes=written.kept_nodes,
+        skipped_providers=skipped,
     )
 
 

@@ -8,19 +8,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, read_context_nodes, read_placed_nodes
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE
+from epctx_core.graph.functions import FunctionId, inline_functions
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import TypeTable, declared_types, infer_types
-from epctx_core.graph.inlining import FunctionId, inline_functions
-from epctx_core.graph.model_io import SourceModel, detach_model, names_as_text, parse_model, read_model
+from epctx_core.graph.model_io import (
+    SourceModel,
+    detach_model,
+    names_as_text,
+    parse_model,
+    passes_checker,
+    read_model,
+)
 from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
 from epctx_core.kernels.contrib_types import resolve_types
-from epctx_core.options import ModelOverrides
+from epctx_core.options import ModelOverrides, Verification
 from epctx_core.plugin import ModelIdentity
+from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
@@ -95,10 +104,18 @@ def open_model(
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
     """
     data, path = read_model(path_or_bytes)
-    folder = WeightsFolder(path, config.external_initializers_folder)
+    # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
+    checked = OP_TYPE.encode() in data and passes_checker(data)
     proto = parse_model(data, path)
+    folder = WeightsFolder(
+        path,
+        config.external_initializers_folder,
+        seal=read_seal(proto),
+        other_copies=interrupted_copies,
+        whole=config.verification is not Verification.HEAD,
+    )
     given = given_weights(proto, config.overrides.initializers)
-    source = detach_model(proto, data, path, folder.open)
+    source = detach_model(proto, data, path, folder.open, checked=checked, changed=bool(given))
     source.locations = folder.opened
     for weight in source.weights.values():
         weight.source_name = weight.name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unicodedata import normalize
 
 from epctx_core.compile.writing.file_checks import (
     check_folder,
@@ -77,6 +78,10 @@ class Destination:
     def path(self) -> Path | None:
         """The context model, None for bytes and streams."""
         return None if self.folder is None or self.model is None else self.folder / self.model
+
+    def named_as(self, other: Destination) -> Destination:
+        """Return this destination with the names of another's binaries."""
+        return replace(self, named_after=other.named_after, binary_folder=other.binary_folder)
 
     def binary_name(self, suffix: str, name: str | None = None) -> str:
         """Return an EP's binary as the model names it; see `epctx_core.context.naming`."""
@@ -164,8 +169,8 @@ class Destination:
                     ep=owner if owner in binaries else None,
                     hint="Choose an output path with another name, or set ep.context_embed_mode=1.",
                 )
-            # Folders that do not tell cases apart are common enough.
-            other = owners.setdefault(canonical(name).casefold(), owner)
+            # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
+            other = owners.setdefault(normalize("NFC", canonical(name)).casefold(), owner)
             if other != owner:
                 raise InvalidArgument(
                     f"{other} and {owner} would both write the file {name!r}.",
@@ -198,13 +203,17 @@ class Destination:
         """Raise Fail if a model in the target's folder, or in one between it and ours, names the target."""
         name, above = target.name, target.parent
         while True:
-            own = (self.path, *self.fellows)
-            owner = next((m for m in models_naming(above, name) if m not in own), None)
+            own = {path for path in (self.path, *self.fellows) if path is not None}
+            owner = next(models_naming(above, name, besides=own), None)
             if owner is not None:
+                grouped = (
+                    f"Compile the source of {owner.name!r} into the share group, too, or use another folder."
+                )
+                alone = "Choose an output path with another name, so that the binary gets another name too."
                 raise Fail(
                     f"{what} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
                     path=target,
-                    hint="Choose an output path with another name, so that the binary gets another name too.",
+                    hint=grouped if self.fellows else alone,
                 )
             if above in (self.folder, above.parent):
                 return

@@ -17,16 +17,12 @@ from onnx import TensorProto
 
 from epctx_core.compile.writing.file_checks import is_utf8
 from epctx_core.context.embedding import Embeddable, new_marker
+from epctx_core.context.initializers_file import close_sealed, write_seal
 from epctx_core.context.payloads.writer import PayloadWriter
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.bodies import bodies, may_hold_bodies
-from epctx_core.graph.weights import (
-    body_weights,
-    detached_tensor,
-    is_detached,
-    place_externally,
-    replace_data,
-)
+from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import body_weights, detached_tensor, place_externally, replace_data
 from epctx_core.publish.names import canonical
 from epctx_core.registry.guard import describe
 
@@ -212,7 +208,9 @@ def place_initializers(
             for tensor in body.initializer:
                 if tensor.name in inner:
                     placing.place(tensor, inner[tensor.name])
-    return placing.finish()
+    placed = placing.finish()
+    write_seal(model, placed.entry)
+    return placed
 
 
 def _all_bodies(graph: GraphProto) -> Iterator[GraphProto]:
@@ -269,7 +267,7 @@ class _Placing:
     def finish(self) -> PlacedInitializers:
         """Close the file's digests; return what became of all."""
         if self._writer is not None:
-            self._placed.entry = self._writer.finish()
+            self._placed.entry = close_sealed(self._writer)
         return self._placed
 
     def _where(self, weight: Weight) -> tuple[str, int] | None:
@@ -320,7 +318,7 @@ class _Placing:
         relative = path
         if Path(path).is_absolute() and "\0" not in path:
             if self._folder is None:
-                raise _bad_place(tensor, f"gave the absolute path {path!r}, and the model has no folder")
+                raise _bad_place(tensor, f"gave the absolute path {path!r:.200}, and the model has no folder")
             # As given first: what lies here may be a link into a cache.
             relative = os.path.relpath(path, self._folder)
             if relative.startswith(".."):
@@ -330,7 +328,7 @@ class _Placing:
         except InvalidArgument:
             name = ""
         if not name or not is_utf8(name):
-            raise _bad_place(tensor, f"gave {path!r}, which is no file in the context model's folder")
+            raise _bad_place(tensor, f"gave {path!r:.200}, which is no file in the context model's folder")
         return name
 
 

@@ -128,8 +128,7 @@ class Outputs:
         if self.embedded:
             return io.BytesIO()
         if self._open_delivered is None or not self.delivers:
-            self.destination.check_binary(name)
-            return self._create(name)
+            return self._create(name, self.destination.check_binary)
         sink = self._open_delivered(name)
         self._delivered.append(sink)
         return sink  # type: ignore[return-value]
@@ -140,8 +139,7 @@ class Outputs:
         Raises:
             Fail: a file of that name belongs to another model.
         """
-        self.destination.check_initializers(name)
-        return self._create(name)
+        return self._create(name, self.destination.check_initializers)
 
     def finish(self, model: SerializedModel, named: Iterable[str] = ()) -> OutputFile | None:
         """Hand over payloads, then the model, then bring all files to their names.
@@ -168,7 +166,7 @@ class Outputs:
             self._publication.commit(
                 binaries=self._files,
                 models=[] if written is None else [written.path],
-                replace=self.destination.replace,
+                new=[] if written is None or self.destination.replace else [written.path],
             )
         return written
 
@@ -189,10 +187,12 @@ class Outputs:
             self._cancel.raise_if_requested()
             yield piece
 
-    def _create(self, name: str) -> BinaryIO:
+    def _create(self, name: str, check: Callable[[str], None]) -> BinaryIO:
         if self._publication is None:
             raise InvalidArgument(f"there is no folder for the file {name!r}.")
         file = self._publication.create(name)
+        # Looked at once the publication knows whether the name is free: whose file comes later, it keeps.
+        check(name)
         self._files.append(name)
         return file
 

@@ -9,7 +9,7 @@ from epctx_core.errors import Fail
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.writing.initializers import InitializerPlacement
     from epctx_core.graph.weights import Weight
 

@@ -66,6 +66,11 @@ class Claims:
         for reason, indices in nodes.items():
             self.refuse(reason, sorted(indices))
 
+    def check_nothing_fused(self) -> None:
+        """Raise PluginError if an EP without a compiler claims nodes to compile."""
+        for nodes in (*self.fused[False], *self.fused[True]):
+            raise self.broken(f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook")
+
     def describe(self, index: int) -> str:
         """Return how messages call a node."""
         node = self._graph.nodes[index]

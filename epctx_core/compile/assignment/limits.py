@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import GraphAssignment
+    from epctx_core.compile.assignment.assign import GraphAssignment
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.subgraph import GraphPartition
 

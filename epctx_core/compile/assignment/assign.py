@@ -9,26 +9,28 @@ claim: the session runs it. One without stays an ordinary node, which an EP or a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from epctx_core.compile.claims import Claims, RefusalRecord
-from epctx_core.compile.limits import UNLIMITED, PartitionLimits, keep_within, whole_units
+from epctx_core.compile.assignment.claims import Claims, RefusalRecord
+from epctx_core.compile.assignment.limits import UNLIMITED, PartitionLimits, keep_within, whole_units
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
 from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
-from epctx_core.kernels import RegistryLookup
+from epctx_core.kernels import KernelMatcher, RegistryLookup
+from epctx_core.plugin import KernelRegistry
+from epctx_core.registry.guard import blame, contract_broken
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.plugin import KernelDef, KernelRegistry
+    from epctx_core.plugin import KernelDef, OperatorTypes
     from epctx_core.registry.instances import ProviderInstances
 
 
@@ -98,6 +100,10 @@ class GraphAssignment:
         """Return the nodes that nobody took."""
         return [i for i, taken in enumerate(self.taken) if not taken]
 
+    def left_to_run(self) -> list[int]:
+        """Return those of them that are to be run: what a Constant node gives is known."""
+        return [i for i in self.left_over() if i not in self.graph.node_constants]
+
     def open_bodies(self) -> Iterator[tuple[int, GraphAssignment]]:
         """Yield the bodies of nodes that nobody took whole, each with its node."""
         for node, bodies in self.bodies.items():
@@ -121,9 +127,13 @@ class Assignment:
         main: the main graph's, which holds those of the bodies.
         partitions: of all graphs, in the order of their first nodes; a body's stand where its node stands.
         refusals: in the order in which they were given.
+        matchers: EP type to its kernels, in order of priority; EPs without kernels are not among them.
+        carried: the operators that the model's metadata describes.
     """
 
     main: GraphAssignment
+    matchers: dict[str, KernelMatcher] = field(default_factory=dict)
+    carried: Sequence[OperatorTypes] = ()
     partitions: list[GraphPartition] = field(default_factory=list)
     refusals: list[RefusalRecord] = field(default_factory=list)
 
@@ -145,6 +155,8 @@ def assign(
     reserved: Mapping[BodyPath, Sequence[int]] = MappingProxyType({}),
     prefix: str = "",
     limits: PartitionLimits = UNLIMITED,
+    carried: Sequence[OperatorTypes] = (),
+    kernels_only: Collection[str] = (),
 ) -> Assignment:
     """Ask EPs for their claims and make partitions of them.
 
@@ -157,18 +169,20 @@ def assign(
         reserved: nodes that are nobody's to claim (existing EPContext nodes), by their graph's path.
         prefix: put before every partition's name.
         limits: what the host allows each EP.
+        carried: the operators that the model's metadata describes.
+        kernels_only: the EPs of which only claims with `fuse=False` count.
 
     Raises:
         PluginError: an EP's answer breaks the contract.
     """
-    assignment = Assignment(main=GraphAssignment(graph, reserved))
+    assignment = Assignment(main=GraphAssignment(graph, reserved), carried=carried)
     for ep in eps:
-        registry = (
-            instances.call(ep, "get_kernel_registry")
-            if instances.implements(ep, "get_kernel_registry")
-            else None
-        )
-        turn = _Round(instances, ep, registry, assignment.refusals)
+        registry = _kernel_registry(instances, ep)
+        matcher = KernelMatcher(registry, carried)
+        if registry is not None:
+            assignment.matchers[ep] = matcher
+        compiles = ep not in kernels_only
+        turn = _Round(graph, instances, ep, matcher, assignment.refusals, compiles=compiles)
         turn.ask(assignment.main)
         keep_within(assignment.main, ep, limits, turn.refuse)
     for part in assignment.graphs:
@@ -181,6 +195,17 @@ def assign(
     return assignment
 
 
+def _kernel_registry(instances: ProviderInstances, ep: str) -> KernelRegistry | None:
+    """Return an EP's kernels, None without any."""
+    if not instances.implements(ep, "get_kernel_registry"):
+        return None
+    registry = instances.call(ep, "get_kernel_registry")
+    if registry is not None and not isinstance(registry, KernelRegistry):
+        what = f"gave a {type(registry).__name__} instead of a KernelRegistry or None"
+        raise contract_broken(instances.record(ep), "get_kernel_registry", what)
+    return registry
+
+
 def _place(partition: GraphPartition) -> tuple[object, ...]:
     return (*partition.graph.place, partition.node_indices[0])
 
@@ -190,14 +215,19 @@ class _Round:
 
     def __init__(
         self,
+        root: GraphIndex,
         instances: ProviderInstances,
         ep: str,
-        registry: KernelRegistry | None,
+        matcher: KernelMatcher,
         refusals: list[RefusalRecord],
+        *,
+        compiles: bool,
     ) -> None:
+        self._root = root
         self._instances = instances
         self._ep = ep
-        self._registry = registry
+        self._matcher = matcher
+        self._compiles = compiles
         self._refusals = refusals
 
     def refuse(self, reason: str, graph: GraphIndex, nodes: Sequence[int]) -> None:
@@ -213,26 +243,34 @@ class _Round:
             self._ask_graph(part, parent_node)
 
     def _ask_graph(self, part: GraphAssignment, parent_node: Node | None) -> None:
-        view = GraphSlice(part.graph, part.partitioner, part.taken, parent_node)
-        lookup = RegistryLookup(self._registry, part.graph.types)
+        view = GraphSlice(part.graph, part.partitioner, part.taken, parent_node, self._root)
+        lookup = RegistryLookup(self._matcher, part.graph.types)
         answer = self._instances.call(self._ep, "get_capability", graph=view, kernels=lookup)
         claims = Claims(part.graph, self._instances, self._ep, part.taken)
         for item in answer:
             claims.add(item)
         claims.leave_out(view.left_out)
-        for keep in (False, True):
+        if not self._instances.implements(self._ep, "compile"):
+            claims.check_nothing_fused()
+        for keep in (False, True) if self._compiles else ():
             partitions = _partitions(part, claims, view, keep=keep)
             part.take([partition.node_indices for partition in partitions])
             part.partitions.extend(partitions)
         for index in claims.single:
-            kernel = lookup.lookup(view.node(index))
-            if kernel is None:
-                raise claims.broken(
-                    f"claims {claims.describe(index)} with fuse=False, but none of its kernels matches it"
-                )
+            kernel = self._kernel(lookup, view.node(index), claims)
             part.kernel_nodes.append(KernelNode(ep=self._ep, graph=part.graph, node=index, kernel=kernel))
         part.take([[index] for index in claims.single])
         self._refusals.extend(claims.refusals)
+
+    def _kernel(self, lookup: RegistryLookup, node: Node, claims: Claims) -> KernelDef:
+        """Return the kernel of a node that the EP claims with `fuse=False`."""
+        with blame(self._instances.record(self._ep), "get_kernel_registry"):
+            kernel = lookup.lookup(node)
+        if kernel is None:
+            called = claims.describe(node.index)
+            why = lookup.refusal(node) or "it has none of this operator"
+            raise claims.broken(f"claims {called} with fuse=False, but none of its kernels fits ({why})")
+        return kernel
 
 
 def _partitions(

@@ -1,0 +1,79 @@
+"""Optional EPs: those that a host can do without, and why one of them was left out.
+
+Which names are optional is a session option, so that it is said in one way whatever names the EPs: `add_provider`,
+the argument `providers`, or a command line. Knows no plugin and imports none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from epctx_core.errors import EpctxError, InvalidArgument, suggestion
+
+KEY = "ep.optional_providers"
+_SUFFIX = "executionprovider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedProvider:
+    """An optional EP that a session or a compile goes without.
+
+    Attributes:
+        name: as the host named it.
+        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
+        hint: what to do to have it, or None.
+    """
+
+    name: str
+    reason: str
+    hint: str | None = None
+
+    @classmethod
+    def because(cls, name: str, error: EpctxError) -> SkippedProvider:
+        """Return what an error says about an EP."""
+        return cls(name=name, reason=error.message, hint=error.hint)
+
+    def brings(self, source: str) -> bool:
+        """Whether a node's source looks like this EP's."""
+        return _stem(self.name) == _stem(source)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return {"name": self.name, "reason": self.reason, "hint": self.hint}
+
+
+class OptionalNames:
+    """The names in `ep.optional_providers`, held against the EPs that a host asked for.
+
+    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
+
+    Raises:
+        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
+    """
+
+    def __init__(self, names: Iterable[str], requested: Sequence[str]) -> None:
+        self._stems = {_stem(name) for name in names}
+        asked = {_stem(name) for name in requested}
+        for name in names if requested else ():
+            if _stem(name) not in asked:
+                raise InvalidArgument(
+                    f"the session option {KEY!r} names {name!r}, which is not among the EPs that were asked for."
+                    f"{suggestion(name, requested)}",
+                    hint=f"They are: {', '.join(requested)}.",
+                )
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a host can do without the EP that it gave this name."""
+        return _stem(name) in self._stems
+
+    def is_option(self, key: str) -> bool:
+        """Whether `ep.<name>.<key>` is an option of one of them, which need not be installed."""
+        starts = [f"ep.{stem}{end}." for stem in self._stems for end in ("", _SUFFIX)]
+        return key.startswith(tuple(starts))
+
+
+def _stem(name: str) -> str:
+    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
