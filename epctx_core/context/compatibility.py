@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from epctx_core.context.json_text import parse_json
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def texts_of(ep: str, metadata: Mapping[str, str]) -> list[str]:
     """Return all that one EP said, out of a model's metadata; see `all_compatibility_info`."""
     newest = metadata.get(PREFIX + ep)
     try:
-        earlier = json.loads(metadata.get(EARLIER_PREFIX + ep, "[]"))
+        earlier = parse_json(metadata.get(EARLIER_PREFIX + ep, "[]"))
     except (ValueError, RecursionError):
         earlier = None
     if not isinstance(earlier, list) or not all(isinstance(text, str) for text in earlier):

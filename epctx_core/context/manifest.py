@@ -9,24 +9,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core._version import __version__
+from epctx_core.context.json_text import parse_json
 from epctx_core.context.weightless.references import SourceReference, read_references
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+_log = logging.getLogger("epctx.context")
 KEY = "epctx.manifest"
 VERSION = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class ReplacedBinaryError(InvalidGraph):
+    """A file is not the one that the model was written with.
+
+    Raised when size, first digest or seal differ, so that a loader can look whether a publication was
+    under way before it gives up.
+    """
 
 
 class Segment(NamedTuple):
@@ -57,6 +68,39 @@ def digest_of(view: memoryview, segment: Segment, forget: Callable[[int, int], N
         if forget is not None:
             forget(start, len(piece))
     return sha.hexdigest()
+
+
+def damaged(
+    view: memoryview, segments: Sequence[Segment], forget: Callable[[int, int], None] | None = None
+) -> Iterator[Segment]:
+    """Digest segments, several at once, and yield those that differ; see `PayloadEntry.check_whole` for `forget`."""
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
+        digests = pool.map(lambda segment: digest_of(view, segment, forget), segments)
+        yield from (s for s, digest in zip(segments, digests, strict=True) if digest != s.digest)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
+    """Return the JSON form of segments that follow each other; a third entry marks a weight."""
+    return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
+
+
+def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
+    """Return the segments that `stated_segments` gave.
+
+    Raises:
+        ValueError, TypeError: they are damaged.
+    """
+    segments = []
+    offset = 0
+    for length, digest, *weight in data:
+        if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
+            raise ValueError("a segment is not a length and a digest")
+        segments.append(Segment(offset, length, digest, bool(weight)))
+        offset += length
+    return tuple(segments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +141,8 @@ class PayloadEntry:
         """
         self._check_size(view, node)
         for segment in self._checked_segments():
-            self._check_digest(segment, digest_of(view, segment), node)
+            if digest_of(view, segment) != segment.digest:
+                raise self._replaced(segment, node)
 
     def check_whole(
         self, view: memoryview, node: str | None = None, *, forget: Callable[[int, int], None] | None = None
@@ -113,13 +158,8 @@ class PayloadEntry:
             InvalidGraph: they differ.
         """
         self._check_size(view, node)
-        pool = ThreadPoolExecutor(max_workers=os.cpu_count())
-        try:
-            digests = pool.map(lambda segment: digest_of(view, segment, forget), self.segments)
-            for segment, digest in zip(self.segments, digests, strict=True):
-                self._check_digest(segment, digest, node)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for segment in damaged(view, self.segments, forget):
+            raise self._replaced(segment, node)
 
     def _check_size(self, view: memoryview, node: str | None) -> None:
         if len(view) != self.size:
@@ -129,14 +169,13 @@ class PayloadEntry:
                 hint=_OTHER_BINARY,
             )
 
-    def _check_digest(self, segment: Segment, digest: str, node: str | None) -> None:
-        if digest != segment.digest:
-            raise InvalidGraph(
-                f"the context binary {self.name!r} is not the one that the model was written with: "
-                f"its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest.",
-                node=node,
-                hint=_OTHER_BINARY,
-            )
+    def _replaced(self, segment: Segment, node: str | None) -> InvalidGraph:
+        return InvalidGraph(
+            f"the context binary {self.name!r} is not the one that the model was written with: "
+            f"its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest.",
+            node=node,
+            hint=_OTHER_BINARY,
+        )
 
     def _checked_segments(self) -> list[Segment]:
         # A weight without elements is a segment of no bytes, which tells nothing.
@@ -153,10 +192,7 @@ class PayloadEntry:
             "embedded": self.embedded,
             "bytes": self.size,
             "root": self.root,
-            # A third entry marks a weight.
-            "segments": [
-                [s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in self.segments
-            ],
+            "segments": stated_segments(self.segments),
             **({"references": list(self.references)} if self.references else {}),
         }
 
@@ -174,10 +210,12 @@ class Manifest:
 
     Attributes:
         source_digest: SHA-256 (hex) of the source model file.
-        providers: EP type to distribution, version, plugin_api and options fingerprint.
+        providers: EP type to distribution, version, plugin_api, options fingerprint, and as far as the EP says
+            them sdk, driver and target.
         payloads: one entry a payload.
         source_weights: by name, the weights that payloads left in the source model.
         pending: names of binaries that are written when the model's share group ends.
+        kernel_providers: EP types whose kernels ran nodes that no partition holds, in order of priority.
     """
 
     source_digest: str
@@ -185,6 +223,7 @@ class Manifest:
     payloads: Sequence[PayloadEntry]
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
     pending: Sequence[str] = ()
+    kernel_providers: Sequence[str] = ()
 
     def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return what is known about a payload, or None."""
@@ -226,11 +265,13 @@ class Manifest:
             content["source_weights"] = dict(self.source_weights)
         if self.pending:
             content["pending"] = list(self.pending)
+        if self.kernel_providers:
+            content["kernel_providers"] = list(self.kernel_providers)
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def read_manifest(model: ModelProto) -> Manifest | None:
-    """Return a model's manifest; None if it has none, or one of a version not known here.
+    """Return a model's manifest; None if it has none, or, with a warning, one of a version not known here.
 
     Raises:
         InvalidGraph: the manifest is damaged.
@@ -239,8 +280,15 @@ def read_manifest(model: ModelProto) -> Manifest | None:
     if text is None:
         return None
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if data["version"] != VERSION:
+            _log.warning(
+                "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are held against"
+                " no digests. A later epctx-core reads it.",
+                KEY,
+                data["version"],
+                VERSION,
+            )
             return None
         return Manifest(
             source_digest=str(data["source_model"]),
@@ -248,6 +296,7 @@ def read_manifest(model: ModelProto) -> Manifest | None:
             payloads=tuple(_read_entry(p) for p in data["payloads"]),
             source_weights=read_references(data.get("source_weights", {})),
             pending=tuple(map(str, data.get("pending", ()))),
+            kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
@@ -257,19 +306,14 @@ def read_manifest(model: ModelProto) -> Manifest | None:
 
 
 def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:
-    segments = []
-    offset = 0
-    for length, digest, *weight in data["segments"]:
-        if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
-            raise ValueError("a segment is not a length and a digest")
-        segments.append(Segment(offset, length, digest, bool(weight)))
-        offset += length
-    if offset != data["bytes"]:
+    segments = read_segments(data["segments"])
+    size = sum(segment.length for segment in segments)
+    if size != data["bytes"]:
         raise ValueError("the segments do not add up to the size")
     return PayloadEntry(
         name=str(data["name"]),
         embedded=bool(data["embedded"]),
-        size=offset,
-        segments=tuple(segments),
+        size=size,
+        segments=segments,
         references=tuple(map(str, data.get("references", ()))),
     )

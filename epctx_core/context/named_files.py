@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -14,18 +14,19 @@ from onnx import ModelProto
 
 from epctx_core.context.node import payload_files
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.weights import all_tensors, is_detached
+from epctx_core.graph.tensors import all_tensors, is_detached
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def models_naming(folder: Path, name: str) -> Iterator[Path]:
+def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) -> Iterator[Path]:
     """Yield the models directly in a folder that name a file of it: as a binary, or as one of weights.
 
-    A file is parsed only if the name occurs in it. Unreadable files name nothing.
+    A file is parsed only if the name occurs in it; those of `besides` are not even opened. Unreadable files
+    name nothing.
     """
-    for path in sorted(folder.glob("*.onnx")):
+    for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
             # A pipe of that name would make us wait for a writer.
             if (

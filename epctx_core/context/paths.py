@@ -10,23 +10,15 @@ from __future__ import annotations
 import io
 import os
 import stat
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from epctx_core.context.naming import has_drive
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import FileIdentity
 
 MAX_NAME = 4096
 _HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
-
-
-class FileIdentity(NamedTuple):
-    """What tells one state of one file from all others."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
 
 
 class ModelFolder:
@@ -46,6 +38,11 @@ class ModelFolder:
 
     def identity(self, name: str, *, what: str, node: str | None = None) -> FileIdentity | None:
         """Return which file a name means now, without opening it; None if `open` has to say why it means none."""
+        status = self.status(name, what=what, node=node)
+        return None if status is None else FileIdentity.of(status)
+
+    def status(self, name: str, *, what: str, node: str | None = None) -> os.stat_result | None:
+        """Return what the system says of a file, as `identity`."""
         relative = checked_name(name, f"{node!r} names {what}" if node else what, node)
         for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
             real = os.path.realpath(root / relative)
@@ -56,7 +53,7 @@ class ModelFolder:
             inside = any(_is_inside(real, base) for base in self._roots)
             if not inside or not stat.S_ISREG(status.st_mode):
                 return None
-            return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            return status
         return None
 
     def open(self, name: str, *, what: str, node: str | None = None) -> OpenedFile:
@@ -104,11 +101,13 @@ class ModelFolder:
             raise InvalidGraph(
                 f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=real, hint=_HINT
             ) from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.path.realpath(root / relative) != real:
-            os.close(descriptor)
-            raise InvalidGraph(
-                f"{owner} {relative!r}, which is not a regular file.", node=node, path=real, hint=_HINT
-            )
+        with ExitStack() as stack:
+            stack.callback(os.close, descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.path.realpath(root / relative) != real:
+                raise InvalidGraph(
+                    f"{owner} {relative!r}, which is not a regular file.", node=node, path=real, hint=_HINT
+                )
+            stack.pop_all()
         return OpenedFile(descriptor, real)
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from epctx_core.context.manifest import ReplacedBinaryError
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.graph.mapping import FileIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from epctx_core.context.initializers_file import Seal
 
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
@@ -16,6 +26,10 @@ class WeightsFolder:
     Args:
         model: its path, None for a model from bytes.
         option: the folder that the host named, which replaces the model's.
+        seal: how the file is sealed that the model's own compile wrote, if one did.
+        other_copies: gives paths that may hold a file as it was before a publication into the folder that is
+            under way or was killed.
+        whole: whether the sealed file is digested, too, when it is opened.
 
     Attributes:
         opened: the real path of each file, with the name that the model has for it.
@@ -24,7 +38,19 @@ class WeightsFolder:
         NoSuchFile: the option names no folder.
     """
 
-    def __init__(self, model: Path | None, option: str | None) -> None:
+    def __init__(
+        self,
+        model: Path | None,
+        option: str | None,
+        *,
+        seal: Seal | None = None,
+        other_copies: Callable[[Path, str], Iterable[Path]] = lambda _folder, _name: (),
+        whole: bool = False,
+    ) -> None:
+        self._seal = seal
+        self._whole = whole
+        self._faults: dict[FileIdentity, str] = {}
+        self._other_copies = other_copies
         self.opened: dict[str, str] = {}
         self._folder: ModelFolder | None = None
         if option is not None:
@@ -43,5 +69,47 @@ class WeightsFolder:
                 hint=f"Set the session option {FOLDER_OPTION!r}.",
             )
         file = self._folder.open(location, what="the weights file", node=tensor)
+        if self._seal is not None and os.path.normpath(location) == self._seal.name:
+            file = self._sealed(file, self._seal, self._folder.folder)
         self.opened.setdefault(file.path, location)
         return file
+
+    def status(self, location: str) -> os.stat_result | None:
+        """Return what the system says of the file that a name means now, without opening it; None if there is none."""
+        return None if self._folder is None else self._folder.status(location, what="the weights file")
+
+    def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:
+        """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
+        fault = self._fault(file, seal)
+        if not fault:
+            return file
+        for copy in self._other_copies(folder, seal.name):
+            with suppress(OSError):
+                kept = OpenedFile(os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), str(copy))
+                if not self._fault(kept, seal):
+                    return kept
+        raise ReplacedBinaryError(
+            f"the weights file {seal.name!r} is not the one that the model was written with{fault}.",
+            path=file.path,
+            hint="The file does not belong to this model or was cut; fetch both again, or compile again.",
+        )
+
+    def _fault(self, file: OpenedFile, seal: Seal) -> str:
+        """Return what of a file is not as its seal says, empty if nothing; the file is closed if something is."""
+        with ExitStack() as stack:
+            stack.enter_context(file)
+            state = FileIdentity.of(os.fstat(file.fileno()))
+            if state not in self._faults:
+                self._faults[state] = _compared(file, seal, whole=self._whole)
+            if not self._faults[state]:
+                stack.pop_all()
+            return self._faults[state]
+
+
+def _compared(file: OpenedFile, seal: Seal, *, whole: bool) -> str:
+    if not seal.is_on(file):
+        return ": its size or its end differs"
+    segment = seal.damaged_in(file) if whole else None
+    if segment is None:
+        return ""
+    return f": its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest"

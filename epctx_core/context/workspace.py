@@ -5,8 +5,10 @@ A shared workspace lives as long as any session uses it. Which sessions meet is 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,13 +43,14 @@ class _Objects:
             return self._graphs.pop(graph_name, None)
 
     def _clear(self) -> None:
-        """Close all objects, the youngest first."""
+        """Close all objects, the youngest first; one that raises keeps no other from being closed."""
         with self._lock:
             objects, self._objects = self._objects, {}
             self._graphs.clear()
-        for obj, close in reversed(objects.values()):
-            if close is not None:
-                close(obj)
+        with ExitStack() as stack:
+            for obj, close in objects.values():
+                if close is not None:
+                    stack.callback(close, obj)
 
 
 class PrivateWorkspace(_Objects):
@@ -93,6 +96,11 @@ class SharedWorkspaces:
             self._users[workspace] = key, users + 1
             return workspace
 
+    def forget(self) -> None:
+        """In a forked child: begin anew; what the parent's EPs keep is closed by the parent."""
+        self._lock = threading.Lock()
+        self._found, self._users = {}, {}
+
     def __len__(self) -> int:
         """How many workspaces have users."""
         with self._lock:
@@ -111,3 +119,5 @@ class SharedWorkspaces:
 
 loaded_workspaces = SharedWorkspaces()
 """Of all sessions of this process that load context models with `ep.share_ep_contexts=1`."""
+
+os.register_at_fork(after_in_child=loaded_workspaces.forget)

@@ -22,11 +22,11 @@ STRANDED_HINT = (
 
 
 class NameTakenError(FileExistsError):
-    """A model that must not be replaced exists already."""
+    """Something lies at a name that a publication found free, or that it must not replace."""
 
 
 def output_exists(path: Path) -> Fail:
-    """Return the error for a model that exists and must not be replaced."""
+    """Return the error for a file that exists and is not replaced."""
     return Fail(
         f"The output {path} exists already and was not replaced.",
         path=path,

@@ -6,7 +6,6 @@ Knows names and their order, not how steps are done. A journal in its final plac
 from __future__ import annotations
 
 import json
-import os
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from epctx_core.publish.names import JOURNAL, NEW, OLD, canonical, folders_of, i
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 _MAX_BYTES = 16 << 20
 _BINARY = "binary"
 _MODEL = "model"
@@ -31,11 +30,13 @@ class Step:
         name: canonical, relative to the folder; the same below `new/` and `old/` in staging.
         model: a context model; else a binary or an external-initializers file.
         existed: the name held a file before, which `old/` keeps.
+        claim: the name was free and has to be taken without replacing whatever lies there by now.
     """
 
     name: str
     model: bool
     existed: bool
+    claim: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,26 +46,24 @@ class Journal:
     Attributes:
         steps: in the order in which they are done: binaries, then models.
         folders: sub-folders that did not exist before, outermost first.
-        replace: whether an existing model may be replaced.
     """
 
     steps: tuple[Step, ...]
     folders: tuple[str, ...]
-    replace: bool
 
 
 def encode(journal: Journal) -> bytes:
     """Return a journal's bytes."""
     steps = [
-        {"name": step.name, "kind": _MODEL if step.model else _BINARY, "existed": step.existed}
+        {
+            "name": step.name,
+            "kind": _MODEL if step.model else _BINARY,
+            "existed": step.existed,
+            "claim": step.claim,
+        }
         for step in journal.steps
     ]
-    fields = {
-        "version": VERSION,
-        "replace": journal.replace,
-        "steps": steps,
-        "folders": list(journal.folders),
-    }
+    fields = {"version": VERSION, "steps": steps, "folders": list(journal.folders)}
     return json.dumps(fields).encode("ascii")
 
 
@@ -82,20 +81,20 @@ def _from_fields(fields: dict[str, Any]) -> Journal:
     if fields["version"] != VERSION:
         raise ValueError(fields["version"])
     steps = [
-        Step(name=canonical(s["name"]), model=s["kind"] == _MODEL, existed=s["existed"])
+        Step(name=canonical(s["name"]), model=s["kind"] == _MODEL, existed=s["existed"], claim=s["claim"])
         for s in fields["steps"]
     ]
     folders = [canonical(name) for name in fields["folders"]]
-    return Journal(steps=tuple(steps), folders=tuple(folders), replace=fields["replace"])
+    return Journal(steps=tuple(steps), folders=tuple(folders))
 
 
 def _is_consistent(journal: Journal) -> bool:
     """Whether types are right, no name is used twice, none lies in another, and models come last."""
-    flags = [journal.replace, *(step.existed for step in journal.steps)]
+    flags = [flag for step in journal.steps for flag in (step.existed, step.claim)]
     names = [step.name for step in journal.steps]
     folders = {folder for name in names for folder in folders_of(name)}
     kinds = [step.model for step in journal.steps]
-    clobbers = any(step.model and step.existed for step in journal.steps) and not journal.replace
+    clobbers = any(step.existed and step.claim for step in journal.steps)
     return (
         all(isinstance(flag, bool) for flag in flags)
         and len(set(names)) == len(names)
@@ -113,11 +112,7 @@ def write(staging: Path, journal: Journal) -> None:
         OSError: the disk is full or broken.
     """
     draft = staging / "journal.tmp"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(encode(journal))
-        file.flush()
-        os.fsync(file.fileno())
+    posix.write_durably(draft, encode(journal))
     draft.replace(staging / JOURNAL)
     posix.sync_folder(staging)
 

@@ -66,7 +66,7 @@ def _spelling_fault(name: str) -> str | None:
 
 def _refused(name: str, reason: str) -> InvalidArgument:
     return InvalidArgument(
-        f"The file name {name!r} can't be published: {reason}.",
+        f"The file name {name!r:.200} can't be published: {reason}.",
         hint="Use a name relative to the output folder, with / between its parts.",
     )
 

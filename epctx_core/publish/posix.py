@@ -1,17 +1,19 @@
-"""The calls that only POSIX has: a lock on a folder itself, folders forced to disk, guarded opens.
+"""The calls that only POSIX has: locks on folders and files, folders forced to disk, guarded opens.
 
 Everything else in this package is portable; a port replaces this module.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import logging
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.publish.failures import failure
@@ -19,9 +21,11 @@ from epctx_core.publish.failures import failure
 if TYPE_CHECKING:
     from pathlib import Path
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("epctx.publish")
 # Some network file systems can't sync a folder and say so with one of these.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
+# The kernel or the file system does not know a rename that does not replace.
+_NO_SUCH_RENAME = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 # Who holds what in this process: (process, device, inode) -> thread. flock alone would let a thread
 # that enters one folder twice wait for itself for ever.
 _holders: dict[tuple[int, int, int], int] = {}
@@ -31,6 +35,18 @@ def sync_file(path: Path) -> None:
     """Force a regular file to disk; a link in its place is refused (OSError)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a new file, or one that is there anew, and force it to disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -46,6 +62,29 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def rename_unless_taken(source: Path, target: Path) -> None:
+    """Rename a file, in one step where the system can, unless something has the name.
+
+    For file systems without hard links. Where the kernel cannot either, this looks before it renames:
+    the folder's lock still keeps other publications out, and only a stranger could slip in between.
+
+    Raises:
+        FileExistsError: something has the name.
+        OSError: it cannot be renamed.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        here, flag = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
+        if rename(here, os.fsencode(source), here, os.fsencode(target), flag) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in _NO_SUCH_RENAME:
+            raise OSError(code, os.strerror(code), str(source), None, str(target))
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    source.replace(target)
 
 
 def read_regular(path: Path, limit: int) -> bytes | None:
@@ -111,11 +150,10 @@ class FolderLock:
             return
         if self._key is not None:
             _holders.pop(self._key, None)
-        try:
+        with suppress(OSError):  # closing gives it back, too
             # Said aloud, since a process forked meanwhile would otherwise keep the lock alive.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)
 
     def _acquire_once(self) -> bool:
         """Lock whatever lies under the folder's name; False if that was swapped while we waited."""
@@ -150,6 +188,55 @@ class FolderLock:
         except BlockingIOError:
             _log.info("waiting for another publication into %s", self._folder)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+class FileLock:
+    """A lock on an open file, taken without waiting.
+
+    The system drops it when the process dies, so a file that is left is no lock. Each taker opens the file
+    itself; threads of one process therefore exclude each other as processes do.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path, *, shared: bool = False, create: bool = False) -> Self | None:
+        """Return the lock on the file that lies under a name; None if it is taken or the name means another now.
+
+        Args:
+            path: a regular file.
+            shared: whether others may share it, too.
+            create: whether a missing file is made.
+
+        Raises:
+            OSError: there is no such file, it can't be opened, or its file system has no locks.
+        """
+        flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return cls(descriptor)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def write(self, data: bytes) -> None:
+        """Replace what the file says, for those who wait."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, data, 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # see FolderLock.release
+        finally:
+            os.close(self._descriptor)
 
 
 def _open_folder(folder: Path) -> int:

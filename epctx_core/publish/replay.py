@@ -25,7 +25,7 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
     """Bring every staged file to its final name, durably. A step whose staged file is gone is done.
 
     Raises:
-        NameTakenError: a model exists that must not be replaced; binaries may have been renamed.
+        NameTakenError: something lies at a name that was free; earlier steps may have been done.
         OSError: a step failed.
     """
     for step in journal.steps:
@@ -33,7 +33,7 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
         if mode_of(staged) is None:
             continue
         make_folders(folder, step.name)
-        if step.model and not journal.replace:
+        if step.claim:
             _claim(staged, final, step.name)
         else:
             staged.replace(final)
@@ -41,20 +41,18 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
 
 
 def _claim(staged: Path, final: Path, name: str) -> None:
-    """Give a staged model its final name unless something has it; only a hard link does that atomically."""
+    """Give a staged file its final name unless something has it, in one step of the system."""
     try:
-        os.link(staged, final)
+        try:
+            os.link(staged, final)
+        except OSError as exc:
+            if exc.errno not in NO_HARD_LINKS:
+                raise
+            posix.rename_unless_taken(staged, final)
     except FileExistsError as exc:
-        # The staged name stays until staging is removed, so a repeated step finds its own link.
+        # The staged name of a link stays until staging is removed, so a repeated step finds its own.
         if not is_same_file(staged, final):
             raise NameTakenError(errno.EEXIST, os.strerror(errno.EEXIST), name) from exc
-    except OSError as exc:
-        if exc.errno not in NO_HARD_LINKS:
-            raise
-        # Without links the lock still keeps other publications out; only a stranger could slip in here.
-        if mode_of(final) is not None:
-            raise NameTakenError(errno.EEXIST, os.strerror(errno.EEXIST), name) from exc
-        staged.replace(final)
 
 
 def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
@@ -75,17 +73,17 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
         OSError: a step failed; calling again continues.
     """
     for step in reversed(journal.steps):
-        _undo(folder, staging, step, claimed=step.model and not journal.replace)
+        _undo(folder, staging, step)
     for name in reversed(journal.folders):
         with suppress(FileNotFoundError):
             _remove_if_empty(folder / name)
     sync_folders(folder, [step.name for step in journal.steps])
 
 
-def _undo(folder: Path, staging: Path, step: Step, *, claimed: bool) -> None:
+def _undo(folder: Path, staging: Path, step: Step) -> None:
     staged, kept, final = staging / NEW / step.name, staging / OLD / step.name, folder / step.name
     if mode_of(staged) is not None:  # never renamed, or taken back already
-        if claimed and is_same_file(staged, final):
+        if step.claim and is_same_file(staged, final):
             final.unlink()
         return
     if step.existed:

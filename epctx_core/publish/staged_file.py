@@ -51,7 +51,7 @@ class StagedFile(io.FileIO):
         try:
             while done < len(view):
                 self._before_writing()
-                done += super().write(view[done : done + _AT_ONCE])
+                done += os.write(self.fileno(), view[done : done + _AT_ONCE])
         except OSError as exc:
             raise failure("writing a file", self._folder, exc) from exc
         return done

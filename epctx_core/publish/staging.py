@@ -37,10 +37,10 @@ from epctx_core.publish.staged_file import StagedFile
 from epctx_core.publish.tree import keep, make_folders, sync_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("epctx.publish")
 
 
 class Publication:
@@ -63,6 +63,7 @@ class Publication:
         self._lock: posix.FolderLock | None = None
         self._staging: Path | None = None
         self._files: dict[str, StagedFile] = {}
+        self._free: dict[str, bool] = {}
 
     def __enter__(self) -> Self:
         """Lock the folder, settle what was left there, and create the staging folder.
@@ -109,7 +110,8 @@ class Publication:
     def staged_path(self, name: str) -> Path:
         """Return where the file for a final name is staged; the folder around it exists afterwards.
 
-        For tools that write files themselves: what lies here at the commit is published.
+        For tools that write files themselves: what lies here at the commit is published. A name at which
+        nothing lies when it is first asked for is claimed at the commit, never replaced, unless it is a model's.
 
         Raises:
             InvalidArgument: as for `create`.
@@ -126,25 +128,26 @@ class Publication:
             if link_free(staging / NEW, key) is None:
                 raise _taken(name)
             make_folders(staging / NEW, key)
+            self._free.setdefault(key, mode_of(self.folder / key) is None)
         return staging / NEW / key
 
-    def commit(self, *, binaries: Sequence[str], models: Sequence[str], replace: bool = True) -> None:
+    def commit(self, *, binaries: Sequence[str], models: Sequence[str], new: Collection[str] = ()) -> None:
         """Bring every staged file to its final name, all or none; the publication is over afterwards.
 
         Order: staged files to disk, hard links of what will be replaced, the journal (from here on a
-        kill is finished by the next publication), binaries, models. With `replace=False` an existing
-        model is refused before anything else; models are then the last steps, each one claims its name
-        by a hard link, and one that loses a race takes everything before it back.
+        kill is finished by the next publication), binaries, models. A name that has to be free is claimed
+        in one step of the system that replaces nothing; if that fails, all before it is taken back.
 
         Args:
-            binaries: names that models depend on, such as context binaries and external initializers.
-            models: names of context models.
-            replace: whether an existing model may be replaced; existing binaries always are.
+            binaries: names that models depend on, such as context binaries and external initializers. One
+                that was there when it was staged is replaced; one that was not must still be free.
+            models: names of context models; replaced if they exist.
+            new: those of the models that must not exist: refused before anything else changes, too.
 
         Raises:
             InvalidArgument: a name was not staged, is given twice, or a staged one is missing here;
                 the publication stays open.
-            Fail: a model exists (`replace=False`), a name is taken by something that is no file, or the
+            Fail: a name that must be free is taken, one is taken by something that is no file, or the
                 system refused a step. The old state is there, or reachable as after a kill if the disk
                 refuses that as well; the hint then says so.
         """
@@ -153,9 +156,10 @@ class Publication:
         with reported("looking at what is there", self.folder):
             (staging / NEW).stat()  # a folder that vanished is not a file that was never staged
             self._check_names(names)
-            steps = [self._step(n, model=i >= len(binaries), replace=replace) for i, n in enumerate(names)]
+            kept = {canonical(name) for name in new}
+            steps = [self._step(n, model=i >= len(binaries), new=n in kept) for i, n in enumerate(names)]
             folders = _missing_folders(self.folder, names)
-        journal = Journal(steps=tuple(steps), folders=tuple(folders), replace=replace)
+        journal = Journal(steps=tuple(steps), folders=tuple(folders))
         self._staging = None  # whatever interrupts us now, leaving must not discard a journal
         try:
             self._carry_out(staging, journal)
@@ -179,7 +183,7 @@ class Publication:
             if self._staging is not None:
                 self._clear(self._staging)
         finally:
-            self._files, self._staging = {}, None
+            self._files, self._free, self._staging = {}, {}, None
             lock, self._lock = self._lock, None
             if lock is not None:
                 lock.release()
@@ -208,26 +212,27 @@ class Publication:
             if name not in given:
                 raise InvalidArgument(f"The file {name!r} was staged but not given to commit.")
 
-    def _step(self, name: str, *, model: bool, replace: bool) -> Step:
+    def _step(self, name: str, *, model: bool, new: bool) -> Step:
         """Plan one file.
 
         Raises:
-            Fail: the name is taken by a model that must stay, or by something that is no file.
+            Fail: the name is taken by a file that must stay, or by something that is no file.
         """
         final = self.folder / name
-        if mode_of(final) is not None and model and not replace:
+        claim = new if model else self._free[name]
+        if claim and mode_of(final) is not None:
             raise output_exists(final)
         try:
             mode = final.stat().st_mode
         except FileNotFoundError:
-            return Step(name=name, model=model, existed=False)  # also a link that leads nowhere
+            return Step(name=name, model=model, existed=False, claim=claim)  # also a link that leads nowhere
         if not stat.S_ISREG(mode):
             raise Fail(
                 f"{final} can't be replaced: it is not a regular file.",
                 path=final,
                 hint="Choose another output name.",
             )
-        return Step(name=name, model=model, existed=True)
+        return Step(name=name, model=model, existed=True, claim=False)
 
     def _carry_out(self, staging: Path, journal: Journal) -> None:
         names = [step.name for step in journal.steps]

@@ -69,7 +69,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all below it, without following links; a missing one is fine.
+    """Remove a folder and all below it, without following links; a missing one is fine, and so are others who remove it, too.
 
     Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a RecursionError.
     """
@@ -90,5 +90,5 @@ def _remove_files(folder: Path) -> list[Path]:
         found = [(Path(e.path), e.is_dir(follow_symlinks=False)) for e in entries]
     for path, is_folder in found:
         if not is_folder:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return [path for path, is_folder in found if is_folder]

@@ -28,7 +28,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
         # The model.
         "model-unreadable": Code(_ERROR, "The file is no ONNX model."),
         "model-invalid": Code(_ERROR, "The ONNX checker, or the reading of values and types, refuses it."),
-        "weights-refused": Code(_ERROR, "A weight in a file cannot be had, or does not fit the file."),
+        "weights-refused": Code(
+            _ERROR, "A weight in a file cannot be had, or the file is not as it was written."
+        ),
         "no-context-nodes": Code(_INFO, "The model has no EPContext node: nothing in it is compiled."),
         # EPContext nodes.
         "name-not-text": Code(_ERROR, "A name in an EPContext node is not UTF-8."),
@@ -70,6 +72,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
         "digest-mismatch": Code(_ERROR, "Bytes of a payload are not those that the model was written with."),
         "source-refused": Code(_ERROR, "Weights that were left in the source model cannot be had."),
         "publication-unfinished": Code(_WARNING, "The binary is found in what an unfinished compile left."),
+        "kernel-types-damaged": Code(_ERROR, "What the model says of operators for kernels cannot be read."),
         # Plugins.
         "plugin-missing": Code(_WARNING, "No plugin of this machine loads nodes of a source."),
         "plugin-broken": Code(_ERROR, "A plugin cannot be used, raised, or broke its contract."),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.context.json_text import parse_json
+from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.manifest import KEY, VERSION, Manifest, read_manifest
 from epctx_core.errors import InvalidGraph
 
@@ -60,17 +61,25 @@ def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Mani
     return manifest
 
 
+def check_kernel_types(subject: Subject, findings: Findings) -> None:
+    """Note if what the model says of operators for kernels cannot be read: a load raises then."""
+    try:
+        read_kernel_types(subject.proto)
+    except InvalidGraph as error:
+        findings.add_error("kernel-types-damaged", error)
+
+
 def _text(proto: ModelProto) -> str | bytes | None:
     return next((entry.value for entry in proto.metadata_props if entry.key == KEY), None)
 
 
 def _stated_version(text: str | bytes) -> str:
-    return f"{json.loads(text)['version']!r:.{_LONGEST_VERSION}}"
+    return f"{parse_json(text)['version']!r:.{_LONGEST_VERSION}}"
 
 
 def _wrong_roots(text: str | bytes, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yield name, stated and computed root digest of entries where the two differ."""
-    stated: list[dict[str, Any]] = json.loads(text)["payloads"]
+    stated: list[dict[str, Any]] = parse_json(text)["payloads"]
     for said, entry in zip(stated, manifest.payloads, strict=True):
         root = entry.root
         if said.get("root") != root:

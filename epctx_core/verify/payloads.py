@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import PayloadEntry, Segment, digest_of
+from epctx_core.context.manifest import PayloadEntry, damaged
 from epctx_core.context.paths import checked_name
 from epctx_core.context.payloads.callbacks import receive
 from epctx_core.errors import InvalidGraph
@@ -213,7 +211,7 @@ def _fault(
         return "digest-size", (
             f"the payload {entry.name!r} has {len(view):,} bytes; the model was written with one of {entry.size:,}."
         )
-    wrong = damaged(entry, view, forget)
+    wrong = list(damaged(view, entry.segments, forget))
     if not wrong:
         return None
     ranges = [
@@ -225,17 +223,3 @@ def _fault(
         f"{len(wrong):,} of {len(entry.segments):,} segments of the payload {entry.name!r} have another digest "
         f"than the model was written with: bytes {', '.join(ranges)}{more}."
     )
-
-
-def damaged(entry: PayloadEntry, view: memoryview, forget: Callable[[int, int], None]) -> Sequence[Segment]:
-    """Digest all segments, several at once, and return those that differ."""
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
-    try:
-        digests = pool.map(lambda segment: digest_of(view, segment, forget), entry.segments)
-        return [
-            segment
-            for segment, digest in zip(entry.segments, digests, strict=True)
-            if digest != segment.digest
-        ]
-    finally:
-        pool.shutdown(cancel_futures=True)

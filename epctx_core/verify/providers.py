@@ -69,7 +69,7 @@ def _taker(
 ) -> ProviderChoice | None:
     requested = subject.session.providers or None
     try:
-        routing = Routing([record], requested, subject.session, subject.registry, subject.manifest)
+        routing = Routing([record], requested, subject.session, subject.registry, None, subject.manifest)
     except NotImplementedByProvider as error:
         findings.add_error("plugin-missing", error)
         findings.add(

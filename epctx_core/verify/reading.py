@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from epctx_core.compile.payload_sources import source_weights
-from epctx_core.context.payloads.callbacks import refuse_file
 from epctx_core.context.payloads.loaded import LoadedPayload
 from epctx_core.context.payloads.reader import plugin_nodes
+from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.inference import declared_types
@@ -40,15 +36,14 @@ class VerifiedPayloads:
         self._payloads = payloads
         self._source = source_weights(subject.records, subject.folder, subject.config, subject.manifest)
         self._given: dict[int, LoadedPayload] = {}
-        self._stack = contextlib.ExitStack()
+        self._scratch = Scratch()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # They know where scratch folders come from, which is here.
         self._given.clear()
-        self._stack.close()
+        self._scratch.close()
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph: its own, or its primary's."""
@@ -66,22 +61,14 @@ class VerifiedPayloads:
                 found.view.toreadonly(),
                 digest=found.digest,
                 mapped=found.mapped,
-                scratch=partial(refuse_file, found.name) if found.received else self._scratch,
+                scratch=self._scratch,
+                in_memory=found.received,
             )
         return self._given[id(found)]
-
-    def _scratch(self) -> Path:
-        return self._stack.enter_context(_folder())
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
         return self._source.tensor(name)
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="epctx-") as folder:
-        yield Path(folder)
 
 
 def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContext:
@@ -101,7 +88,7 @@ def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContex
         logger=logging.getLogger(f"epctx.ep.{choice.name}"),
         cancel=subject.session.cancellation,
         progress=lambda _stage, _done, _total: None,
-        scratch=_folder,
+        scratch=scratch_folder,
         engine=CpuEngine(EnginePolicy()),
         workspace=PrivateWorkspace(),
     )

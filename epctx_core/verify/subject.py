@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from onnx import GraphProto, ModelProto, TensorProto
 
 from epctx_core.compile.source import index_model
+from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
-from epctx_core.graph.inlining import inline_functions
+from epctx_core.graph.functions import inline_functions
 from epctx_core.graph.model_io import (
     SourceModel,
     check_model,
@@ -24,10 +25,13 @@ from epctx_core.graph.model_io import (
     parse_model,
     read_model,
 )
-from epctx_core.graph.weights import all_tensors, detach_weights, is_detached
+from epctx_core.graph.tensors import all_tensors, is_detached
+from epctx_core.graph.weights import detach_weights
+from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
     from epctx_core.compile.source import OpenModel
+    from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.options import SessionConfig, SessionOptions
@@ -81,7 +85,13 @@ def read_subject(
     if not proto.HasField("graph"):
         findings.add("model-unreadable", f"{_called(path)} is no ONNX model: it has no graph.", hint=_FETCH)
         return path, None
-    weights = WeightsFolder(path, config.external_initializers_folder)
+    weights = WeightsFolder(
+        path,
+        config.external_initializers_folder,
+        seal=_seal(proto, findings),
+        other_copies=interrupted_copies,
+        whole=True,
+    )
     opened = _opened(proto, data, path, weights, findings)
     if opened is None:
         # What was begun has moved weights out of it.
@@ -95,6 +105,14 @@ def read_subject(
         config=config,
         registry=registry,
     )
+
+
+def _seal(proto: ModelProto, findings: Findings) -> Seal | None:
+    try:
+        return read_seal(proto)
+    except InvalidGraph as error:
+        findings.add_error("weights-refused", error)
+        return None
 
 
 def _called(path: Path | None) -> str:

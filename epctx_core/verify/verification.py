@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.payload_sources import source_weights
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, system_errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.folder import check_folder
-from epctx_core.verify.manifest import check_manifest
+from epctx_core.verify.manifest import check_kernel_types, check_manifest
 from epctx_core.verify.nodes import check_references, read_nodes
 from epctx_core.verify.payloads import find_payloads
 from epctx_core.verify.providers import ask_providers
@@ -27,6 +27,7 @@ ATTEMPTS = 5
 """How often a verification starts again because the model was being replaced meanwhile, as a load does."""
 
 
+@system_errors_typed("verifying the model")
 def verify_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
@@ -96,6 +97,7 @@ def _verify(subject: Subject, findings: Findings) -> list[PayloadReport]:
     whole = check_references(subject.records, findings)
     check_types(subject, findings)
     subject.manifest = check_manifest(subject, findings, whole=whole)
+    check_kernel_types(subject, findings)
     found = find_payloads(subject, findings)
     looked: dict[str, str] = {}
     if _has_source(subject, findings):

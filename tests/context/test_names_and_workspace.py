@@ -121,6 +121,22 @@ def test_closing_closes_the_youngest_first_and_once():
     assert closed == ["b", "a"]
 
 
+def test_an_object_whose_close_raises_keeps_no_other_from_being_closed():
+    workspace, closed = PrivateWorkspace(), []
+
+    def close(obj):
+        closed.append(obj)
+        if obj == "broken":
+            raise OSError("the device is gone")
+
+    for name in ("oldest", "broken", "youngest"):
+        workspace.get_or_create(name, lambda name=name: name, close)
+    with pytest.raises(OSError, match="the device is gone"):
+        workspace.close()
+
+    assert closed == ["youngest", "broken", "oldest"]
+
+
 def test_a_graph_can_be_taken_once():
     workspace = PrivateWorkspace()
     workspace.put("g", 1)

@@ -267,3 +267,22 @@ def test_no_combination_of_parts_reaches_the_secret(tmp_path_factory, parts):
         return
 
     assert found == b"open"
+
+
+def test_a_file_that_a_link_put_in_between_leads_to_is_not_opened(tmp_path, monkeypatch):
+    inside, outside = tmp_path / "model" / "sub", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+        (folder / "a.bin").write_bytes(b"x")
+    opening = os.open
+
+    def exchanged(path, *arguments, **keywords):
+        inside.rename(tmp_path / "gone")
+        inside.symlink_to(outside)
+        monkeypatch.undo()
+        return opening(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "open", exchanged)
+
+    with pytest.raises(InvalidGraph, match=r"names the binary 'sub/a\.bin'"):
+        ModelFolder(inside.parent).open("sub/a.bin", what="the binary", node="n")

@@ -12,10 +12,11 @@ from context.writing import noise, written
 from graph.making import INT64, value
 from onnx import helper
 
-from epctx_core.context.manifest import Manifest
+from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.node import make_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payloads.reader import PayloadReader, ReplacedBinaryError, plugin_nodes
+from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
+from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.inference import TypeTable
 
@@ -36,13 +37,28 @@ def node(name, *, cache=None, main=True, embed=False):
     )
 
 
+class NumberedFolders(Scratch):
+    """Folders beside the model, which a test can look into."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.beside = folder
+        self.count = 0
+
+    def folder(self):
+        self.count += 1
+        made = self.beside / f"scratch{self.count}"
+        made.mkdir()
+        return made
+
+
 class Scene:
     """A folder with a binary, nodes that name it, and what the model says about it."""
 
     def __init__(self, folder, *nodes, payloads=None):
         self.folder = folder
         self.copies = []
-        self.scratches = 0
+        self.scratch = NumberedFolders(folder)
         self.records = read_context_nodes(helper.make_graph(list(nodes), "g", [], []))
         manifest = None
         if payloads is not None:
@@ -54,12 +70,6 @@ class Scene:
             other_copies=lambda _name: self.copies,
             scratch=self.scratch,
         )
-
-    def scratch(self):
-        self.scratches += 1
-        made = self.folder / f"scratch{self.scratches}"
-        made.mkdir()
-        return made
 
     @property
     def nodes(self):
@@ -110,7 +120,7 @@ def test_a_file_that_was_given_out_keeps_its_bytes_whatever_becomes_of_the_binar
     assert Path(path).read_bytes() == CONTENT
     assert Path(path) == folder / "scratch1" / "a_x.bin"
     assert payload.as_file() == path
-    assert scene.scratches == 1
+    assert scene.scratch.count == 1
 
 
 def test_a_file_costs_no_space_on_the_models_file_system(folder):
@@ -142,10 +152,10 @@ def test_an_embedded_payload_is_the_nodes_bytes_and_becomes_a_file_once(folder):
     assert bytes(payload.view) == CONTENT
     assert payload.view.readonly
     assert (payload.name, payload.digest) == ("n", entry_of(CONTENT).root)
-    assert scene.scratches == 0
+    assert scene.scratch.count == 0
     assert Path(payload.as_file()).read_bytes() == CONTENT
     assert payload.as_file() == payload.as_file()
-    assert scene.scratches == 1
+    assert scene.scratch.count == 1
 
 
 def test_a_view_keeps_its_mapping_alive(folder):
@@ -279,7 +289,7 @@ def test_without_a_manifest_nothing_can_be_checked(folder):
 def test_a_model_from_bytes_has_no_files():
     (record,) = read_context_nodes(helper.make_graph([node("n", cache=b"a_x.bin")], "g", [], []))
     reader = PayloadReader(
-        {"n": record}, folder=None, manifest=None, other_copies=lambda _name: (), scratch=Path
+        {"n": record}, folder=None, manifest=None, other_copies=lambda _name: (), scratch=Scratch()
     )
 
     with pytest.raises(InvalidGraph, match="the model has no folder"):

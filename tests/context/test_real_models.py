@@ -13,6 +13,7 @@ from epctx_core.context.named_files import models_naming, names_binary
 from epctx_core.context.node import read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
+from epctx_core.context.scratch import Scratch
 from epctx_core.graph.inference import infer_types
 
 REAL = Path(__file__).parents[1] / "real"
@@ -82,7 +83,7 @@ def test_each_payload_is_found_beside_its_model(name):
         folder=folder,
         manifest=read_manifest(model),
         other_copies=lambda _name: (),
-        scratch=lambda: REAL,
+        scratch=Scratch(),
     )
     (node,) = plugin_nodes(records, infer_types(model), records[0].source)
 

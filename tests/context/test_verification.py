@@ -11,10 +11,10 @@ import pytest
 from context.test_reader import EP, Scene, entry_of, node
 from context.writing import inline_weight, noise, written
 
-from epctx_core.context.manifest import Manifest
+from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payloads.private_copy import PrivateCopy
-from epctx_core.context.payloads.reader import PayloadReader, ReplacedBinaryError
+from epctx_core.context.payloads.reader import PayloadReader
 from epctx_core.context.payloads.writer import PayloadWriter
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
+import tempfile
 import threading
 import weakref
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -31,6 +35,10 @@ from end_to_end.small_models import chain, saved
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument
 from epctx_core.plugin import hookimpl
+
+needs_files_in_memory = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="this system has no files in memory that have a path"
+)
 
 
 @pytest.fixture
@@ -157,23 +165,53 @@ def test_a_write_callback_is_a_function(source):
 
 
 class ByFile(Alpha):
-    """Alpha that loads its payload by way of a file."""
+    """Alpha that loads its payload by way of a file, which another program can read, too."""
+
+    paths: ClassVar[dict] = {}
 
     @hookimpl
     def load_context(self, nodes, reader):
         for node in nodes:
-            reader.payload(node).as_file()
+            path = reader.payload(node).as_file()
+            read = subprocess.run(["cat", path], capture_output=True, check=True).stdout
+            assert read == Path(path).read_bytes() == reader.payload(node).view
+            self.paths[path] = reader.payload(node).as_file()
         return super().load_context(nodes, reader)
 
 
-@pytest.mark.entry(127)
-def test_an_ep_that_wants_a_file_of_a_callbacks_payload_is_refused(source, store, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+@pytest.fixture
+def by_file(monkeypatch):
+    monkeypatch.setattr(ByFile, "paths", {})
+    return ByFile
 
+
+@pytest.mark.entry(127)
+@needs_files_in_memory
+def test_an_ep_that_takes_only_files_gets_a_callbacks_payload_on_no_disk(
+    source, store, by_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+
+    session = opened(kept(source, store), store.read, by_file)
+    (path,) = by_file.paths
+    content = Path(path).read_bytes()
+
+    np.testing.assert_allclose(result(session), expected())
+    assert content == store.payloads["m_alpha.bin"]
+    assert by_file.paths == {path: path}
+    assert not Path(path).exists()
+
+
+@pytest.mark.entry(127)
+def test_where_files_in_memory_do_not_exist_an_ep_that_takes_only_files_is_refused(
+    source, store, by_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delattr(os, "memfd_create", raising=False)
     model = kept(source, store)
 
-    with refused(Fail, "the EP wants it as a file: none is made", folder=tmp_path, ep=Alpha.name):
-        opened(model, store.read, ByFile)
+    with refused(Fail, "no files in memory that have a path", folder=tmp_path, ep=Alpha.name):
+        opened(model, store.read, by_file)
 
 
 @pytest.mark.entry(124)

@@ -14,6 +14,7 @@ from end_to_end.small_models import finished, saved, snapshot, tensor
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
+from epctx_core.context.initializers_file import KEY as SEAL
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 
 SIZE = 600
@@ -217,7 +218,61 @@ def test_equal_initializers_are_stored_once_and_large_ones_begin_on_pages(tmp_pa
 
     at = places(report.output)
     assert at["one"] == at["other"] == ("w.data", 0, 12_000)
-    assert source.with_name("w.data").read_bytes() == array.tobytes()
+    content, seal = source.with_name("w.data").read_bytes().split(b"epctx initializers ")
+    assert content == array.tobytes()
+    assert len(seal) == len(f"{'0' * 64}\n")
+
+
+def test_another_compiles_file_of_the_same_size_is_told_by_its_end(source, tmp_path):
+    reports = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        model = onnx.load(source)
+        left = next(tensor for tensor in model.graph.initializer if tensor.name == "left")
+        left.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(left) + np.float32(number), "left"))
+        saved(model, folder / "m.onnx")
+        reports.append(compiler(folder / "m.onnx", Alpha, entries={KEY: "m.data"}).compile_to_file())
+    one, other = (tmp_path / name / "m.data" for name in "01")
+    assert one.stat().st_size == other.stat().st_size
+
+    one.write_bytes(other.read_bytes())
+
+    with refused(InvalidGraph, "'m.data' is not the one that the model was written with"):
+        result(reports[0].output)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"name": "m.data", "bytes": 9, "digest": "00"}'])
+def test_a_damaged_seal_in_the_model_is_refused(source, text):
+    report = compiler(source, Alpha, entries={KEY: "m.data"}).compile_to_file()
+    model = onnx.load(report.output, load_external_data=False)
+    next(p for p in model.metadata_props if p.key == SEAL).value = text
+    saved(model, report.output)
+
+    with refused(InvalidGraph, "metadata is damaged"):
+        result(report.output)
+
+
+def test_a_model_without_the_seal_in_its_metadata_loads_as_before(source):
+    report = compiler(source, Alpha, entries={KEY: "m.data"}).compile_to_file()
+    model = onnx.load(report.output, load_external_data=False)
+    kept = [p for p in model.metadata_props if p.key != SEAL]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    expected = result(report.output)
+
+    saved(model, report.output)
+
+    assert np.array_equal(result(report.output), expected)
+
+
+def test_a_model_that_is_compiled_again_without_a_file_says_nothing_of_the_old_one(source, tmp_path):
+    report = compiler(source, Alpha, entries={KEY: "m.data"}).compile_to_file()
+
+    again = compiler(report.output, Alpha).compile_to_file(tmp_path / "again_ctx.onnx")
+
+    assert SEAL not in {p.key for p in onnx.load(again.output).metadata_props}
+    assert np.array_equal(result(again.output), result(report.output))
 
 
 def test_what_a_context_model_reads_is_checked_like_any_weights_file(source):
@@ -225,7 +280,7 @@ def test_what_a_context_model_reads_is_checked_like_any_weights_file(source):
     data = source.with_name("m.data")
     data.write_bytes(data.read_bytes()[:-1])
 
-    with refused(InvalidGraph, "ends at byte"):
+    with refused(InvalidGraph, "is not the one that the model was written with"):
         result(report.output)
 
 

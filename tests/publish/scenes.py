@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError
-from epctx_core.publish import Publication, finish_interrupted, interrupted_copies
+from epctx_core.publish import Publication, finish_interrupted, interrupted_copies, posix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,8 @@ def put(folder: Path, files: Files, *, replace: bool = True) -> None:
         for name, data in files.items():
             publication.create(name).write(data)
         models = [name for name in files if name.endswith(".onnx")]
-        publication.commit(binaries=[n for n in files if n not in models], models=models, replace=replace)
+        binaries = [name for name in files if name not in models]
+        publication.commit(binaries=binaries, models=models, new=() if replace else models)
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
@@ -159,6 +160,28 @@ def at_final(call: str, name: str, act: Callable[[Path], None]) -> Iterator[None
 
     with intercepted(before, (call,)):
         yield
+
+
+@contextmanager
+def coming_last(name: str, *, links: bool) -> Iterator[None]:
+    """Have a stranger take a name at the last moment before a staged file would get it."""
+    original = posix.rename_unless_taken
+
+    def rename(source: Path, target: Path) -> None:
+        if target.name == name:
+            take_name(target)
+        original(source, target)
+
+    if links:
+        with at_final("link", name, take_name):
+            yield
+        return
+    posix.rename_unless_taken = rename
+    try:
+        with without_hard_links():
+            yield
+    finally:
+        posix.rename_unless_taken = original
 
 
 def refuse(path: Path) -> None:

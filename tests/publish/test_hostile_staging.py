@@ -28,8 +28,8 @@ def plant(folder: Path, *names: str, existed: bool = False) -> dict[str, Any]:
             path = folder / STAGING / side / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(f"{side} {name}".encode())
-    steps = [{"name": name, "kind": "binary", "existed": existed} for name in names]
-    return {"version": 1, "replace": True, "steps": steps, "folders": []}
+    steps = [{"name": name, "kind": "binary", "existed": existed, "claim": False} for name in names]
+    return {"version": 2, "steps": steps, "folders": []}
 
 
 def commit(folder: Path, fields: object, name: str = "journal.json") -> None:
@@ -73,7 +73,7 @@ def test_a_journal_with_a_name_that_leaves_is_discarded(
     scenes: ModuleType, folder: Path, name: str, file: str
 ) -> None:
     fields = plant(folder, "x")
-    fields["steps"].append({"name": name, "kind": "binary", "existed": True})
+    fields["steps"].append({"name": name, "kind": "binary", "existed": True, "claim": False})
     commit(folder, fields, file)
 
     assert_discarded(scenes, folder)
@@ -88,9 +88,10 @@ def _step(**changes: object) -> Callable[[dict[str, Any]], object]:
 
 
 BAD_FIELDS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "another version": _more(version=2),
+    "another version": _more(version=3),
     "version true": _more(version=True),
-    "replace is a number": _more(replace=1),
+    "claim is a number": _step(claim=1),
+    "claims what existed": _step(existed=True, claim=True),
     "steps are missing": lambda fields: {k: v for k, v in fields.items() if k != "steps"},
     "steps are text": _more(steps="x"),
     "steps are numbers": _more(steps=[1]),
@@ -261,17 +262,18 @@ NAMES = st.lists(
 
 @given(NAMES, st.data())
 def test_a_journal_reads_back_as_it_was_written(names: list[str], data: st.DataObject) -> None:
-    replace = data.draw(st.booleans())
     first_model = data.draw(st.integers(0, len(names)))
     steps = tuple(
         Step(
             name=name,
             model=i >= first_model,
-            existed=(replace or i < first_model) and data.draw(st.booleans()),
+            existed=state == "existed",
+            claim=state == "claim",
         )
         for i, name in enumerate(names)
+        for state in [data.draw(st.sampled_from(["existed", "claim", "free"]))]
     )
-    journal = Journal(steps=steps, folders=("sub",), replace=replace)
+    journal = Journal(steps=steps, folders=("sub",))
 
     assert decode(encode(journal)) == journal
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish import Publication, finish_interrupted, interrupted_copies
+from epctx_core.publish import Publication, finish_interrupted, interrupted_copies, posix
 from epctx_core.publish.names import canonical
 
 if TYPE_CHECKING:
@@ -159,7 +163,7 @@ def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_p
 
     with pytest.raises(Fail, match="exists already"), Publication(tmp_path) as publication:
         publication.create("m.onnx")
-        publication.commit(binaries=[], models=["m.onnx"], replace=False)
+        publication.commit(binaries=[], models=["m.onnx"], new=["m.onnx"])
 
     assert (tmp_path / "m.onnx").readlink() == Path("nowhere")
 
@@ -175,6 +179,55 @@ def test_without_replace_a_lost_race_takes_the_binaries_back(scenes: ModuleType,
 
     assert scenes.snapshot(tmp_path) == {"a_qnn.bin": b"orphan", "b_ctx.onnx": scenes.FOREIGN}
     assert scenes.staging_left(tmp_path) == []
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_binary_whose_name_was_free_is_not_put_over_what_came_since(
+    scenes: ModuleType, tmp_path: Path, *, links: bool
+) -> None:
+    with (
+        nullcontext() if links else scenes.without_hard_links(),
+        pytest.raises(Fail, match=r"a_qnn\.bin exists already") as caught,
+        Publication(tmp_path) as publication,
+    ):
+        for name, data in scenes.NEW.items():
+            publication.create(name).write(data)
+        (tmp_path / "a_qnn.bin").write_bytes(b"a stranger's")
+        publication.commit(binaries=scenes.BINARIES, models=scenes.MODELS)
+
+    assert caught.value.hint
+    assert scenes.snapshot(tmp_path) == {"a_qnn.bin": b"a stranger's"}
+    assert scenes.staging_left(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a_qnn.bin", "a.data", "a_ctx.onnx", "b_ctx.onnx"])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_comes_just_before_it_would_be_replaced_stays_and_all_else_is_taken_back(
+    scenes: ModuleType, tmp_path: Path, name: str, *, links: bool
+) -> None:
+    with (
+        scenes.coming_last(name, links=links),
+        pytest.raises(Fail, match=f"{re.escape(name)} exists already"),
+    ):
+        scenes.put(tmp_path, scenes.NEW, replace=False)
+
+    assert scenes.snapshot(tmp_path) == {name: scenes.FOREIGN}
+    assert scenes.staging_left(tmp_path) == []
+
+
+def test_where_the_system_has_neither_links_nor_such_a_rename_a_taken_name_is_still_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").write_bytes(b"one")
+    (tmp_path / "other").write_bytes(b"other")
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_args, **_keywords: SimpleNamespace())
+
+    with pytest.raises(FileExistsError):
+        posix.rename_unless_taken(tmp_path / "one", tmp_path / "other")
+    posix.rename_unless_taken(tmp_path / "one", tmp_path / "free")
+
+    assert (tmp_path / "other").read_bytes() == b"other"
+    assert (tmp_path / "free").read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])

@@ -12,6 +12,7 @@ from end_to_end.small_models import chain, saved, tensor
 from onnx import TensorProto, helper, numpy_helper
 from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_nodes, drop, knowing
 
+from epctx_core.context.kernel_types import KEY as KERNEL_TYPES
 from epctx_core.context.manifest import KEY
 
 INFO = "ep_compatibility_info."
@@ -236,6 +237,11 @@ def _(scene):
 @damage("manifest-damaged", "compiled")
 def _(scene):
     scene.edit_metadata(KEY, '{"version": 1, "payloads": 7')
+
+
+@damage("kernel-types-damaged", "compiled")
+def _(scene):
+    scene.edit_metadata(KERNEL_TYPES, '{"version": 1, "operators": 7}')
 
 
 @damage("manifest-root", "compiled")

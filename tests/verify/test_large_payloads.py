@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import epctx_core as epctx
+from epctx_core.context import manifest
 from epctx_core.context.manifest import KEY, PayloadEntry, Segment
-from epctx_core.verify import payloads
 
 SIZE = 256 << 20
 WEIGHT = 32 << 20
@@ -91,7 +91,7 @@ def test_one_bit_of_it_is_found(large):
 
 def test_segments_are_digested_by_several_threads(compiled, monkeypatch):
     seen = set()
-    right = payloads.digest_of
+    right = manifest.digest_of
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     barrier = threading.Barrier(3, timeout=20)
 
@@ -101,7 +101,7 @@ def test_segments_are_digested_by_several_threads(compiled, monkeypatch):
             barrier.wait()
         return right(view, segment, forget)
 
-    monkeypatch.setattr(payloads, "digest_of", watched)
+    monkeypatch.setattr(manifest, "digest_of", watched)
 
     report = compiled.verify()
 

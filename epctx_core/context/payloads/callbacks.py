@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options.host_data import is_whole
@@ -178,17 +178,6 @@ def receive(reader: DataReader, name: str) -> ReceivedPayload:
             hint="Call buffer.allocate(size) once, also for an empty payload, or raise what keeps you from it.",
         )
     return ReceivedPayload(name, content)
-
-
-def refuse_file(name: str) -> NoReturn:
-    """Raise Fail: an EP wants a file of a payload that a callback gave.
-
-    The host may have chosen a callback so that there is none.
-    """
-    raise Fail(
-        f"the payload {name!r} came from the EPContext data read callback, and the EP wants it as a file: none is made.",
-        hint="Load this model from files, or ask the EP's author to read the payload from memory.",
-    )
 
 
 WriteCallback = Callable[[str, OrtEpContextData], object]

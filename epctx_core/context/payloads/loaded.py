@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -12,7 +12,18 @@ from epctx_core.errors import Fail
 from epctx_core.graph.mapping import CHUNK, copy_range
 
 if TYPE_CHECKING:
+    from epctx_core.context.scratch import Scratch
     from epctx_core.graph.mapping import MappedFile
+
+
+_ON_DISK = (
+    "Free some space in the folder for temporary files, or have TMPDIR name another one; "
+    "on the model's file system nothing has to be copied."
+)
+_IN_MEMORY = (
+    "It came from the EPContext data read callback, so it is written to no disk, and the EP takes it only as a file: "
+    "give it more memory, or load this model from files on this system."
+)
 
 
 class LoadedPayload:
@@ -20,6 +31,7 @@ class LoadedPayload:
 
     Attributes:
         mapped: the file, if it lies in one and is mapped.
+        in_memory: whether no disk may have it, because the host stores it by itself.
     """
 
     def __init__(
@@ -29,35 +41,35 @@ class LoadedPayload:
         *,
         digest: str | None,
         mapped: MappedFile | None,
-        scratch: Callable[[], Path],
+        scratch: Scratch,
+        in_memory: bool = False,
     ) -> None:
         self.name = name
         self.view = view
         self.digest = digest
         self.mapped = mapped
+        self.in_memory = in_memory
         self._path: str | None = None
         self._scratch = scratch
 
     def as_file(self) -> str:
-        """Return a path with the same content, in a folder that lives as long as the session.
+        """Return a path with the same content, which is there for as long as the session lives.
 
-        A second link to the file where that folder lies on the same file system, or else a copy: at the
-        file's own path another one lies after the next compile.
+        What the host's callback gave lies in memory, on no disk. Otherwise it is a second link to the
+        file where the folder for it lies on the same file system, or else a copy: at the file's own path
+        another one lies after the next compile.
 
         Raises:
-            Fail: there is no space for a copy.
+            Fail: there is no space for a copy, or the system has no files in memory.
         """
         if self._path is None:
             try:
-                path = self._scratch() / (Path(self.name).name if self.mapped is not None else "payload.bin")
-                self._put(path)
+                self._path = self._make()
             except OSError as error:
                 raise Fail(
                     f"no file could be made of the payload {self.name!r}: {error}.",
-                    hint="Free some space in the folder for temporary files, or have TMPDIR name another one; "
-                    "on the model's file system nothing has to be copied.",
+                    hint=_IN_MEMORY if self.in_memory else _ON_DISK,
                 ) from error
-            self._path = str(path)
         return self._path
 
     def copy_to(self, sink: BinaryIO) -> None:
@@ -92,6 +104,13 @@ class LoadedPayload:
             if self.mapped is not None:
                 self.mapped.forget(start, len(piece))
                 self.mapped.check_unchanged()
+
+    def _make(self) -> str:
+        if self.in_memory:
+            return self._scratch.file_in_memory(self.view)
+        path = self._scratch.folder() / (Path(self.name).name if self.mapped is not None else "payload.bin")
+        self._put(path)
+        return str(path)
 
     def _put(self, path: Path) -> None:
         if self.mapped is None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.payloads.callbacks import ReceivedPayload, receive, refuse_file
+from epctx_core.context.manifest import ReplacedBinaryError
+from epctx_core.context.payloads.callbacks import ReceivedPayload, receive
 from epctx_core.context.payloads.loaded import LoadedPayload
 from epctx_core.context.payloads.private_copy import PrivateCopy
 from epctx_core.errors import InvalidGraph
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest, PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.scratch import Scratch
     from epctx_core.context.weightless.weights import SourceWeights
     from epctx_core.graph.inference import TypeTable
     from epctx_core.options import DataReader
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("epctx.session")
-
-
-class ReplacedBinaryError(InvalidGraph):
-    """A binary is not the one that the model was written with.
-
-    Raised when size or first digest differ, so that a loader can look whether a publication was
-    under way before it gives up.
-    """
 
 
 class PayloadReader:
@@ -51,7 +44,7 @@ class PayloadReader:
         manifest: what the model says about its payloads, if it does.
         other_copies: gives paths that may hold a binary as it was before a publication that is under
             way or was killed.
-        scratch: makes a private folder that lives as long as the session.
+        scratch: lives as long as the session; makes files of payloads for EPs that want them.
         source: finds weights that payloads left in the source model.
         map_binaries: False to read each binary into memory of its own and verify it whole.
         verification: how far payloads are held against the manifest.
@@ -65,7 +58,7 @@ class PayloadReader:
         folder: ModelFolder | None,
         manifest: Manifest | None,
         other_copies: Callable[[str], Iterable[Path]],
-        scratch: Callable[[], Path],
+        scratch: Scratch,
         source: SourceWeights | None = None,
         map_binaries: bool = True,
         verification: Verification = Verification.HEAD,
@@ -130,7 +123,8 @@ class PayloadReader:
             content.view,
             digest=entry.root if entry else None,
             mapped=None,
-            scratch=partial(refuse_file, name),
+            scratch=self._scratch,
+            in_memory=True,
         )
 
     def source_tensor(self, name: str) -> TensorView:

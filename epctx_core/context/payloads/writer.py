@@ -250,6 +250,11 @@ class _ContextWriter:
         """False in a share group before its last member."""
         return self._payloads.final
 
+    @property
+    def graphs_by_model(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the EP's partitions in each model that the payload is for."""
+        return self._payloads.graphs_by_model
+
     def payload(self, name: str | None = None) -> _Payload:
         """Start a payload."""
         return self._payloads.payload(name)
@@ -263,7 +268,7 @@ class PayloadSet:
     """The payloads of one EP in one context model.
 
     Attributes:
-        final, references: as given.
+        final, graphs_by_model, references: as given.
         writers: identity of what the EP has for a payload to what is behind it.
 
     Args:
@@ -272,6 +277,7 @@ class PayloadSet:
         open_sink: opens where the bytes of a name go.
         embedded: whether they end up inside the model.
         final: False while a share group's members are asked for their nodes alone: no sink is opened.
+        graphs_by_model: the names of the EP's partitions in each model.
         references: says which weights stay in the source model; None for none.
     """
 
@@ -283,9 +289,11 @@ class PayloadSet:
         open_sink: Callable[[str], BinaryIO],
         embedded: bool,
         final: bool = True,
+        graphs_by_model: tuple[tuple[str, ...], ...] = (),
         references: SourceReferences | None = None,
     ) -> None:
         self.final = final
+        self.graphs_by_model = graphs_by_model
         self.references = references or SourceReferences(WeightlessMode.NONE, {})
         self.writers: dict[int, PayloadWriter] = {}
         self._ep = ep

@@ -13,7 +13,8 @@ from onnx import GraphProto, TensorProto
 from epctx_core.context.fields import BYTES, DamagedError, FieldCursor
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, raw_size
+from epctx_core.graph.tensors import raw_size
+from epctx_core.graph.weights import OpenExternal, Weight, detach_weights
 
 _GRAPH = 7
 """Number of a field of onnx's ModelProto."""

@@ -1,0 +1,87 @@
+"""Private folders and files for what EPs need on the way: removed afterwards, by the process that made them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+
+class Scratch:
+    """Folders and files that last until it is closed."""
+
+    def __init__(self) -> None:
+        self._made = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove all of it."""
+        self._made.close()
+
+    def folder(self) -> Path:
+        """Return a new folder; see `scratch_folder`."""
+        return self._made.enter_context(scratch_folder())
+
+    def file_in_memory(self, content: memoryview) -> str:
+        """Return the path of a new file that lies on no disk; see `memory_file`.
+
+        Raises:
+            OSError: there is no memory for it, or the system has no such files.
+        """
+        return self._made.enter_context(memory_file(content))
+
+
+class _Keeper:
+    """Lives as long as a folder is wanted."""
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a new folder that only this user can read; it goes with the block, or at the latest with the process.
+
+    `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.
+    """
+    keeper, folder = _Keeper(), tempfile.mkdtemp(prefix="epctx-")
+    remove = weakref.finalize(keeper, _remove, folder, os.getpid())
+    try:
+        yield Path(folder)
+    finally:
+        remove()
+
+
+@contextlib.contextmanager
+def memory_file(content: memoryview) -> Iterator[str]:
+    """Give the path of a file in memory, for this process and the programs it starts.
+
+    It has no name in any folder, so that nothing of it outlives the process, however that ends.
+
+    Raises:
+        OSError: there is no memory for it, or the system has no such files.
+    """
+    if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
+        raise OSError(errno.ENOTSUP, "this system has no files in memory that have a path")
+    descriptor = os.memfd_create("epctx-payload")
+    try:
+        with open(descriptor, "wb", buffering=0, closefd=False) as file:
+            left = content
+            while left:
+                left = left[file.write(left) :]
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
