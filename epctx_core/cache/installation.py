@@ -1,0 +1,105 @@
+"""In what state a distribution is installed: what tells apart two installations whose EPs may compile differently.
+
+Reads metadata and times of files; imports no plugin. What the state is used for, callers know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from epctx_core.registry.records import normalised
+
+if TYPE_CHECKING:
+    from epctx_core.registry._metadata import InstalledDistribution
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
+
+
+def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = ()) -> dict[str, str]:
+    """Return the state of distributions and of all that they require, as far as it is installed.
+
+    What their own extras require counts, too; an EP's compiler often is one. A name that is not installed is
+    left out, as it has no state.
+
+    Args:
+        distributions: their names.
+        besides: names that do not count, with what only they require.
+
+    Returns:
+        By name, in the form in which indexes compare names: the version; for an editable installation
+        also the time of the newest change to its code.
+    """
+    states: dict[str, str] = {}
+    left_out = frozenset(map(normalised, besides))
+    waiting = [(normalised(name), True) for name in distributions]
+    while waiting:
+        name, with_extras = waiting.pop()
+        if name in states or name in left_out:
+            continue
+        state, required, of_extras = _installed(name)
+        if state:
+            states[name] = state
+            waiting += [(other, False) for other in (required + of_extras if with_extras else required)]
+    return states
+
+
+@cache
+def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return state, requirements and those of extras; kept, since code that was imported does not change either."""
+    from epctx_core.registry._metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return "", (), ()
+    folder = _editable_folder(found)
+    try:
+        version, requires = str(found.version), found.requires or ()
+    except (KeyError, OSError, TypeError, ValueError):  # versions of the library raise differently
+        return "unreadable metadata", (), ()
+    state = f"{version}, edited {newest_change(folder)}" if folder is not None else version
+    required = [(match[1], "extra" in text) for text in requires if (match := _NAME.match(text))]
+    always = tuple(normalised(other) for other, of_extra in required if not of_extra)
+    return state, always, tuple(normalised(other) for other, of_extra in required if of_extra)
+
+
+def _editable_folder(found: InstalledDistribution) -> Path | None:
+    """Return where the code of an editable installation lies (PEP 610); None for an ordinary one."""
+    try:
+        said = json.loads(found.read_text("direct_url.json") or "{}")
+        url = urlsplit(said["url"]) if said.get("dir_info", {}).get("editable") else None
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        return None
+    if url is None or url.scheme != "file":
+        return None
+    folder = Path(url2pathname(url.path))
+    return folder / "src" if (folder / "src").is_dir() else folder
+
+
+@cache
+def newest_change(path: Path) -> str:
+    """Return what tells whether code was changed, added or removed: newest time of change, number of files.
+
+    Of one process the answer stays the same: what it imported stays the same, too.
+
+    Args:
+        path: a module, or a folder that is searched but for hidden folders and virtual environments.
+    """
+    times = [os.stat(path).st_mtime_ns] if path.is_file() else []  # noqa: PTH116 - one call
+    for folder, folders, files in os.walk(path):
+        folders[:] = [f for f in folders if f[0] != "." and f != "__pycache__"]
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        code = [name for name in files if name.endswith(_CODE)]
+        times += [os.lstat(f"{folder}{os.sep}{name}").st_mtime_ns for name in code]
+    return f"{max(times, default=0)}/{len(times)}"

@@ -1,0 +1,200 @@
+"""What a compile's result depends on, and the key that stands for all of it. docs/cache.md lists the same.
+
+Knows options and EPs as a compile is given them; knows no entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_core import _version
+from epctx_core.cache.installation import installed_states, newest_change
+from epctx_core.compile.provenance import build_info
+from epctx_core.errors import InvalidArgument
+from epctx_core.options.table import IGNORED_KEYS, IGNORED_STARTS, SESSION_OPTIONS, is_provider_option
+from epctx_core.plugin import PLUGIN_API
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.compile.providers import ProviderChoice
+    from epctx_core.options import GraphOptimizationLevel, SessionOptions
+
+VERSION = 1
+"""Part of every key: raised when the same ingredients shall give new entries."""
+
+COMPILE_KEYS = (
+    "ep.context_embed_mode",
+    "ep.context_model_external_initializers_file_name",
+    "ep.context_node_name_prefix",
+    "ep.partition_max_count",
+    "ep.partition_min_nodes",
+)
+"""Session options that change what a compile writes; an entry's key holds them with their defaults."""
+
+REFUSED_KEYS = (
+    "ep.enable_weightless",
+    "ep.enable_weightless_mode",
+    "ep.share_ep_contexts",
+    "ep.stop_share_ep_contexts",
+)
+"""Session options whose results cannot be cached: files that stand alone are what an entry is."""
+
+SOURCE_KEYS = (
+    "ep.context_enable",
+    "ep.context_file_path",
+    "ep.context_source_model_path",
+    "session.model_external_initializers_file_folder_path",
+)
+"""Session options that say where files of the source or of a compile lie: a cached model is loaded without them."""
+
+CHOICE_KEYS = ("ep.optional_providers",)
+"""Session options that decide which EPs there are; the key holds those."""
+
+LOAD_KEYS = (
+    "ep.context_file_mapping",
+    "ep.context_verify",
+    "ep.isolate",
+    "ep.isolate_max_bytes",
+    "ep.isolate_timeout_seconds",
+    "ep.prefer_latency",
+    "session.disable_cpu_ep_fallback",
+    "session.disable_model_compile",
+    "session.fail_on_suboptimal_compiled_model",
+    "session.record_ep_graph_assignment_info",
+)
+"""Session options that change nothing in what is written."""
+
+_ENGINES = ("onnx", "onnxruntime", "numpy")
+"""What the core infers types, optimises and folds constants with; also what EPs are lent."""
+
+Sealed = Callable[[bytes], str]
+"""Gives a keyed digest (hex) of what must not be guessed from a record."""
+
+
+def check_cacheable(options: SessionOptions) -> None:
+    """Raise InvalidArgument for options whose results cannot be cached, naming the first one."""
+    for key in REFUSED_KEYS:
+        if options.get_session_config_entry(key) not in {"", "0"}:
+            raise InvalidArgument(
+                f"what is compiled with {key}={options.get_session_config_entry(key)} cannot be cached: its payloads "
+                "depend on files outside of the cache.",
+                hint="Leave the option out, or compile with epctx.ModelCompiler.",
+            )
+    if options.data_reader is not None:
+        raise InvalidArgument(
+            "a callback that reads payloads was set, and the payloads of a cached model are files of the cache.",
+            hint="Call clear_ep_context_data_read_func of the session options.",
+        )
+
+
+def ingredients(
+    content: str,
+    choices: Sequence[ProviderChoice],
+    options: SessionOptions,
+    level: GraphOptimizationLevel,
+    sealed: Sealed,
+) -> dict[str, Any]:
+    """Return all that a compile's result depends on, as JSON can hold it; no secret is in it.
+
+    Args:
+        content: the digest of model and weights.
+        choices: the EPs in order.
+        options: of the session.
+        level: how far the model is optimised before EPs see it.
+        sealed: hides values that may be secret.
+    """
+    distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
+    overrides = options.model_overrides
+    return {
+        "version": VERSION,
+        "core": [_version.__version__, _core_state(), PLUGIN_API],
+        "model": content,
+        "eps": [_provider(choice, sealed) for choice in choices],
+        "distributions": installed_states([*distributions, *_ENGINES], besides=["epctx-core"]),
+        "session": {key: options.get_session_config_entry(key) for key in COMPILE_KEYS},
+        "other_entries": {
+            key: sealed(value.encode("utf-8", "surrogatepass")) for key, value in _others(options)
+        },
+        "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
+        "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},
+        "optimization": int(level),
+        "target": f"{sys.platform}-{platform.machine()}",
+    }
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """Return the key (64 hex digits) of ingredients."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sealing(secret: Callable[[], bytes]) -> Sealed:
+    """Return what seals with a cache's own secret, which is asked for only if something is to be sealed."""
+    return lambda value: hmac.new(secret(), value, hashlib.sha256).hexdigest()
+
+
+def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:
+    public = choice.public_options()
+    hidden = {name: value for name, value in choice.options.items() if name not in public}
+    return {
+        "ep": choice.name,
+        "distribution": [choice.record.distribution, choice.record.version],
+        "build": asdict(build_info(choice)),
+        "plugin_api": choice.cls.api_version,
+        "class": f"{choice.cls.__module__}:{choice.cls.__qualname__}",
+        "code": _code_state(choice),
+        "options": {name: repr(value) for name, value in public.items()},
+        "secrets": {
+            name: sealed(f"{choice.name}.{name}={value!r}".encode()) for name, value in hidden.items()
+        },
+    }
+
+
+def _code_state(choice: ProviderChoice) -> str:
+    """Return the state of code that is not installed: used from where it lies, or registered by the host.
+
+    What is installed is said by its distribution's state.
+    """
+    place = choice.record.place
+    if place and Path(place).exists():
+        return newest_change(Path(place))
+    if choice.record.distribution is not None:
+        return ""
+    file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
+    return newest_change(Path(file)) if file else ""
+
+
+def _core_state() -> str:
+    """Return the state of the core's code; where it was installed from a package, that never changes by itself."""
+    package = Path(_version.__file__).parent
+    return newest_change(package) if _is_source_tree(package) else ""
+
+
+def _is_source_tree(package: Path) -> bool:
+    return (package.parent / "pyproject.toml").is_file()
+
+
+def _others(options: SessionOptions) -> list[tuple[str, str]]:
+    """Return entries that epctx has no meaning for: EPs are shown them, so they may matter."""
+    return [
+        (key, value)
+        for key, value in options.config_entries.items()
+        if key not in SESSION_OPTIONS
+        and key not in IGNORED_KEYS
+        and not key.startswith(IGNORED_STARTS)
+        and not is_provider_option(key)
+    ]
+
+
+def _array_digest(array: np.ndarray) -> str:
+    sha = hashlib.sha256(f"{array.dtype} {list(array.shape)} ".encode())
+    sha.update(array.reshape(-1).view("u1").data if array.size else b"")
+    return sha.hexdigest()

@@ -1,0 +1,350 @@
+"""The folder of a cache: entries come whole, go whole, and are used under a lock that keeps them there.
+
+    <folder>/v1/<aa>/<key>/     an entry: context model, binaries, `entry.json`, `used` (whose time is the last use)
+    <folder>/v1/index/          which content a file in a certain state has
+    <folder>/v1/locks/<key>     who compiles
+    <folder>/v1/staging/        entries on their way in and out
+    <folder>/v1/secret          what hides secret options in keys
+
+Knows neither models nor EPs. Every OSError means that the cache cannot be used; callers do without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from epctx_core.cache import record as records
+from epctx_core.cache.key_lock import key_lock
+from epctx_core.cache.record import CorruptEntryError, EntryRecord, check_head, read_record
+from epctx_core.publish import posix
+from epctx_core.publish.tree import remove_tree
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from epctx_core.options import CancellationFlag
+
+_KEY = re.compile("[0-9a-f]{64}")
+_USED = "used"
+_STAMPED_EVERY = 60
+"""Seconds between two stamps of an entry's use."""
+_SECRET_BYTES = 32
+_OUTGOING = "removed-"
+_log = logging.getLogger("epctx.cache")
+
+
+class Lease:
+    """Context manager: an entry in use. While it is open, nobody removes the entry to make room."""
+
+    def __init__(self, folder: Path, record: EntryRecord, lock: posix.FileLock) -> None:
+        self.folder = folder
+        self.record = record
+        self._lock = lock
+
+    @property
+    def model(self) -> Path:
+        """The context model."""
+        return self.folder / self.record.files[-1].path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """An entry as it lies in the cache.
+
+    Attributes:
+        folder: the entry's; its name is the key.
+        record: None if it is damaged.
+        bytes: what all its files take.
+        last_use: in seconds since 1970.
+    """
+
+    folder: Path
+    record: EntryRecord | None
+    bytes: int
+    last_use: float
+
+    @property
+    def key(self) -> str:
+        """The entry's key."""
+        return self.folder.name
+
+
+class EntryStore:
+    """The entries of one cache folder.
+
+    Args:
+        folder: the cache's; made when something is stored.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._root = folder / "v1"
+
+    @property
+    def index_folder(self) -> Path:
+        """Where the index of contents lies."""
+        return self._root / "index"
+
+    @property
+    def locks_folder(self) -> Path:
+        """Where it says who compiles."""
+        return self._root / "locks"
+
+    def entry_folder(self, key: str) -> Path:
+        """Return where the entry of a key lies, or would."""
+        return self._root / key[:2] / key
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def open(self, key: str) -> Lease | None:
+        """Return an entry for use, None if there is none.
+
+        Raises:
+            CorruptEntryError: there is one, and it is damaged.
+            OSError: it cannot be read.
+        """
+        folder = self.entry_folder(key)
+        try:
+            lock = posix.FileLock.take(folder / records.NAME, shared=True)
+        except FileNotFoundError:
+            if folder.is_dir():
+                raise CorruptEntryError("it has no record") from None
+            return None
+        if lock is None:  # it is being removed
+            return None
+        try:
+            record = read_record(folder)
+            if record is None:
+                lock.release()
+                return None
+            check_head(folder, record)
+        except BaseException:
+            lock.release()
+            raise
+        _stamp(folder)
+        return Lease(folder, record, lock)
+
+    def contains(self, key: str) -> bool:
+        """Whether there is an entry, sound or not."""
+        return (self.entry_folder(key) / records.NAME).exists()
+
+    def entries(self) -> Iterator[Stored]:
+        """Yield what is stored; entries that vanish meanwhile are left out."""
+        for folder in sorted(self._root.glob("??/*")):
+            if _KEY.fullmatch(folder.name) and folder.name[:2] == folder.parent.name and folder.is_dir():
+                with suppress(FileNotFoundError):
+                    yield _stored(folder)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def create(
+        self,
+        key: str,
+        *,
+        model: str,
+        cancel: CancellationFlag,
+        write: Callable[[Path], EntryRecord | None],
+    ) -> Lease | None:
+        """Return the entry of a key, written if nobody else has written it until this had the lock.
+
+        Args:
+            key: the entry's.
+            model: what is compiled, for those who wait.
+            cancel: ends a wait.
+            write: puts the files into an empty folder and returns their record; None to store nothing.
+
+        Returns:
+            The entry; None if `write` wanted nothing stored.
+
+        Raises:
+            ModelLoadCanceled: the host asked to stop while another process compiled.
+            OSError: the cache cannot be written.
+        """
+        lock = self.locks_folder / key
+        _make_folder(lock.parent)
+        found: list[Lease] = []
+
+        def appeared() -> bool:
+            lease = self._sound(key, dropping=False)
+            found.extend([] if lease is None else [lease])
+            return lease is not None
+
+        with key_lock(lock, model=model, cancel=cancel, is_done=appeared) as locked:
+            if not locked:
+                return found[0]
+            return self._sound(key, dropping=True) or self._write(key, write)
+
+    def _sound(self, key: str, *, dropping: bool) -> Lease | None:
+        """Return the entry if it is sound; who has the lock removes one that is not."""
+        try:
+            return self.open(key)
+        except CorruptEntryError as error:
+            if dropping:
+                _log.warning("the cache's entry %s is damaged and dropped: %s.", key[:12], error)
+                self._move_out(self.entry_folder(key))
+            return None
+
+    def _write(self, key: str, write: Callable[[Path], EntryRecord | None]) -> Lease | None:
+        staging = self._root / "staging" / key
+        _make_folder(staging.parent)
+        remove_tree(staging)  # of a process that was killed
+        staging.mkdir(mode=0o700)
+        try:
+            record = write(staging)
+            return None if record is None else self._publish(staging, record)
+        finally:
+            remove_tree(staging)
+
+    def _publish(self, staging: Path, record: EntryRecord) -> Lease:
+        """Bring a finished entry to its place, in use from its first moment on."""
+        final = self.entry_folder(record.key)
+        (staging / _USED).touch()
+        _write_synced(staging / records.NAME, record.dump())
+        posix.sync_folder(staging)
+        _make_folder(final.parent)
+        lock = posix.FileLock.take(staging / records.NAME, shared=True)
+        if lock is None:
+            raise OSError(f"{staging} is in use by somebody else")
+        try:
+            staging.rename(final)
+            posix.sync_folder(final.parent)
+        except BaseException:
+            lock.release()
+            raise
+        return Lease(final, record, lock)
+
+    def secret(self) -> bytes:
+        """Return the bytes that hide secret options in this cache's keys; drawn on first use.
+
+        Raises:
+            OSError: they can be neither read nor stored.
+        """
+        path = self._root / "secret"
+        for _ in range(3):
+            data = posix.read_regular(path, _SECRET_BYTES) if path.exists() else None
+            if data is not None and len(data) == _SECRET_BYTES:
+                return data
+            _make_folder(path.parent)
+            path.unlink(missing_ok=True)  # a damaged one; what was found with it cannot be found again anyway
+            _draw_secret(path)
+        raise OSError(f"{path} cannot be read back")
+
+    # -- removing --------------------------------------------------------------------------------
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry unless somebody is loading it; return whether it is gone now.
+
+        A session that has loaded keeps what it mapped: a file lives until its last mapping ends, and only its
+        name goes.
+
+        Raises:
+            OSError: the cache cannot be written.
+        """
+        folder = self.entry_folder(key)
+        try:
+            lock = posix.FileLock.take(folder / records.NAME)
+        except OSError:
+            self._move_out(folder)  # without a record that can be locked nobody loads it
+            return True
+        if lock is None:
+            return False
+        try:
+            self._move_out(folder)
+        finally:
+            lock.release()
+        return True
+
+    def drop(self, lease: Lease) -> None:
+        """Remove an entry that its user found wrong, if it is still the one that lies there."""
+        own = lease.folder / records.NAME
+        with suppress(OSError, CorruptEntryError):
+            if read_record(lease.folder) == lease.record and own.exists():
+                self._move_out(lease.folder)
+
+    def _move_out(self, folder: Path) -> None:
+        """Take an entry out of its place in one step, then remove its files."""
+        outgoing = self._root / "staging" / f"{_OUTGOING}{secrets.token_hex(8)}"
+        _make_folder(outgoing.parent)
+        with suppress(FileNotFoundError):
+            folder.rename(outgoing)
+            remove_tree(outgoing)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left: entries on their way that nobody brings there, and free lock files."""
+        staging, locks = self._root / "staging", self.locks_folder
+        for outgoing in staging.glob(f"{_OUTGOING}*"):
+            remove_tree(outgoing)
+        for key in {path.name for folder in (staging, locks) for path in folder.glob("*")}:
+            lock = posix.FileLock.take(locks / key, create=True) if _KEY.fullmatch(key) else None
+            if lock is not None:
+                try:
+                    remove_tree(staging / key)
+                    (locks / key).unlink(missing_ok=True)
+                finally:
+                    lock.release()
+
+
+def _stored(folder: Path) -> Stored:
+    files = [path.lstat() for path in folder.rglob("*") if not path.is_dir()]
+    try:
+        record = read_record(folder)
+    except CorruptEntryError:
+        record = None
+    stamp = folder / _USED
+    last_use = (stamp if stamp.exists() else folder).stat().st_mtime
+    return Stored(folder=folder, record=record, bytes=sum(f.st_size for f in files), last_use=last_use)
+
+
+def _stamp(folder: Path) -> None:
+    """Note the use of an entry, seldom enough to cost a hit nothing; a cache that cannot be written is used as it is."""
+    stamp = folder / _USED
+    with suppress(OSError):
+        if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
+            stamp.touch()
+
+
+def _draw_secret(path: Path) -> None:
+    """Put random bytes in place; of several processes that do so at once, the first one counts."""
+    draft = path.with_suffix(f".{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder of the cache and those above; other users get no access to those made here."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)

@@ -1,0 +1,154 @@
+"""Entries that are not what was written: found, dropped, compiled anew; no load fails because of them."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from end_to_end.sim_eps import QNN, with_eps
+from end_to_end.small_models import chain, example, saved
+
+import epctx_core as epctx
+from epctx_core.cache import housekeeping
+from epctx_core.cache.record import NAME
+from epctx_core.plugin import hookimpl
+
+FILES = (NAME, "model_ctx.onnx", "model_qnn.bin")
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 0x20
+    path.write_bytes(data)
+
+
+def answer(session):
+    with session:
+        return session.run(None, {"x": example()})[0]
+
+
+@pytest.fixture
+def entry(cache, model):
+    """The folder of the one entry of a cache."""
+    return cache.path(model).parent
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_anywhere_is_found_dropped_and_compiled_anew(cache, model, entry, name):
+    expected = answer(cache.session(model))
+    size = (entry / name).stat().st_size
+    places = sorted({0, size - 1, *range(7, size, max(size // 10, 1))})
+
+    for count, place in enumerate(places, start=1):
+        flip(entry / name, place)
+
+        assert np.array_equal(answer(cache.session(model)), expected)
+        assert cache.compiles == count + 1
+        assert len(cache.warnings) == count
+        assert "is dropped" in cache.warnings[-1] or "damaged and dropped" in cache.warnings[-1]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["emptied", "cut", "longer", "gone", "a folder", "another entry's"])
+def test_a_file_that_is_no_longer_what_it_was_is_compiled_anew(cache, model, entry, tmp_path, name, damage):
+    expected = answer(cache.session(model))
+    file = entry / name
+    data = file.read_bytes()
+    if damage == "another entry's":
+        other = saved(chain(["Add", "Relu"], seed=9), tmp_path / "other.onnx")
+        shutil.copyfile(cache.path(other).parent / name, file)
+    elif damage in {"gone", "a folder"}:
+        file.unlink()
+        if damage == "a folder":
+            file.mkdir()
+    else:
+        file.write_bytes({"emptied": b"", "cut": data[: len(data) // 2], "longer": data + b"\0"}[damage])
+    before = cache.compiles
+
+    answers = [answer(cache.session(model)) for _ in range(2)]
+
+    assert all(np.array_equal(a, expected) for a in answers)
+    assert cache.compiles == before + 1
+    assert sorted(path.name for path in entry.iterdir()) == sorted([*FILES, "used"])
+
+
+def test_weights_that_were_altered_where_a_load_does_not_look_are_found_by_verify(cache, with_weights):
+    options = epctx.SessionOptions()
+    path = with_weights()
+    weights = cache.path(path, options).parent / "model.weights"
+    flip(weights, 1000)
+
+    (entry, fault), *others = housekeeping.verify(cache.store)
+
+    assert others == []
+    assert entry.key == weights.parent.name
+    assert "model.weights" in fault
+    assert cache.keys == set()
+    assert cache.key(path, options) == entry.key
+
+
+def test_verify_finds_nothing_wrong_with_what_was_written(cache, model, with_weights):
+    cache.path(model)
+    cache.path(with_weights())
+    cache.path(with_weights(), epctx.SessionOptions())
+
+    assert [fault for _, fault in housekeeping.verify(cache.store)] == ["", "", ""]
+    assert len(cache.keys) == 3
+
+
+def test_an_entry_that_an_ep_no_longer_loads_is_compiled_anew(cache, model, monkeypatch):
+    cls = epctx.Registry().load(epctx.Registry().resolve("QNN"))
+    expected = answer(cache.session(model))
+    original, refusals = cls.load_context, []
+
+    def refuse_once(self, nodes, reader):
+        if not refusals:
+            refusals.append(1)
+            raise epctx.InvalidGraph("made for an older driver.")
+        return original(self, nodes, reader)
+
+    monkeypatch.setattr(cls, "load_context", hookimpl(refuse_once))
+
+    assert np.array_equal(answer(cache.session(model)), expected)
+    assert cache.compiles == 2
+    assert "made for an older driver" in cache.warnings[0]
+
+
+def test_an_error_that_is_not_the_entrys_fault_drops_nothing(cache, model, entry):
+    options = with_eps(QNN)
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    plain = saved(chain(["Relu", "Add", "Erf"]), model.parent / "more.onnx")
+    options.add_session_config_entry("ep.partition_min_nodes", "100")
+
+    for _ in range(2):
+        with pytest.raises(epctx.Fail, match="disable_cpu_ep_fallback"):
+            cache.session(plain, options)
+
+    assert cache.compiles == 2
+    assert len(cache.keys) == 2
+    assert cache.warnings == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"digest": "x", "context": false}', b"\xff" * 100])
+def test_a_damaged_index_only_means_that_the_model_is_read_again(cache, model, none_too_new, content):
+    cache.path(model)
+    (record,) = (cache.folder / "v1" / "index").rglob("*.json")
+    record.write_bytes(content)
+
+    cache.path(model)
+
+    assert cache.compiles == 1
+    assert cache.warnings == []
+
+
+def test_a_damaged_secret_is_drawn_again(cache, model):
+    options = with_eps(QNN)
+    options.add_session_config_entry("acme.entry", "hidden")
+    cache.path(model, options)
+    (cache.folder / "v1" / "secret").write_bytes(b"short")
+
+    keys = {cache.key(model, options) for _ in range(2)}
+
+    assert len(keys) == 1
+    assert cache.compiles == 2

@@ -1,0 +1,200 @@
+"""Many processes, one compile; and what becomes of it when a process is killed, waits, or is asked to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from end_to_end.sim_eps import QNN, with_eps
+from end_to_end.small_models import chain, example, saved
+
+import epctx_core as epctx
+from epctx_core.cache import key_lock
+from epctx_core.cache.key_lock import holders, read_holder
+
+PROGRAM = Path(__file__).with_name("asking.py")
+KILLED = Path(__file__).with_name("killed.py")
+
+
+def started(*arguments, program=PROGRAM):
+    return subprocess.Popen(
+        [sys.executable, str(program), *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_eight_processes_that_ask_fifty_times_each_compile_once(cache, model):
+    processes = [started(model, cache.folder, 50) for _ in range(8)]
+
+    said = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
+
+    assert sum(answer["compiles"] for answer in said) == 1
+    assert {tuple(answer["answers"]) for answer in said} == {tuple(said[0]["answers"])}
+    assert len(said[0]["answers"]) == 1
+    assert len(cache.keys) == 1
+    assert list((cache.folder / "v1" / "locks").iterdir()) == []
+
+
+@pytest.fixture
+def hanging(cache, model):
+    """A process that holds the lock and never ends its compile."""
+    process = started(model, cache.folder, "hang")
+    assert process.stdout.readline() == "compiling\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def lock_of(cache):
+    (path,) = (cache.folder / "v1" / "locks").iterdir()
+    return path
+
+
+def test_who_compiles_is_said_in_the_lock(cache, hanging):
+    holder = read_holder(lock_of(cache))
+
+    assert holder.pid == hanging.pid
+    assert holder.host == os.uname().nodename
+    assert holder.model == "small.onnx"
+    assert 0 <= holder.since - holder.started < 600
+    assert abs(time.time() - holder.since) < 600
+    assert holders(cache.store.locks_folder) == [holder]
+
+
+def test_a_lock_file_that_nobody_has_locked_names_nobody(cache, hanging):
+    left = lock_of(cache).read_text()
+    hanging.kill()
+    hanging.wait()
+
+    assert lock_of(cache).read_text() == left
+    assert holders(cache.store.locks_folder) == []
+
+
+def test_when_the_compiling_process_is_killed_one_that_waits_takes_over(cache, model, hanging):
+    answers = []
+
+    def ask():
+        with cache.session(model, with_eps("QNN")) as session:
+            answers.append(session.run(None, {"x": example()})[0])
+
+    waiting = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.2)
+    assert answers == []
+    assert len(cache.keys) == 0
+    os.kill(hanging.pid, signal.SIGKILL)
+    for thread in waiting:
+        thread.join(60)
+
+    with epctx.InferenceSession(model) as session:
+        expected = session.run(None, {"x": example()})[0]
+    assert len(answers) == 3
+    assert all(np.allclose(answer, expected, atol=1e-6) for answer in answers)
+    assert cache.compiles == 1
+    assert list((cache.folder / "v1" / "staging").iterdir()) == []
+
+
+def test_a_process_that_waits_says_for_whom(cache, model, hanging, monkeypatch):
+    monkeypatch.setattr(key_lock, "TOLD_AFTER", 0.0)
+    options = with_eps("QNN")
+    waiting = threading.Thread(target=cancelled, args=(cache, model, options))
+    waiting.start()
+
+    while not cache.warnings:
+        time.sleep(0.01)
+    options.set_load_cancellation_flag(True)
+    waiting.join(60)
+
+    (warning,) = cache.warnings
+    assert f"waiting for process {hanging.pid} on " in warning
+    assert "which compiles small.onnx since" in warning
+
+
+def cancelled(cache, model, options):
+    with pytest.raises(epctx.ModelLoadCanceled):
+        cache.session(model, options)
+
+
+def test_who_waits_can_be_cancelled(cache, model, hanging):
+    options = with_eps("QNN")
+    options.set_load_cancellation_flag(True)
+
+    with pytest.raises(epctx.ModelLoadCanceled):
+        cache.session(model, options)
+    with pytest.raises(epctx.ModelLoadCanceled):
+        cache.path(model, options)
+
+
+def test_others_are_not_kept_waiting_by_a_compile_of_another_key(cache, model, hanging):
+    assert cache.key(model, with_eps(QNN)) in cache.keys
+
+
+def test_a_lock_file_that_was_left_is_no_lock(cache, model):
+    key = cache.key(model)
+    cache.store.remove(key)
+    left = cache.folder / "v1" / "locks" / key
+    left.write_text(json.dumps({"pid": 1, "host": "h", "started": 0, "since": 0, "model": "m"}))
+
+    assert cache.key(model) == key
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\ud800".encode("utf-8", "surrogatepass")])
+def test_a_lock_that_says_nothing_is_still_waited_for(tmp_path, text):
+    path = tmp_path / "lock"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    assert read_holder(path) is None
+
+
+def killed(model, cache, first, last, step, *older):
+    """Return what came of each kill."""
+    process = started(model, cache.folder, first, last, step, *older, program=KILLED)
+    said, _ = process.communicate(timeout=1200)
+    assert process.returncode == 0
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def assert_nothing_lost(kills):
+    assert all(kill["answers"] == kills[0]["answers"] for kill in kills)
+    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [(1, [], [])] * len(kills)
+
+
+def test_killed_at_any_change_the_next_one_who_asks_gets_a_whole_entry(cache, model):
+    kills = killed(model, cache, 1, 1000, 5)
+
+    assert sum(kill["killed"] for kill in kills) >= 6
+    assert_nothing_lost(kills)
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.stress)])
+def test_killed_at_any_change_whoever_reads_finds_whole_entries_old_or_new(cache, model, step):
+    older = saved(chain(["Sigmoid", "Add"]), model.with_name("older.onnx"))
+
+    kills = killed(model, cache, 1, 1000, step, older)
+
+    assert sum(kill["killed"] for kill in kills) >= 4
+    assert all(kill["answers"] == kills[0]["answers"] for kill in kills)
+    assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [(2, [], [])] * len(kills)
+    for kill in kills:
+        assert kill["older"] != kill["answers"][0]
+        assert kill["older"] in kill["read"]
+        assert all(answer in (kill["older"], kill["answers"][0]) for answer in kill["read"])
+    assert any(kill["answers"][0] in kill["read"] for kill in kills)
+
+
+@pytest.mark.stress
+def test_killed_at_every_change_the_next_one_who_asks_gets_a_whole_entry(cache, model):
+    kills = killed(model, cache, 1, 1000, 1)
+
+    assert [kill["killed"] for kill in kills] == [True] * (len(kills) - 1) + [False]
+    assert len(kills) > 30
+    assert_nothing_lost(kills)

@@ -1,0 +1,145 @@
+"""A cache that cannot be used: the model is compiled all the same, with one warning."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from end_to_end.sim_eps import CPU, QNN, with_eps
+from end_to_end.small_models import example
+
+import epctx_core as epctx
+from epctx_core.cache import request
+from epctx_core.cache.record import check_whole
+from epctx_core.publish import posix
+
+
+@pytest.fixture(autouse=True)
+def _nobody_was_warned(monkeypatch):
+    monkeypatch.setattr(request, "_warned", set())
+
+
+@pytest.fixture
+def expected(model):
+    with epctx.InferenceSession(model, with_eps(QNN)) as session:
+        return session.run(None, {"x": example()})[0]
+
+
+def answer(session):
+    with session:
+        assert session.get_providers() == [QNN, CPU]
+        return session.run(None, {"x": example()})[0]
+
+
+@contextmanager
+def failing_call(number, code):
+    """Make the n-th call fail that brings something to disk or takes it away."""
+    seen = 0
+
+    def before(original):
+        def call(*arguments, **keywords):
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                raise OSError(code, os.strerror(code))
+            return original(*arguments, **keywords)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "rename", "replace", "mkdir", "link", "ftruncate", "rmdir", "unlink"):
+            patch.setattr(os, name, before(getattr(os, name)))
+        yield lambda: seen
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_each_call_may_fail_and_the_session_is_there(cache, model, expected, code, monkeypatch):
+    number, calls = 0, 1
+    while number <= calls:
+        number += 1
+        monkeypatch.setattr(request, "_warned", set())
+        for key in cache.keys:
+            cache.store.remove(key)
+
+        with failing_call(number, code) as count:
+            session = cache.session(model, with_eps(QNN))
+            calls = max(calls, count())
+
+        assert np.array_equal(answer(session), expected)
+        for key in cache.keys:
+            with cache.store.open(key) as lease:
+                check_whole(lease.folder, lease.record)
+    assert calls > 12
+    assert len(cache.warnings) > 5
+
+
+def test_a_folder_that_cannot_be_made_gives_one_warning(cache, model, expected):
+    cache.folder.write_text("a file where the cache should be")
+
+    answers = [answer(cache.session(model)) for _ in range(3)]
+
+    assert all(np.array_equal(a, expected) for a in answers)
+    (warning,) = cache.warnings
+    assert str(cache.folder) in warning
+    assert "cannot be used" in warning
+
+
+def test_a_path_in_a_cache_that_cannot_be_used_is_an_error(cache, model):
+    cache.folder.write_text("")
+
+    with pytest.raises(epctx.Fail, match="cannot be used") as caught:
+        cache.path(model)
+
+    assert caught.value.path == cache.folder
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "EPCTX_CACHE_DIR" in caught.value.hint
+
+
+def test_a_cache_that_can_only_be_read_gives_hits(cache, model, expected, monkeypatch):
+    cache.path(model)
+
+    def refused(*_arguments, **_keywords):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in ("rename", "replace", "mkdir", "link", "utime"):
+        monkeypatch.setattr(os, name, refused)
+
+    assert np.array_equal(answer(cache.session(model)), expected)
+    assert cache.warnings == []
+
+
+def test_a_file_system_without_locks_gives_a_session(cache, model, expected, monkeypatch):
+    def no_locks(*_arguments):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(posix.fcntl, "flock", no_locks)
+
+    assert np.array_equal(answer(cache.session(model)), expected)
+    assert "No locks available" in cache.warnings[0]
+
+
+def test_without_a_cache_the_whole_model_is_optimised_as_asked(cache, model, expected):
+    cache.folder.write_text("")
+
+    session = cache.session(model, graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+
+    assert np.allclose(answer(session), expected, atol=1e-6)
+
+
+def test_an_error_of_the_ep_is_no_fault_of_the_cache(cache, model, monkeypatch):
+    cls = epctx.Registry().load(epctx.Registry().resolve("QNN"))
+
+    def compile(self, partitions):  # noqa: A001 - the hook's name
+        raise RuntimeError("no such chip")
+
+    from epctx_core.plugin import hookimpl
+
+    monkeypatch.setattr(cls, "compile", hookimpl(compile))
+
+    with pytest.raises(epctx.EPFail, match="no such chip"):
+        cache.session(model)
+    assert cache.warnings == []
+    assert cache.keys == set()
