@@ -1,0 +1,159 @@
+"""Messages between a host and the process of an EP: JSON with raw bytes behind it, over two pipes.
+
+What is read may come from anyone: lengths are bounded, and nothing in it is ever executed. Knows no message.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
+LONGEST_HEAD = 64 << 20
+"""Bytes of JSON in one message: what a graph of a million nodes needs, and no more."""
+
+_LENGTH = struct.Struct("<I")
+_SIZES = "sizes"
+
+
+class ProtocolError(Exception):
+    """What came is no message, or not the one that was expected."""
+
+
+class Message(NamedTuple):
+    """A message: its JSON object, and the bytes behind it."""
+
+    head: Mapping[str, Any]
+    blobs: Sequence[memoryview] = ()
+
+    def text(self, key: str) -> str:
+        """Return a text."""
+        value: str = self._of_type(key, str)
+        return value
+
+    def number(self, key: str) -> int:
+        """Return a whole number that is not negative."""
+        value: int = self._of_type(key, int)
+        if value < 0:
+            raise ProtocolError(f"{key} is {value}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Return a truth value."""
+        value: bool = self._of_type(key, bool)
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list."""
+        value: list[Any] = self._of_type(key, list)
+        return value
+
+    def numbers(self, key: str) -> list[int]:
+        """Return a list of whole numbers."""
+        return whole_numbers(self.items(key))
+
+    def only_blob(self) -> memoryview:
+        """Return the bytes of a message that has one piece of them."""
+        if len(self.blobs) != 1:
+            raise ProtocolError(f"{len(self.blobs)} pieces of bytes instead of one")
+        return self.blobs[0]
+
+    def _of_type(self, key: str, kind: type[Any]) -> Any:
+        value = self.head.get(key)
+        if type(value) is not kind:  # a bool is an int, too
+            raise ProtocolError(f"{key} is {value!r:.80}")
+        return value
+
+
+def whole_numbers(values: object) -> list[int]:
+    """Return a list of whole numbers, none negative.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    if type(values) is not list or not all(type(v) is int and v >= 0 for v in values):
+        raise ProtocolError(f"{values!r:.80} is no list of whole numbers")
+    return values
+
+
+class Channel:
+    """One end of the two pipes. Any thread may send; one receives.
+
+    Args:
+        source, sink: what is read and what is written.
+        limit: bytes behind the JSON of one message that are taken; None for any.
+    """
+
+    def __init__(self, source: IO[bytes], sink: IO[bytes], *, limit: int | None = None) -> None:
+        self._source = source
+        self._sink = sink
+        self._limit = limit
+        self._lock = threading.Lock()
+
+    def send(
+        self, head: Mapping[str, Any], blobs: Iterable[Buffer] = (), sizes: Sequence[int] | None = None
+    ) -> None:
+        """Send a message.
+
+        Args:
+            head: what JSON can hold.
+            blobs: the bytes behind it.
+            sizes: the length of each piece, where `blobs` makes them one by one.
+
+        Raises:
+            OSError: nobody reads it.
+        """
+        if sizes is None:
+            blobs = [memoryview(blob) for blob in blobs]
+            sizes = [blob.nbytes for blob in blobs]
+        text = json.dumps({**head, _SIZES: list(sizes)} if sizes else head).encode()
+        with self._lock:
+            self._sink.write(_LENGTH.pack(len(text)))
+            self._sink.write(text)
+            for blob in blobs:
+                view = memoryview(blob)
+                if view.nbytes:  # an empty array cannot be cast
+                    self._sink.write(view.cast("B"))
+            self._sink.flush()
+
+    def receive(self) -> Message:
+        """Wait for the next message.
+
+        Raises:
+            EOFError: the other end is closed.
+            ProtocolError: what came is no message.
+        """
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if length > LONGEST_HEAD:
+            raise ProtocolError(f"a head of {length:,} bytes")
+        try:
+            head = json.loads(bytes(self._exactly(length)))
+        except (ValueError, RecursionError):
+            raise ProtocolError("a head that is no JSON") from None
+        if type(head) is not dict:
+            raise ProtocolError("a head that is no object")
+        sizes = whole_numbers(head.get(_SIZES, []))
+        if self._limit is not None and sum(sizes) > self._limit:
+            raise ProtocolError(f"{sum(sizes):,} bytes in one message, and {self._limit:,} are allowed")
+        return Message(head, [self._exactly(size) for size in sizes])
+
+    def _exactly(self, size: int) -> memoryview:
+        try:
+            # Not a bytearray: its zeros would be memory although nothing was sent yet.
+            buffer = np.empty(size, np.uint8).data if size else memoryview(b"")
+        except (MemoryError, ValueError):
+            raise ProtocolError(f"a message of {size:,} bytes") from None
+        left = buffer
+        while left:
+            count = self._source.readinto(left)  # type: ignore[attr-defined]
+            if not count:
+                raise EOFError
+            left = left[count:]
+        return buffer

@@ -1,0 +1,283 @@
+"""An EP in another process, as its host speaks with it: one call at a time, and what the EP asks for meanwhile.
+
+Every way in which the other side can fail ends in one typed error and a process that is gone. Knows no hook.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epctx_core.errors import EpctxError, Fail
+from epctx_core.isolation.channel import Channel, Message, ProtocolError
+from epctx_core.isolation.failures import decode_error, encode_error
+from epctx_core.isolation.models import send_model
+from epctx_core.isolation.process import ChildProcess
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.registry.guard import describe, plugin_error
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
+    from epctx_core.errors import PluginError
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.plugin import ProviderContext, Purpose
+    from epctx_core.registry.records import PluginRecord
+
+Answer: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
+Answers: TypeAlias = "Mapping[str, Callable[[Message], Answer]]"
+"""What the host does for an EP during a call, by the name of what it is asked for."""
+
+_LONGEST_RECORD = 1 << 14
+_OF_RUNS = frozenset({"run", "on_run_start", "on_run_end", "set_dynamic_options"})
+"""What has nothing to do with a load, and with the host's wish to cancel one."""
+
+_START_SECONDS = 60
+"""What a process may take to start on a busy machine, whatever the host allows for one call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What an EP's process may take.
+
+    Attributes:
+        seconds: for one call.
+        max_bytes: of memory for data, and in one message; None for any.
+    """
+
+    seconds: int
+    max_bytes: int | None
+
+
+class RemoteProvider:
+    """One EP instance in a process of its own.
+
+    Args:
+        record: which EP.
+        context: what an instance would get here.
+        purpose: what the one there is made for.
+        limits: what its process may take.
+
+    Raises:
+        EpctxError: it could not be made there; see `ProviderInstances.add`.
+        PluginError: its process died or took too long.
+    """
+
+    def __init__(
+        self, record: PluginRecord, context: ProviderContext, purpose: Purpose, limits: Limits
+    ) -> None:
+        self._record = record
+        self._context = context
+        self._limits = limits
+        self._lock = threading.RLock()
+        self._closed = self._busy = False
+        self._process = ChildProcess(limit=limits.max_bytes)
+        try:
+            self.call("__init__", _description(record, context, purpose, limits))
+        except BaseException:
+            self._close()
+            raise
+
+    def policy(self) -> dict[str, Any]:
+        """Return how engines are set up by now; a session says more of it while it is made."""
+        return _policy(self._context)
+
+    @property
+    def channel(self) -> Channel:
+        """For what an answer sends and receives besides itself."""
+        return self._process.channel
+
+    def call(
+        self,
+        hook: str,
+        head: Mapping[str, Any],
+        blobs: Iterable[Buffer] = (),
+        answers: Answers | None = None,
+        *,
+        sizes: Sequence[int] | None = None,
+        model: GraphIndex | None = None,
+    ) -> Message:
+        """Have the EP do something and return what it gave.
+
+        Args:
+            hook: what it is to do.
+            head, blobs, sizes: the arguments; see `Channel.send`.
+            answers: what is done for it meanwhile.
+            model: sent first, if given.
+
+        Raises:
+            EpctxError: the EP raised it, or what was done for it did.
+            PluginError: its process died, took too long, or sent what is no answer.
+            ModelLoadCanceled: the host asked to stop and the process did not.
+            Fail: it is called by what the host does for the EP.
+        """
+        with self._lock:
+            if self._closed:
+                raise self._died(hook)
+            if self._busy:
+                raise Fail(
+                    f"{hook} of {self._record.label} was called by what the host does for another hook of it.",
+                    ep=self._record.name,
+                    hint="An isolated EP does one thing at a time: close its session elsewhere than in a callback.",
+                )
+            self._busy, seconds = True, self._seconds(hook)
+            try:
+                with self._process.watched(seconds, None if hook in _OF_RUNS else self._context.cancel):
+                    if model is not None:
+                        send_model(self.channel, model)
+                    self.channel.send({"do": "call", "hook": hook, "seconds": seconds, **head}, blobs, sizes)
+                    outcome = _Call(self, answers or {}).outcome()
+            except (OSError, EOFError) as error:
+                raise self._ended(hook) from error
+            except ProtocolError as error:
+                self._process.kill(f"it was ended because what it sent is no answer ({error})")
+                raise self._ended(hook) from error
+            except BaseException:
+                # Whatever it does now is for nobody, and the next message would be of this call.
+                self._process.kill("it was ended because its call was")
+                self._close()
+                raise
+            finally:
+                self._busy = False
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _seconds(self, hook: str) -> int:
+        """Return what a call may take; the first one waits for a process that has yet to start."""
+        return max(self._limits.seconds, _START_SECONDS) if hook == "__init__" else self._limits.seconds
+
+    def refuse(self, hook: str, what: ProtocolError) -> PluginError:
+        """End the process because of an answer that is well-formed and wrong; return the error to raise."""
+        self._process.kill(f"it was ended because what it sent is no answer ({what})")
+        return self._ended(hook)
+
+    def shutdown(self) -> None:
+        """Have the EP shut down, and end its process; further calls do nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self.call("shutdown", {})
+            finally:
+                self._close()
+
+    def told(self, message: Message) -> None:
+        """Take a record for the log, or progress."""
+        if message.text("what") == "progress":
+            self._context.progress(message.text("stage"), message.number("done"), message.number("total"))
+        else:
+            name = message.text("logger")
+            if name != "epctx" and not name.startswith("epctx."):
+                raise ProtocolError(f"a record for the logger {name!r:.80}")
+            text = message.text("text")[:_LONGEST_RECORD]
+            logging.getLogger(f"epctx{name.removeprefix('epctx')}").log(message.number("level"), "%s", text)
+
+    def _ended(self, hook: str) -> PluginError:
+        """Close what is left of the process and return the error that says how it ended."""
+        self._close()
+        if hook not in _OF_RUNS:
+            self._context.cancel.raise_if_requested()
+        return self._died(hook)
+
+    def _died(self, hook: str) -> PluginError:
+        return plugin_error(
+            f"{self._record.label} failed in {hook}: its process is gone; {self._process.how_it_ended()}",
+            self._record,
+            hook=hook,
+            hint="Report it to the plugin's vendor with the model. ep.isolate_timeout_seconds and "
+            "ep.isolate_max_bytes are what its process may take.",
+        )
+
+    def _close(self) -> None:
+        self._closed = True
+        self._process.close()
+
+
+class _Call:
+    """One call on its way: what the EP asks for is done until the call is over."""
+
+    def __init__(self, remote: RemoteProvider, answers: Answers) -> None:
+        self._remote = remote
+        self._answers = answers
+        self._raised: list[Exception] = []
+        self._told: Exception | None = None
+
+    def outcome(self) -> Message | Exception:
+        """Return what the EP gave or raised."""
+        while True:
+            message = self._remote.channel.receive()
+            say = message.text("say")
+            if say == "result":
+                return self._told or message
+            if say == "error":
+                return self._told or self._error(message)
+            self._serve(message, replies=say == "ask")
+
+    def _error(self, message: Message) -> Exception:
+        """Return what the EP raised; an error of ours that came back is the one that we raised."""
+        number = message.head.get("host")
+        if number is None:
+            return decode_error(message)
+        if type(number) is not int or not 0 <= number < len(self._raised):
+            raise ProtocolError(f"our error {number!r:.80}")
+        return self._raised[number]
+
+    def _serve(self, message: Message, *, replies: bool) -> None:
+        what = message.text("what")
+        answer = self._answers.get(what)
+        if answer is None and what not in {"progress", "log"}:
+            raise ProtocolError(f"it asked for {what!r:.80}")
+        try:
+            reply = self._done(answer, message)
+        except (ProtocolError, EOFError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the host's own; the EP gets it as it would without isolation
+            self._raised.append(error)
+            if not replies:
+                self._told = error
+                return
+            said = encode_error(error) if isinstance(error, EpctxError) else {"text": describe(error)}
+            self._remote.channel.send({"do": "failed", "host": len(self._raised) - 1, **said})
+            return
+        if replies:
+            self._remote.channel.send({"do": "reply", **reply[0]}, reply[1])
+
+    def _done(self, answer: Callable[[Message], Answer] | None, message: Message) -> Answer:
+        if self._told is not None:
+            raise self._told
+        if answer is not None:
+            return answer(message)
+        self._remote.told(message)
+        return {}, ()
+
+
+def _description(
+    record: PluginRecord, context: ProviderContext, purpose: Purpose, limits: Limits
+) -> dict[str, Any]:
+    """Return all that is needed to make the instance there."""
+    names = ("name", "sources", "distribution", "version", "entry_point")
+    return {
+        "record": {name: getattr(record, name) for name in names},
+        "options": dict(context.options),
+        "session_config": dict(context.session_config),
+        "purpose": purpose.value,
+        "target": context.target,
+        "model": {
+            "name": context.model.name,
+            "digest": context.model.digest,
+            "opset_imports": dict(context.model.opset_imports),
+        },
+        "weightless": int(context.weightless),
+        "logger": context.logger.name,
+        "level": context.logger.getEffectiveLevel(),
+        "policy": _policy(context),
+        "max_bytes": limits.max_bytes,
+    }
+
+
+def _policy(context: ProviderContext) -> dict[str, Any]:
+    return asdict(context.engine.policy if isinstance(context.engine, CpuEngine) else EnginePolicy())

@@ -1,0 +1,169 @@
+"""Small values on their way between processes: types, attributes, context nodes, arrays.
+
+What comes from an EP's process is held against what it may be; a value that is none is a `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from epctx_core.isolation.channel import Message, ProtocolError, whole_numbers
+from epctx_core.plugin import ContextNode, TensorType, ValueInfo
+
+_PROTOS = {
+    cls.__name__: cls for cls in (onnx.TensorProto, onnx.SparseTensorProto, onnx.GraphProto, onnx.TypeProto)
+}
+
+
+def encode_attribute(value: Any) -> Any:
+    """Return an attribute's value as JSON can hold it.
+
+    Raises:
+        TypeError: no attribute can hold it.
+    """
+    if isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.ndarray):
+        value = onnx.numpy_helper.from_array(value)
+    if type(value).__name__ in _PROTOS:
+        return {type(value).__name__: base64.b64encode(value.SerializeToString()).decode()}
+    if isinstance(value, Sequence):
+        return [encode_attribute(item) for item in value]
+    raise TypeError(f"{type(value).__name__} is no type of an attribute")
+
+
+def decode_attribute(value: Any) -> Any:
+    """Return the value that `encode_attribute` made text of; tensors stay protobufs.
+
+    Raises:
+        ProtocolError: it made none of this.
+    """
+    if isinstance(value, list):
+        return [decode_attribute(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    try:
+        ((kind, text),) = value.items()
+        data = base64.b64decode(text, validate=True)
+        return data if kind == "bytes" else _PROTOS[kind].FromString(data)
+    except (ValueError, TypeError, KeyError, binascii.Error, DecodeError):
+        raise ProtocolError(f"{value!r:.80} is no attribute") from None
+
+
+def decode_attributes(values: object) -> dict[str, Any]:
+    """Return a node's attributes by name; see `decode_attribute`."""
+    if type(values) is not dict:
+        raise ProtocolError(f"{values!r:.80} are no attributes")
+    try:
+        return {name: decode_attribute(value) for name, value in values.items()}
+    except RecursionError:
+        raise ProtocolError("an attribute in lists within lists") from None
+
+
+def encode_nodes(nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
+    """Return the nodes of a context model as JSON can hold them."""
+    places = {id(node): place for place, node in enumerate(nodes)}
+    return [
+        {
+            "name": node.name,
+            "partition_name": node.partition_name,
+            "source": node.source,
+            "main_context": node.main_context,
+            "primary": None if node.primary is None else places[id(node.primary)],
+            "inputs": _encode_boundary(node.inputs),
+            "outputs": _encode_boundary(node.outputs),
+            "attributes": {name: encode_attribute(value) for name, value in node.attributes.items()},
+        }
+        for node in nodes
+    ]
+
+
+def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
+    """Return the nodes that `encode_nodes` was given."""
+    nodes = [
+        ContextNode(
+            name=item["name"],
+            partition_name=item["partition_name"],
+            source=item["source"],
+            main_context=item["main_context"],
+            primary=None,
+            inputs=_decode_boundary(item["inputs"]),
+            outputs=_decode_boundary(item["outputs"]),
+            attributes={name: _as_read(decode_attribute(v)) for name, v in item["attributes"].items()},
+        )
+        for item in items
+    ]
+    for node, item in zip(nodes, items, strict=True):
+        if item["primary"] is not None:
+            # A frozen value cannot name one that is made later, or itself.
+            object.__setattr__(node, "primary", nodes[item["primary"]])
+    return nodes
+
+
+def _as_read(value: Any) -> Any:
+    """Return an attribute's value as EPs get it: arrays for tensors."""
+    if not isinstance(value, onnx.TensorProto):
+        return value
+    array = onnx.numpy_helper.to_array(value)
+    array.setflags(write=False)
+    return array
+
+
+def _encode_boundary(values: Sequence[ValueInfo]) -> list[Any]:
+    return [[name, kind.elem_type, kind.shape] for name, kind in values]
+
+
+def _decode_boundary(values: Sequence[Any]) -> tuple[ValueInfo, ...]:
+    return tuple(
+        ValueInfo(name, TensorType(elem, None if shape is None else tuple(shape)))
+        for name, elem, shape in values
+    )
+
+
+def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndarray]]:
+    """Return element types and shapes, and the arrays as bytes."""
+    kinds = [[int(onnx.helper.np_dtype_to_tensor_dtype(a.dtype)), list(a.shape)] for a in arrays]
+    return kinds, [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+
+
+def decode_arrays(message: Message) -> list[np.ndarray]:
+    """Return the arrays of a message, over its bytes.
+
+    Raises:
+        ProtocolError: bytes and shapes do not fit.
+    """
+    kinds = message.items("arrays")
+    if len(kinds) != len(message.blobs):
+        raise ProtocolError(f"{len(message.blobs)} pieces of bytes for {len(kinds)} arrays")
+    return [_array(kind, blob) for kind, blob in zip(kinds, message.blobs, strict=True)]
+
+
+def _array(kind: object, blob: memoryview) -> np.ndarray:
+    if type(kind) is not list or len(kind) != 2 or type(kind[0]) is not int:  # noqa: PLR2004 - type and shape
+        raise ProtocolError(f"{kind!r:.80} is no kind of array")
+    shape = whole_numbers(kind[1])
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind[0]))
+    except (KeyError, TypeError, ValueError):
+        raise ProtocolError(f"element type {kind[0]}") from None
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != blob.nbytes:
+        raise ProtocolError(f"{blob.nbytes:,} bytes for an array of shape {shape}")
+    try:
+        return np.frombuffer(blob, dtype).reshape(shape) if blob.nbytes else np.empty(shape, dtype)
+    except ValueError as error:  # more dimensions than numpy has
+        raise ProtocolError(str(error)) from None

@@ -1,0 +1,294 @@
+"""EPs that do what no EP should, in the hook that an option names; and one of each kind that works."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from end_to_end.engine_eps import Alpha, packed
+from onnx import TensorProto, numpy_helper
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.weights import Weight
+from epctx_core.plugin import CompiledPartition, EPContextNode, ProviderOption, hookimpl
+
+
+def pipes():
+    """Return the descriptors of this process that are pipes, but those of a process's start."""
+    found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    return [fd for fd in found if fd > 2 and _is_pipe(fd)]
+
+
+def _is_pipe(fd):
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
+
+def write_to_pipes(data):
+    """Write into every pipe that can be written to, as memory that was overwritten might."""
+    for fd in pipes():
+        try:
+            os.write(fd, data)
+        except OSError:
+            continue
+
+
+def message(head):
+    """Return a message as it goes over the pipes."""
+    text = json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text
+
+
+def sleep_in_native_code():
+    """Sleep without giving up the interpreter's lock: no other thread of this process runs."""
+    if "EPCTX_TEST_NOTE" in os.environ:
+        note_the_process()
+    ctypes.PyDLL(None).sleep(600)
+
+
+def leave_a_child():
+    """Start a process that would live on, say which, and hang."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(os.environ["EPCTX_TEST_NOTE"]).write_text(f"{os.getpid()} {child.pid}")
+    time.sleep(600)
+
+
+def start_a_child():
+    """Start a process that would live on, and say which."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(os.environ["EPCTX_TEST_NOTE"]).write_text(str(child.pid))
+    child.returncode = 0  # nobody waits for it
+
+
+def fill_memory():
+    return np.ones(4 << 30, np.uint8)
+
+
+def print_much():
+    print("printed by the plugin")  # noqa: T201 - what plugins do
+    os.write(1, b"written to standard output\n" * 1000)
+
+
+def log():
+    logging.getLogger("epctx.ep.FaultyExecutionProvider").warning("a record of %s", "the plugin")
+
+
+def note_the_process():
+    Path(os.environ["EPCTX_TEST_NOTE"]).write_text(str(os.getpid()))
+
+
+def raise_error():
+    raise InvalidGraph("the graph is not to its taste", node="n1", hint="Try another.")
+
+
+def raise_value_error():
+    raise ValueError("disk on fire")
+
+
+FAULTS = {
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "child-and-crash": lambda: (start_a_child(), ctypes.string_at(0)),
+    "child-and-return": start_a_child,
+    "exit": lambda: os._exit(7),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda: time.sleep(600),
+    "native-hang": sleep_in_native_code,
+    "slow": lambda: time.sleep(0.3),
+    "memory": fill_memory,
+    "noise": lambda: (write_to_pipes(b"\xff" * 64), time.sleep(600)),
+    "nonsense": lambda: (write_to_pipes(message([])), time.sleep(600)),
+    "too-much": lambda: (write_to_pipes(message({"say": "result", "sizes": [4 << 30]})), time.sleep(600)),
+    "print": print_much,
+    "log": log,
+    "note": note_the_process,
+    "leave-a-child": leave_a_child,
+    "error": raise_error,
+    "value-error": raise_value_error,
+    "system-exit": lambda: sys.exit(3),
+}
+
+
+class Faulty(Alpha):
+    """Alpha with a fault."""
+
+    name = "FaultyExecutionProvider"
+    binary_suffix = "faulty"
+    options = (
+        ProviderOption("fault", str, default="", doc="What goes wrong."),
+        ProviderOption("hook", str, default="compile", doc="Where."),
+        ProviderOption("key", str, default="", doc="What nobody may see.", secret=True),
+    )
+
+    def __init__(self, context):
+        super().__init__(context)
+        self._reach("__init__")
+
+    def _reach(self, hook):
+        if self.context.options["hook"] == hook and self.context.options["fault"]:
+            FAULTS[self.context.options["fault"]]()
+
+    @hookimpl
+    def get_capability(self, graph):
+        self._reach("get_capability")
+        return super().get_capability(graph)
+
+    @hookimpl
+    def compile(self, partitions):
+        self._reach("compile")
+        return super().compile(partitions)
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        self._reach("get_ep_context_nodes")
+        return super().get_ep_context_nodes(writer)
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        self._reach("load_context")
+        return super().load_context(nodes, reader)
+
+    def _runnable(self, model):
+        run = super()._runnable(model)
+        if run is None:
+            return None
+
+        def reach_and_run(inputs, outputs=None):
+            self._reach("run")
+            return run(inputs, outputs)
+
+        return reach_and_run
+
+    @hookimpl
+    def shutdown(self):
+        self._reach("shutdown")
+
+
+class Patient(Alpha):
+    """Waits in its compile until the host wants it to stop, and says so."""
+
+    name = "PatientExecutionProvider"
+    binary_suffix = "patient"
+
+    @hookimpl
+    def compile(self, partitions):
+        self.context.progress("compile", 0, len(partitions))
+        self.context.cancel.wait(60)
+        self.context.cancel.raise_if_requested()
+        return super().compile(partitions)
+
+
+class Noting(Alpha):
+    """Logs what it is told while its session lives, and whether that was in the host's process."""
+
+    name = "NotingExecutionProvider"
+    binary_suffix = "noting"
+    dynamic_options = (ProviderOption("workload_type", str, default="", doc="What the host is after."),)
+
+    def _note(self, what):
+        where = "here" if os.environ["EPCTX_TEST_HOST"] == str(os.getpid()) else "there"
+        self.context.logger.warning("%s %s", what, where)
+
+    @hookimpl
+    def set_dynamic_options(self, options):
+        self._note(f"set {dict(options)}")
+
+    @hookimpl
+    def on_run_start(self, tag):
+        self._note(f"start {tag}")
+
+    @hookimpl
+    def on_run_end(self, tag):
+        self._note(f"end {tag}")
+
+    @hookimpl
+    def allocate(self, shape, dtype):
+        self._note("allocate")
+        return np.empty(shape, dtype)
+
+
+class Converting(Alpha):
+    """Writes its weights as float16: tensors that are not the model's own; then one of these again, and a file."""
+
+    name = "ConvertingExecutionProvider"
+    binary_suffix = "converting"
+    wrong_digest: ClassVar[bool] = False
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        payload = writer.payload()
+        payload.write(packed({partition.name: model for partition, model in self._compiled}))
+        payload.align(64)
+        for partition, _ in self._compiled:
+            for name, weight in partition.weights.items():
+                half = weight.array().astype(np.float16)
+                made = Weight(name, TensorProto.FLOAT16, half.shape, half.tobytes())
+                if self.wrong_digest:
+                    made.lazy_digest._value = "0" * 64
+                first = payload.write_tensor(made)
+                assert payload.write_tensor(made) == first
+                own = payload.write_tensor(weight)
+                assert own + weight.nbytes == payload.size
+        with self.context.scratch() as folder:
+            (folder / "tail").write_bytes(b"tail" * 1000)
+            payload.add_file(folder / "tail")
+        first, *others = (partition for partition, _ in self._compiled)
+        nodes = [EPContextNode(first, payload, attributes={"notes": "é", "sizes": [1, 2], "scale": 0.5})]
+        return nodes + [EPContextNode(p, main_context=0) for p in others]
+
+
+class Lying(Converting):
+    """Gives a wrong digest for a weight that it made."""
+
+    name = "LyingExecutionProvider"
+    binary_suffix = "lying"
+    wrong_digest = True
+
+
+class Renaming(Alpha):
+    """Wants Relu for each Neg."""
+
+    name = "RenamingExecutionProvider"
+    binary_suffix = "renaming"
+
+    @hookimpl
+    def optimize_model(self, model, weights):
+        assert set(weights) == {t.name for t in model.graph.initializer}
+        for node in model.graph.node:
+            if node.op_type == "Neg":
+                node.op_type = "Relu"
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "unused"))
+        return model
+
+
+class ClaimsNonsense(Alpha):
+    """Claims something else than nodes."""
+
+    name = "NonsenseExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [CompiledPartition(None)]
+
+
+class WithKernels(Alpha):
+    """Has kernels."""
+
+    name = "KernelExecutionProvider"
+
+    @hookimpl
+    def get_kernel_registry(self):
+        return None

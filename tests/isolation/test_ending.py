@@ -1,0 +1,166 @@
+"""Who may end an isolated EP's work, and that nothing of it outlives its host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from end_to_end.small_models import example
+from isolation.faulty_eps import Faulty, Patient
+from isolation.scenes import compiled, is_alive, nothing_left, options_for, registry_of, source
+
+import epctx_core as epctx
+from epctx_core.isolation import process
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from isolation.faulty_eps import Faulty
+from isolation.scenes import options_for, registry_of
+import epctx_core as epctx
+
+options = options_for(Faulty, provider_options={"fault": sys.argv[2]}, isolate_timeout_seconds=int(sys.argv[3]))
+print(epctx.ModelCompiler(options, sys.argv[1], registry=registry_of(Faulty)).compile_to_file().outputs[-1].path)
+"""
+"""A host without a guard for `__main__`."""
+
+
+@pytest.fixture
+def note(tmp_path, monkeypatch):
+    """Where an EP says which process it is in."""
+    monkeypatch.setenv("EPCTX_TEST_NOTE", str(tmp_path / "note"))
+    return tmp_path / "note"
+
+
+def wait_for(condition, seconds=20.0):
+    """Wait until a condition holds; return whether it does."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def interrupt_when(condition):
+    """Begin a thread that sends this process what Ctrl-C does, once a condition holds."""
+
+    def interrupt():
+        if wait_for(condition):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+
+
+def test_an_ep_that_looks_at_the_hosts_wish_to_stop_ends_by_itself(tmp_path, temporary):
+    options = options_for(Patient)
+
+    def cancel(stage, _done, _total):
+        options.set_load_cancellation_flag(stage == "compile" or options.cancellation.requested)
+
+    compiler = epctx.ModelCompiler(options, source(tmp_path), progress=cancel, registry=registry_of(Patient))
+
+    with nothing_left(temporary), pytest.raises(epctx.ModelLoadCanceled):
+        compiler.compile_to_file()
+
+
+def test_an_ep_that_does_not_is_ended_after_a_while(tmp_path, temporary, note, monkeypatch):
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
+    options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
+    compiler = epctx.ModelCompiler(options, source(tmp_path), registry=registry_of(Faulty))
+
+    def cancel():
+        wait_for(note.exists)
+        options.set_load_cancellation_flag(True)
+
+    threading.Thread(target=cancel).start()
+
+    with nothing_left(temporary), pytest.raises(epctx.ModelLoadCanceled):
+        compiler.compile_to_file()
+
+    _, grandchild = map(int, note.read_text().split())
+    assert wait_for(lambda: not is_alive(grandchild)), "what it started is ended with it"
+
+
+@pytest.mark.parametrize("fault", ["child-and-crash", "child-and-return"])
+def test_what_an_ep_started_ends_with_its_process(tmp_path, temporary, note, fault):
+    options = options_for(Faulty, provider_options={"fault": fault})
+
+    with nothing_left(temporary), suppress(epctx.PluginError):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert wait_for(lambda: not is_alive(int(note.read_text())))
+
+
+def test_ctrl_c_ends_the_call_and_the_process(tmp_path, temporary, note):
+    options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
+    compiler = epctx.ModelCompiler(options, source(tmp_path), registry=registry_of(Faulty))
+    interrupt_when(note.exists)
+
+    with nothing_left(temporary), pytest.raises(KeyboardInterrupt):
+        compiler.compile_to_file()
+
+
+@pytest.mark.parametrize(("fault", "seconds"), [("leave-a-child", 600), ("native-hang", 2)])
+def test_a_host_that_is_killed_takes_the_process_with_it_at_the_latest_when_its_time_is_over(
+    tmp_path, note, fault, seconds
+):
+    program = tmp_path / "host.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    host = subprocess.Popen([sys.executable, program, source(tmp_path), fault, str(seconds)], env=environment)
+    started = Path(f"/proc/{host.pid}/task/{host.pid}/children")
+    assert wait_for(note.exists)
+    child = int(started.read_text().split()[0])
+
+    host.kill()
+    host.wait()
+
+    assert wait_for(lambda: not is_alive(child), seconds=10)
+    if fault == "leave-a-child":
+        _, grandchild = map(int, note.read_text().split())
+        assert wait_for(lambda: not is_alive(grandchild))
+
+
+def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
+    program = tmp_path / "host.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    command = [sys.executable, program, source(tmp_path), "print", "60"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == "m_ctx.onnx"
+    assert (tmp_path / "m_faulty.bin").exists()
+
+
+def test_a_session_ends_its_process_when_it_is_closed(tmp_path, temporary, note):
+    options = options_for(Faulty, isolate="all", provider_options={"fault": "note", "hook": "run"})
+
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session,
+    ):
+        session.run(None, {"x": example()})
+        alive = is_alive(int(note.read_text()))
+
+    assert alive
+    assert not is_alive(int(note.read_text()))
+    assert int(note.read_text()) != os.getpid()
+
+
+@pytest.mark.parametrize("fault", ["exit", "value-error"])
+def test_a_shutdown_that_fails_is_logged_and_leaves_nothing(tmp_path, temporary, caplog, fault):
+    options = options_for(Faulty, provider_options={"fault": fault, "hook": "shutdown"})
+
+    with nothing_left(temporary):
+        written = compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert len(list(written.iterdir())) == 2
+    assert "shutdown of FaultyExecutionProvider" in caplog.text

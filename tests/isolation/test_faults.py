@@ -1,0 +1,154 @@
+"""Whatever an isolated EP does to its process, the host gets one typed error, and nothing is left behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from end_to_end.small_models import example
+from isolation.faulty_eps import Faulty
+from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
+
+import epctx_core as epctx
+
+
+def failing(tmp_path, fault, hook="compile", **entries):
+    """Compile with a fault; return the error."""
+    options = options_for(Faulty, provider_options={"fault": fault, "hook": hook}, **entries)
+    with pytest.raises(epctx.EpctxError) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+    assert list((tmp_path / "out").iterdir()) == []
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fault", "hook", "how"),
+    [
+        ("segfault", "compile", "it was ended by SIGSEGV"),
+        ("abort", "get_capability", "it was ended by SIGABRT"),
+        ("exit", "get_ep_context_nodes", "it ended with exit code 7"),
+        ("kill", "__init__", "it was ended by SIGKILL"),
+        ("hang", "compile", "it took longer than the 2 seconds"),
+        ("native-hang", "compile", "it took longer than the 2 seconds"),
+        ("noise", "compile", "what it sent is no answer"),
+        ("nonsense", "compile", "what it sent is no answer"),
+    ],
+)
+def test_a_process_that_is_lost_is_a_plugin_error_that_says_how(tmp_path, temporary, fault, hook, how):
+    seconds = 2 if "hang" in fault else 60
+
+    with nothing_left(temporary):
+        error = failing(tmp_path, fault, hook, isolate_timeout_seconds=seconds)
+
+    assert type(error) is epctx.PluginError
+    assert how in error.message
+    assert error.message.startswith(f"FaultyExecutionProvider (registered by the host) failed in {hook}: ")
+    assert (error.ep, error.hook) == (Faulty.name, hook)
+    assert "ep.isolate" in error.hint
+
+
+def test_the_last_lines_that_a_lost_process_printed_are_in_the_error(tmp_path):
+    error = failing(tmp_path, "segfault")
+
+    assert "Fatal Python error: Segmentation fault" in error.message
+    assert "faulty_eps.py" in error.message
+
+
+def test_more_memory_than_allowed_is_a_plugin_error_that_names_the_option(tmp_path, temporary):
+    with nothing_left(temporary):
+        error = failing(tmp_path, "memory", isolate_max_bytes=2 << 30)
+
+    assert type(error) is epctx.PluginError
+    assert "needed more memory in compile than the 2,147,483,648 bytes" in error.message
+    assert "ep.isolate_max_bytes" in error.hint
+
+
+def test_less_memory_than_the_process_needs_to_start_is_said_in_the_same_way(tmp_path, temporary):
+    with nothing_left(temporary):
+        error = failing(tmp_path, "", isolate_max_bytes=1 << 20)
+
+    assert type(error) is epctx.PluginError
+    assert "than the 1,048,576 bytes" in error.message
+
+
+def test_an_answer_larger_than_allowed_is_not_read(tmp_path):
+    error = failing(tmp_path, "too-much", "get_capability", isolate_max_bytes=2 << 30)
+
+    assert type(error) is epctx.PluginError
+    assert "what it sent is no answer" in error.message
+
+
+def test_an_error_of_the_tree_arrives_as_it_was_raised(tmp_path):
+    error = failing(tmp_path, "error")
+
+    assert type(error) is epctx.InvalidGraph
+    assert (error.message, error.node, error.hint) == ("the graph is not to its taste", "n1", "Try another.")
+    assert error.ep == Faulty.name
+    assert "raise_error" in str(error.__cause__)
+
+
+@pytest.mark.parametrize(("hook", "kind"), [("compile", epctx.EPFail), ("get_capability", epctx.PluginError)])
+def test_any_other_exception_is_blamed_as_without_isolation(tmp_path, hook, kind):
+    error = failing(tmp_path, "value-error", hook)
+
+    assert type(error) is kind
+    assert "failed in " + hook + ": ValueError: disk on fire" in error.message
+    assert "Traceback" in str(error.__cause__)
+
+
+def test_a_class_that_its_process_cannot_import_is_named(tmp_path):
+    class Local(Faulty):
+        name = "LocalExecutionProvider"
+
+    options = options_for(Local)
+
+    with pytest.raises(epctx.PluginError, match="cannot be used in a process of its own") as caught:
+        compiled(tmp_path / "out", source(tmp_path), Local, options)
+
+    assert "module's name" in caught.value.hint
+
+
+def test_what_a_plugin_prints_disturbs_nothing(tmp_path, capfd):
+    options = options_for(Faulty, provider_options={"fault": "print"})
+
+    written = compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert len(list(written.iterdir())) == 2
+    assert "the plugin" not in "".join(capfd.readouterr())
+
+
+def test_what_a_plugin_logs_reaches_the_hosts_logger_of_that_name(tmp_path, caplog):
+    options = options_for(Faulty, provider_options={"fault": "log"})
+
+    compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    records = [r for r in caplog.records if r.name == "epctx.ep.FaultyExecutionProvider"]
+    assert [(r.levelname, r.getMessage()) for r in records] == [("WARNING", "a record of the plugin")]
+
+
+def test_a_crash_while_a_model_runs_leaves_a_host_that_goes_on(tmp_path, temporary):
+    model, x = source(tmp_path), example()
+    registry = registry_of(Faulty)
+    crashing = options_for(Faulty, isolate="all", provider_options={"fault": "segfault", "hook": "run"})
+
+    with nothing_left(temporary), epctx.InferenceSession(model, crashing, registry=registry) as session:
+        for _ in range(2):
+            with pytest.raises(
+                epctx.PluginError, match="failed in run: its process is gone; it was ended by SIGSEGV"
+            ):
+                session.run(None, {"x": x})
+
+    with epctx.InferenceSession(model, options_for(Faulty, isolate=""), registry=registry) as session:
+        assert np.isfinite(session.run(None, {"x": x})[0]).all()
+
+
+def test_an_exception_while_a_model_runs_is_the_run_time_exception_that_it_is_without_isolation(tmp_path):
+    options = options_for(Faulty, isolate="all", provider_options={"fault": "value-error", "hook": "run"})
+
+    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session:
+        with pytest.raises(epctx.RuntimeException, match="disk on fire") as caught:
+            session.run(None, {"x": example()})
+
+        with pytest.raises(epctx.RuntimeException, match="disk on fire"):
+            session.run(None, {"x": example()})
+
+    assert caught.value.ep == Faulty.name

@@ -1,0 +1,248 @@
+"""What comes from an EP's process is held against what it may be: anything else is no answer, and never a crash."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+
+import numpy as np
+import onnx
+import pytest
+from end_to_end.small_models import chain
+
+from epctx_core.compile.source import open_model
+from epctx_core.errors import InvalidGraph, PluginError
+from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.partition import Partitioner
+from epctx_core.graph.slice import GraphSlice
+from epctx_core.isolation.channel import LONGEST_HEAD, Channel, Message, ProtocolError
+from epctx_core.isolation.failures import decode_error, encode_error
+from epctx_core.isolation.models import encode_file, open_file, weight_at
+from epctx_core.isolation.outcomes import decode_claims, decode_descriptions
+from epctx_core.isolation.values import (
+    decode_arrays,
+    decode_attribute,
+    encode_arrays,
+    encode_attribute,
+)
+from epctx_core.options import SessionOptions
+
+
+def received(data, limit=None):
+    return Channel(io.BytesIO(data), io.BytesIO(), limit=limit).receive()
+
+
+def framed(head):
+    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text
+
+
+@pytest.fixture(scope="module")
+def graph():
+    model = open_model(chain(["Add", "Relu", "Mul"]).SerializeToString(), SessionOptions().config())
+    return model.graph
+
+
+def test_a_message_arrives_as_it_was_sent():
+    pipe = io.BytesIO()
+    Channel(io.BytesIO(), pipe).send({"say": "é"}, [b"abc", b"", np.arange(3, dtype=np.int16)])
+
+    message = received(pipe.getvalue())
+
+    assert message.text("say") == "é"
+    assert [bytes(blob) for blob in message.blobs] == [b"abc", b"", b"\0\0\1\0\2\0"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        struct.pack("<I", LONGEST_HEAD + 1),
+        framed(b"{"),
+        framed(b"[" * 100_000),
+        framed(b"\xff\xfe"),
+        framed([1]),
+        framed("text"),
+        framed({"sizes": -1}),
+        framed({"sizes": [-1]}),
+        framed({"sizes": [True]}),
+        framed({"sizes": [1.5]}),
+        framed({"sizes": [1 << 62]}),
+        framed({"sizes": [1 << 80]}),
+        framed({"sizes": [101]}),
+    ],
+)
+def test_what_is_no_message_is_noticed_before_anything_is_made_of_it(data):
+    with pytest.raises(ProtocolError):
+        received(data, limit=100)
+
+
+def test_a_file_is_mapped_as_the_host_has_it_open_whatever_lies_under_its_name_now(tmp_path):
+    path = tmp_path / "w.bin"
+    path.write_bytes(b"first")
+    with path.open("rb") as file:
+        mapped = MappedFile(file.fileno(), str(path))
+    path.unlink()
+    path.write_bytes(b"other")
+
+    opened = open_file(encode_file(mapped))
+
+    assert (bytes(opened.view), opened.path) == (b"first", str(path))
+
+
+def test_a_file_of_a_host_that_is_gone_is_not_another_one(tmp_path):
+    path = tmp_path / "w.bin"
+    path.write_bytes(b"first")
+    with path.open("rb") as file:
+        _, *identity = encode_file(MappedFile(file.fileno(), str(path)))
+    path.write_bytes(b"another")
+
+    with pytest.raises(InvalidGraph, match="was replaced or removed"):
+        open_file([[str(path), "/proc/0/fd/0"], *identity])
+
+
+def test_a_message_that_ends_early_is_the_end():
+    with pytest.raises(EOFError):
+        received(framed({"sizes": [1 << 20]}))
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [None, 1, [1], [[]], [{}], [{"nodes": [3], "fuse": True, "keep": False}], [{"nodes": [-1], "reason": ""}],
+     [{"nodes": [True], "fuse": True, "keep": False}], [{"nodes": [0], "fuse": 1, "keep": False}],
+     [{"nodes": [0], "reason": 5}], [{"nodes": "0", "reason": "r"}]],
+)  # fmt: skip
+def test_claims_name_nodes_of_the_graph(graph, claims):
+    view = GraphSlice(graph, Partitioner(graph.predecessors), [False] * 3)
+
+    with pytest.raises(ProtocolError):
+        decode_claims(Message({"claims": claims}), view)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "attributes"),
+    [
+        ([[1, None, 1, 0, ""]], [{}]),
+        ([[0, 1, 1, 0, ""]], [{}]),
+        ([[0, None, 1, 1, ""]], [{}]),
+        ([[0, None, -1, 0, ""]], [{}]),
+        ([[0, None, 1, 0, 5]], [{}]),
+        ([[0, None, 1, 0]], [{}]),
+        ([{"place": 0}], [{}]),
+        ([], [[]]),
+        ([], [{"a": {"bytes": "?"}}]),
+        ([], [{"a": {"TensorProto": "////"}}]),
+        ([], [{"a": {"eval": ""}}]),
+        ([], [{"a": {}}]),
+        ([], [{"a": json.loads("[" * 900 + "]" * 900)}]),
+        (None, []),
+    ],
+)
+def test_descriptions_name_what_was_compiled_and_written(nodes, attributes):
+    def no_payload(number):
+        raise ProtocolError(f"the payload {number}")
+
+    with pytest.raises(ProtocolError):
+        decode_descriptions(Message({"nodes": nodes, "attributes": attributes}), [object()], no_payload)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sizes"),
+    [([[1, [2]]], [4]), ([[1, [-1]]], [0]), ([[8, [1]]], [8]), ([[99, [1]]], [1]), ([[1, [1 << 40, 1 << 40]]], [4]),
+     ([[True, [1]]], [4]), ([[1]], [4]), ([], [4]), ([[1, [1]]], []), ([[1, [1] * 100]], [4]), ([[0, [1]]], [1])],
+)  # fmt: skip
+def test_an_array_has_the_bytes_that_its_shape_needs(kinds, sizes):
+    with pytest.raises(ProtocolError):
+        decode_arrays(Message({"arrays": kinds}, [memoryview(bytes(size)) for size in sizes]))
+
+
+@pytest.mark.parametrize(
+    "place", [None, [], [[], 1], [[], "nothing"], [[[0, "body"]], "w0"], [5, "w0"], [[[[], []]], "w0"]]
+)
+def test_a_weight_is_named_by_graph_and_name(graph, place):
+    with pytest.raises(ProtocolError):
+        weight_at(graph, place)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": "SystemExit", "message": "", "fields": {}, "trace": ""},
+        {"error": "EpctxError", "message": "", "fields": {}, "trace": ""},
+        {"error": "Fail", "message": 1, "fields": {}, "trace": ""},
+        {"error": "Fail", "message": "", "fields": {"hook": "x"}, "trace": ""},
+        {"error": "Fail", "message": "", "fields": {"node": 1}, "trace": ""},
+        {"error": "Fail", "message": "", "fields": [], "trace": ""},
+        {"error": "Fail", "message": "", "fields": {}},
+    ],
+)
+def test_an_error_is_one_of_the_tree_and_says_what_such_errors_say(error):
+    with pytest.raises(ProtocolError):
+        decode_error(Message(error))
+
+
+def test_an_error_keeps_its_class_and_all_that_it_names():
+    error = PluginError("m", node="n", ep="e", path="p", hint="h", hook="k", distribution="d", version="1")
+
+    found = decode_error(Message(json.loads(json.dumps(encode_error(error)))))
+
+    assert (type(found), vars(found)) == (PluginError, vars(error))
+    assert type(decode_error(Message(encode_error(type("Own", (InvalidGraph,), {})("m"))))) is InvalidGraph
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, -(1 << 62), 0.1, float("inf"), "é", b"\xff\0", [1, 2], [], ["a", b"b"], [0.5], True],
+)
+def test_an_attribute_arrives_as_it_was(value):
+    found = decode_attribute(json.loads(json.dumps(encode_attribute(value))))
+
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_numbers_of_numpy_and_tensors_are_attributes_too():
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    assert encode_attribute(np.int64(5)) == 5
+    assert np.array_equal(onnx.numpy_helper.to_array(decode_attribute(encode_attribute(array))), array)
+    with pytest.raises(TypeError, match="set is no type of an attribute"):
+        encode_attribute({1})
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4", "uint8", "bool", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
+def test_arrays_of_every_kind_arrive_as_they_were(kind, shape):
+    import ml_dtypes
+
+    array = np.ones(shape, getattr(ml_dtypes, kind, None) or kind)
+    kinds, blobs = encode_arrays([array])
+
+    (found,) = decode_arrays(Message({"arrays": kinds}, [memoryview(blob.tobytes()) for blob in blobs]))
+
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert np.array_equal(found, array)
+
+
+def test_messages_with_bits_turned_over_are_messages_or_none():
+    pipe = io.BytesIO()
+    Channel(io.BytesIO(), pipe).send(
+        {"say": "result", "runnables": [0, 1], "nodes": [[0, None, 1, 0, ""]]}, [b"x" * 64]
+    )
+    generator = random.Random(0)  # noqa: S311 - damage, no secrets
+    good = pipe.getvalue()
+    outcomes = set()
+
+    for _ in range(2000):
+        data = bytearray(good)
+        for _ in range(generator.randint(1, 4)):
+            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        try:
+            message = received(bytes(data), limit=1 << 20)
+            message.numbers("runnables")
+            decode_descriptions(message, [None], lambda number: number)
+        except (ProtocolError, EOFError) as error:
+            outcomes.add(type(error))
+
+    assert outcomes == {ProtocolError, EOFError}

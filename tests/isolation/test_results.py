@@ -1,0 +1,270 @@
+"""What isolated EPs compile, load and run is what they do without isolation, to the byte."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+
+import numpy as np
+import onnx
+import pytest
+from control_flow.agreement_of_ways import Everything
+from end_to_end.engine_eps import Alpha, Beta
+from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
+from end_to_end.small_models import chain, example, saved, snapshot
+from isolation.faulty_eps import ClaimsNonsense, Converting, Faulty, Lying, Noting, Renaming, WithKernels
+from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
+
+import epctx_core as epctx
+from epctx_core.isolation import process
+
+IF = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[2,3] x, bool c) => (float[2,3] y) <float[2,3] w = {1,2,3,4,5,6}> {
+  a = Add(x, w)
+  b = If(c) <then_branch = t () => (float[2,3] r) { p = Add(a, w) r = Relu(p) },
+             else_branch = e () => (float[2,3] s) { s = Neg(a) }>
+  y = Relu(b)
+}"""
+
+
+def both_ways(tmp_path, model, ep, **arguments):
+    """Compile without and with isolation; return both folders' contents."""
+    ways = ((mode or "none", options_for(ep, isolate=mode)) for mode in ("", "compile"))
+    return [snapshot(compiled(tmp_path / name, model, ep, options, **arguments)) for name, options in ways]
+
+
+@pytest.mark.parametrize(
+    "ep", [QNN, *(pytest.param(ep, marks=pytest.mark.stress) for ep in (OPENVINO, VITISAI))]
+)
+def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(tmp_path, network, temporary, ep):
+    source = network("bert" if ep == QNN else "resnet")
+    with epctx.InferenceSession(source.path, with_eps(ep)) as session:
+        wanted = session.run(None, source.inputs)
+    folders = {}
+    for mode in ("", "all"):
+        options = with_eps(ep)
+        options.add_session_config_entry("ep.isolate", mode)
+        folders[mode] = tmp_path / (mode or "none")
+        folders[mode].mkdir()
+        epctx.ModelCompiler(options, source.path).compile_to_file(folders[mode] / "m_ctx.onnx")
+
+    with nothing_left(temporary), epctx.InferenceSession(folders["all"] / "m_ctx.onnx", options) as session:
+        results = session.run(None, source.inputs)
+
+    assert snapshot(folders["all"]) == snapshot(folders[""])
+    assert all(np.array_equal(a, b) for a, b in zip(results, wanted, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["compile", "all"])
+def test_a_session_that_compiles_gives_the_same_results(tmp_path, temporary, mode):
+    model, x = source(tmp_path, ("Neg", "Mul", "Sigmoid", "Mul", "Neg")), example()
+    registry = registry_of(Beta)
+    with epctx.InferenceSession(model, options_for(Beta, isolate=""), registry=registry) as session:
+        (wanted,) = session.run(None, {"x": x})
+
+    options = options_for(Beta, isolate=mode)
+    with nothing_left(temporary), epctx.InferenceSession(model, options, registry=registry) as session:
+        (result,) = session.run(None, {"x": x})
+
+    assert np.array_equal(result, wanted)
+
+
+def test_a_session_that_writes_the_context_model_writes_the_same_bytes(tmp_path):
+    contents = []
+    for mode in ("", "compile"):
+        folder = tmp_path / (mode or "none")
+        folder.mkdir()
+        options = options_for(Alpha, isolate=mode, context_enable=1, context_file_path=folder / "m_ctx.onnx")
+        epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Alpha)).close()
+        contents.append(snapshot(folder))
+
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 2
+
+
+def test_weights_that_an_ep_makes_are_written_once_and_verified(tmp_path):
+    plain, isolated = both_ways(tmp_path, source(tmp_path), Converting)
+
+    assert isolated == plain
+
+
+def test_a_wrong_digest_of_a_weight_that_an_ep_made_is_noticed(tmp_path):
+    with pytest.raises(epctx.PluginError, match="of digest 0000") as caught:
+        compiled(tmp_path / "out", source(tmp_path), Lying, options_for(Lying))
+
+    assert caught.value.hook == "get_ep_context_nodes"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_payloads_in_the_model_and_payloads_for_a_callback_are_the_same(tmp_path):
+    plain, isolated = both_ways(tmp_path, source(tmp_path), Alpha, embed_compiled_data_into_model=True)
+    handed = {}
+    compiler = epctx.ModelCompiler(options_for(Alpha), source(tmp_path), registry=registry_of(Alpha))
+    compiler.set_ep_context_data_write_func(lambda name, data: handed.update({name: data.read()}))
+
+    compiler.compile_to_file(tmp_path / "handed_ctx.onnx")
+
+    assert isolated == plain
+    assert handed == {
+        "handed_alpha.bin": snapshot(compiled(tmp_path / "f", source(tmp_path), Alpha, options_for(Alpha)))[
+            "m_alpha.bin"
+        ]
+    }
+
+
+def test_bodies_are_shown_with_the_nodes_that_hold_them(tmp_path):
+    model = saved(onnx.parser.parse_model(IF), tmp_path / "m.onnx")
+
+    plain, isolated = both_ways(tmp_path, model, Everything)
+
+    assert isolated == plain
+    assert isolated["m_ctx.onnx"].count(b"EPContext") > 2
+
+
+def test_openvino_takes_a_loop_whole_after_it_was_shown_its_body(tmp_path):
+    model = saved(onnx.parser.parse_model(IF), tmp_path / "m.onnx")
+    contents = []
+    for mode in ("", "compile"):
+        options = options_for(OPENVINO, isolate=mode)
+        (tmp_path / (mode or "none")).mkdir()
+        epctx.ModelCompiler(options, model).compile_to_file(tmp_path / (mode or "none") / "m_ctx.onnx")
+        contents.append(snapshot(tmp_path / (mode or "none")))
+
+    assert contents[0] == contents[1]
+
+
+def test_weights_in_files_are_mapped_where_they_lie(tmp_path, temporary):
+    model = chain(("Add", "Relu", "Sigmoid", "Add"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.weights", size_threshold=0)
+
+    plain, isolated = both_ways(tmp_path, tmp_path / "m.onnx", Alpha)
+
+    assert isolated == plain
+
+
+@pytest.mark.parametrize("where", ["w", "m.onnx"])
+def test_weightless_mode_leaves_the_same_weights_in_the_source(tmp_path, where):
+    model = chain(("Add", "Relu", "Mul"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=where == "w", location="w", size_threshold=0)
+    contents = []
+    for mode in ("", "all"):
+        options = options_for(OPENVINO, isolate=mode, enable_weightless_mode=2)
+        epctx.ModelCompiler(options, tmp_path / "m.onnx").compile_to_file(tmp_path / "m_ctx.onnx")
+        contents.append(snapshot(tmp_path))
+        with epctx.InferenceSession(tmp_path / "m_ctx.onnx", options) as session:
+            contents.append(session.run(None, {"x": example()})[0].tobytes())
+        for name in ("m_ctx.onnx", f"m_{OPENVINO}.bin"):
+            (tmp_path / name).unlink()
+
+    assert contents[:2] == contents[2:]
+
+
+def test_a_model_that_an_ep_changes_is_the_one_that_is_compiled(tmp_path):
+    plain, isolated = both_ways(tmp_path, source(tmp_path, ("Neg", "Add", "Relu")), Renaming)
+
+    assert isolated == plain
+    assert b"Neg" not in isolated["m_ctx.onnx"]
+
+
+def test_progress_of_the_ep_reaches_the_host(tmp_path):
+    seen = []
+    compiler = epctx.ModelCompiler(
+        options_for(QNN), source(tmp_path), progress=lambda *step: seen.append(step)
+    )
+
+    compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+
+    in_host = {"read", "partition"}
+    assert {stage for stage, _, _ in seen} > in_host
+    assert seen.count(("compile", 0, 1)) == 2, "the core's and the EP's own"
+
+
+def test_secret_options_are_in_neither_arguments_nor_environment(tmp_path, monkeypatch):
+    started = []
+
+    class Watched(subprocess.Popen):
+        def __init__(self, command, **arguments):
+            started.append((command, arguments["env"]))
+            super().__init__(command, **arguments)
+
+    monkeypatch.setattr(subprocess, "Popen", Watched)
+    options = options_for(Faulty, provider_options={"key": "s3cret-v4lue"})
+
+    compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert len(started) == 1
+    assert "s3cret-v4lue" not in repr(started)
+
+
+def test_threads_may_run_one_session_at_once(tmp_path):
+    xs, results = [example(seed) for seed in range(4)], {}
+    options = options_for(Alpha, isolate="all")
+    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Alpha)) as session:
+
+        def work(number):
+            results[number] = [session.run(None, {"x": xs[number]})[0] for _ in range(20)]
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wanted = [session.run(None, {"x": x})[0] for x in xs]
+
+    assert all(np.array_equal(y, wanted[n]) for n, ys in results.items() for y in ys)
+
+
+@pytest.mark.parametrize(("mode", "where"), [("compile", "here"), ("all", "there")])
+def test_an_ep_is_told_of_runs_and_dynamic_options_where_it_runs(tmp_path, caplog, monkeypatch, mode, where):
+    monkeypatch.setenv("EPCTX_TEST_HOST", str(os.getpid()))
+    caplog.set_level(logging.WARNING)
+    run_options = epctx.RunOptions()
+    run_options.tag = "first"
+
+    options = options_for(Noting, isolate=mode)
+    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Noting)) as session:
+        session.set_ep_dynamic_options({"workload_type": "Efficient"})
+        session.run(None, {"x": example()}, run_options)
+
+    said = [r.getMessage() for r in caplog.records if r.name.endswith(Noting.name)]
+    told = [line for line in said if not line.startswith("allocate")]
+    assert told == [
+        f"set {{'workload_type': 'Efficient'}} {where}",
+        f"start first {where}",
+        f"end first {where}",
+    ]
+    assert set(said) - set(told) == ({"allocate here"} if mode == "compile" else set())
+
+
+def test_the_wish_to_cancel_loads_ends_no_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.0)
+    options = options_for(Faulty, isolate="all", provider_options={"fault": "slow", "hook": "run"})
+    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session:
+        options.set_load_cancellation_flag(True)
+
+        (result,) = session.run(None, {"x": example()})
+
+        options.set_load_cancellation_flag(False)
+
+    assert np.isfinite(result).all()
+
+
+def test_a_share_group_with_isolation_is_refused_and_both_options_are_named(tmp_path):
+    options = options_for(QNN, share_ep_contexts=1)
+
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"ep\.isolate=compile and a share group \(ep\.share_ep_contexts=1"
+    ):
+        epctx.ModelCompiler(options, source(tmp_path)).compile_to_file(tmp_path / "m_ctx.onnx")
+
+
+def test_an_ep_with_kernels_is_refused(tmp_path):
+    with pytest.raises(epctx.InvalidArgument, match="runs single nodes by kernels of its own"):
+        compiled(tmp_path / "out", source(tmp_path), WithKernels, options_for(WithKernels))
+
+
+def test_a_wrong_claim_is_the_contract_broken_as_without_isolation(tmp_path):
+    with pytest.raises(epctx.PluginError, match="gave a CompiledPartition instead of a ComputeCapability"):
+        compiled(tmp_path / "out", source(tmp_path), ClaimsNonsense, options_for(ClaimsNonsense))
