@@ -20,12 +20,14 @@ object and why; `hint` says what to do next and is printed below the message.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from enum import IntEnum
 from errno import ENOENT
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
 
 class ErrorCode(IntEnum):
@@ -189,3 +191,26 @@ def suggestion(name: str, known: object) -> str:
 
     close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.6)  # type: ignore[attr-defined]
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+@contextmanager
+def system_errors_typed(doing: str) -> Iterator[None]:
+    """Turn an OSError that nobody nearer gave a meaning into a `Fail`; also a decorator.
+
+    For the outermost calls only, such as a compile: a disk can refuse any read, far from whoever knows what
+    it is for.
+
+    Args:
+        doing: what was tried, such as "compiling the model"; it begins the sentence.
+    """
+    try:
+        yield
+    except EpctxError:
+        raise  # NoSuchFile is an OSError too
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename is not None else ""
+        raise Fail(
+            f"{doing} failed: {error.strerror or error}{where}.",
+            path=error.filename if isinstance(error.filename, str) else None,
+            hint="The system refused this. Check the disk and its permissions, then try again.",
+        ) from error

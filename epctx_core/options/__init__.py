@@ -8,6 +8,7 @@ from __future__ import annotations
 from epctx_core.options.choices import (
     ExecutionMode,
     GraphOptimizationLevel,
+    Isolation,
     OrtCompileApiFlags,
     Verification,
     WeightlessMode,
@@ -21,6 +22,7 @@ __all__ = [
     "DataReader",
     "ExecutionMode",
     "GraphOptimizationLevel",
+    "Isolation",
     "ModelOverrides",
     "OrtCompileApiFlags",
     "RunOptions",

@@ -67,6 +67,16 @@ class Verification(Enum):
     """All payloads whole, before any EP gets one."""
 
 
+class Isolation(Enum):
+    """Which work of EPs is done in a process of its own."""
+
+    NONE = ""
+    COMPILE = "compile"
+    """What a compile asks of an EP; what was compiled is loaded and run by the host's own process."""
+    ALL = "all"
+    """Loading and running, too."""
+
+
 def _none_of(choices: type[Enum], value: object) -> InvalidArgument:
     return InvalidArgument(
         f"{value!r:.80} is no {choices.__name__}.", hint=f"Use {', '.join(choices.__members__)}."

@@ -16,7 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
-from epctx_core.options.choices import ExecutionMode, GraphOptimizationLevel, Verification, WeightlessMode
+from epctx_core.options.choices import (
+    ExecutionMode,
+    GraphOptimizationLevel,
+    Isolation,
+    Verification,
+    WeightlessMode,
+)
 from epctx_core.options.host_data import DataReader, HostData, ModelOverrides, is_whole
 from epctx_core.options.table import (
     SESSION_OPTIONS,
@@ -70,6 +76,9 @@ class SessionConfig:
         map_binaries: False for a private copy of each context binary, verified whole.
         source_model_path: the source of a weightless context model.
         source_model_buffer: the same as bytes, which go first.
+        isolation: which work of EPs is done in a process of its own.
+        isolation_seconds: what one hook may take there.
+        isolation_bytes: what such a process may have of memory and give back at once; None for no limit.
         overrides: what takes the place of what a model says.
         data_reader: the host's callback that reads payloads outside of the model.
     """
@@ -93,9 +102,13 @@ class SessionConfig:
     disable_model_compile: bool
     fail_on_suboptimal: bool
     record_assignments: bool
+    optional_providers: tuple[str, ...] = ()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
     data_reader: DataReader | None = None
     source_model_buffer: memoryview | None = None
+    isolation: Isolation = Isolation.NONE
+    isolation_seconds: int = 600
+    isolation_bytes: int | None = None
 
 
 class SessionOptions(HostData, Strict):
@@ -180,8 +193,16 @@ class SessionOptions(HostData, Strict):
             return SESSION_OPTIONS[key].default
         raise InvalidArgument(f"session option {key!r} was never set.{suggested_key(key)}")
 
-    def add_provider(self, name: str, options: Mapping[str, Any] | None = None) -> None:
+    def add_provider(
+        self, name: str, options: Mapping[str, Any] | None = None, *, optional: bool = False
+    ) -> None:
         """Append an EP; order is priority. Short names (`QNN`) are accepted.
+
+        Args:
+            name: the EP.
+            options: its options.
+            optional: whether to go without it, with a warning, if it is not installed, broken or unavailable
+                here; the same as naming it in the session option `ep.optional_providers`.
 
         Raises:
             InvalidArgument: the name is no text, or the options are no mapping.
@@ -191,6 +212,9 @@ class SessionOptions(HostData, Strict):
                 f"add_provider takes a name and a mapping of options, not {name!r:.80}, {options!r:.80}."
             )
         self.providers.append((name, {str(k): str(v) for k, v in (options or {}).items()}))
+        if optional:
+            names = dict.fromkeys([*self._optional_providers(), name])
+            self.add_session_config_entry("ep.optional_providers", ",".join(names))
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
         """Ask a compile or session creation that uses these options to stop; callable from any thread."""
@@ -244,10 +268,18 @@ class SessionOptions(HostData, Strict):
             disable_model_compile=self._is_on("session.disable_model_compile"),
             fail_on_suboptimal=self._is_on("session.fail_on_suboptimal_compiled_model"),
             record_assignments=self._is_on("session.record_ep_graph_assignment_info"),
+            optional_providers=self._optional_providers(),
             overrides=self.model_overrides,
             data_reader=self.data_reader,
             source_model_buffer=self.source_model_buffer,
+            isolation=Isolation(get("ep.isolate")),
+            isolation_seconds=int(get("ep.isolate_timeout_seconds")),
+            isolation_bytes=int(limit) if (limit := get("ep.isolate_max_bytes")) else None,
         )
+
+    def _optional_providers(self) -> tuple[str, ...]:
+        names = self.get_session_config_entry("ep.optional_providers").split(",")
+        return tuple(name.strip() for name in names if name.strip())
 
     def _is_on(self, key: str) -> bool:
         return self.get_session_config_entry(key) == "1"

@@ -177,6 +177,32 @@ _OPTIONS = (
         doc="The most partitions that each EP may have; of more, the largest are kept. Empty: no limit.",
     ),
     SessionOption(
+        key="ep.optional_providers",
+        values="names of EPs, separated by commas",
+        doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed,"
+        " broken or unavailable on this machine.",
+    ),
+    SessionOption(
+        key="ep.isolate",
+        choices=("", "compile", "all"),
+        doc="Which work of EPs is done in a process of its own, so that a crash or a hang there is an error here:"
+        " empty: none; compile: what a compile asks of them; all: loading and running, too.",
+    ),
+    SessionOption(
+        key="ep.isolate_timeout_seconds",
+        default="600",
+        pattern="[1-9][0-9]{0,5}",
+        values="a whole number of seconds from 1 to 999999",
+        doc="How long one call of an isolated EP may take before its process is ended.",
+    ),
+    SessionOption(
+        key="ep.isolate_max_bytes",
+        pattern="([1-9][0-9]{0,14})?",
+        values="a whole number of up to 15 digits, or empty",
+        doc="The most memory that the process of an isolated EP may have for data, and the most that it may give back"
+        " in one message. Empty: no limit.",
+    ),
+    SessionOption(
         key="session.model_external_initializers_file_folder_path",
         values="a folder",
         doc="The folder of a model's external weights; needed for a model from bytes that has such weights. It"

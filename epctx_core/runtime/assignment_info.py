@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from epctx_core.compile.providers import CPU_EP
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
 

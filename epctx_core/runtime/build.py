@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,8 @@ from epctx_core.compile.providers import (
 )
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model
-from epctx_core.context.manifest import read_manifest
-from epctx_core.context.payloads.reader import ReplacedBinaryError
-from epctx_core.errors import Fail, ModelRequiresCompilation
+from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
+from epctx_core.errors import Fail, ModelRequiresCompilation, system_errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
@@ -41,13 +40,14 @@ from epctx_core.runtime.sharing import LoadSharing
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.compile.assign import Assignment, GraphAssignment
+    from epctx_core.compile.assignment.assign import Assignment, GraphAssignment
     from epctx_core.compile.providers import WorkspaceOf
     from epctx_core.context.paths import ModelFolder
     from epctx_core.options import RunOptions, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
-    from epctx_core.runtime.plan import Plan
+    from epctx_core.registry.instances import ProviderInstances
 
+PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
 _log = logging.getLogger("epctx.session")
 LOAD_ATTEMPTS = 5
 """How often a load starts again because the model's files were being replaced meanwhile."""
@@ -60,7 +60,7 @@ class SessionState:
     Attributes:
         inputs, outputs: the model's, in its order.
         defaults: inputs that the caller may leave out, with their values.
-        on_start, on_end: the EPs with the hook of that name; mostly none, and then they cost nothing.
+        run: runs the plan, between the run hooks of the EPs that have them; mostly none, and then it is the plan's.
         assigned: who runs which node, if the host wants to know.
     """
 
@@ -68,31 +68,38 @@ class SessionState:
     inputs: Sequence[NodeArg]
     outputs: Sequence[NodeArg]
     providers: ProviderSession
-    plan: Plan
+    run: PlanRun
     defaults: Mapping[str, np.ndarray]
-    on_start: Sequence[str]
-    on_end: Sequence[str]
     assigned: Sequence[OrtEpAssignedSubgraph] | None
-
-    def run(self, feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
-        """Run the plan, between the run hooks of the EPs that have them."""
-        if not self.on_start and not self.on_end:
-            return self.plan.run(feeds, options)
-        tag = options.tag if options is not None else ""
-        call = self.providers.instances.call
-        with contextlib.ExitStack() as ends:
-            # Every EP hears of the end, whatever the others or the run raise.
-            for ep in self.on_end:
-                ends.callback(call, ep, "on_run_end", tag=tag)
-            for ep in self.on_start:
-                call(ep, "on_run_start", tag=tag)
-            return self.plan.run(feeds, options)
 
     def close(self) -> None:
         """Release everything; further calls do nothing."""
         self.providers.close()
 
 
+def _with_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
+    """Return a plan's `run` with the run hooks of EPs around it."""
+    on_start, on_end = (
+        [ep for ep in instances.names if instances.implements(ep, hook)]
+        for hook in ("on_run_start", "on_run_end")
+    )
+    if not on_start and not on_end:
+        return run
+
+    def run_between_hooks(feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
+        tag = options.tag if options is not None else ""
+        with contextlib.ExitStack() as ends:
+            # Every EP hears of the end, whatever the others or the run raise.
+            for ep in on_end:
+                ends.callback(instances.call, ep, "on_run_end", tag=tag)
+            for ep in on_start:
+                instances.call(ep, "on_run_start", tag=tag)
+            return run(feeds, options)
+
+    return run_between_hooks
+
+
+@system_errors_typed("loading the model")
 def build_session(
     path_or_bytes: str | os.PathLike[str] | bytes,
     session: SessionOptions,
@@ -125,18 +132,19 @@ def _attempt(
     last: bool,
 ) -> SessionState | None:
     """Return the session; None if the model's files were being replaced and this is not the last attempt."""
-    model = open_model(
-        path_or_bytes,
-        session.config(),
-        lambda: kept_functions(requested_classes(requested or (), registry)),
-    )
-    if not model.context_nodes:
-        # That is an EP's business and may take long.
-        compiling()
+    model: OpenModel | None = None
     try:
+        model = open_model(
+            path_or_bytes,
+            session.config(),
+            lambda: kept_functions(requested_classes(requested or (), session, registry)),
+        )
+        if not model.context_nodes:
+            # That is an EP's business and may take long.
+            compiling()
         return _Builder(model, session, requested, registry).build()
     except ReplacedBinaryError:
-        if last or _is_unchanged(model):
+        if last or (model is not None and _is_unchanged(model)):
             raise
     return None
 
@@ -170,7 +178,11 @@ class _Builder:
         self._registry = registry
         self._config: SessionConfig = session.config()
         self._manifest = read_manifest(model.source.proto)
-        self._routing = Routing(model.context_nodes, requested, session, registry, self._manifest)
+        loads = model.context_nodes and not self._config.context_enable
+        self._purpose = Purpose.LOAD if loads else Purpose.RUN
+        self._routing = Routing(
+            model.context_nodes, requested, session, registry, self._purpose, self._manifest
+        )
         self._providers = ProviderSession()
         self._level = GraphOptimizationLevel(session.graph_optimization_level)
         self._engine = CpuEngine(
@@ -203,7 +215,7 @@ class _Builder:
         export = SessionExport(self._model, self._session, self._routing.choices, stack) if exports else None
         self._providers.start(
             self._routing.choices,
-            purpose=Purpose.LOAD if nodes and not exports else Purpose.RUN,
+            purpose=self._purpose,
             model=self._model.identity,
             session=self._session,
             engine=self._engine,
@@ -214,11 +226,9 @@ class _Builder:
             self._model = optimise_model(self._model, self._providers, self._level)
         if export is not None:
             export.start(self._model, self._providers)
-        # An EP whose nodes are in the model decided what it takes when the model was compiled.
-        free = [ep for ep in self._providers.choices if exports or ep not in self._routing.nodes]
-        assignment = assign_nodes(self._model, self._providers, free, self._session, self._watch)
+        assignment = self._assign(settled=() if exports else self._routing.settled)
         groups = [
-            (part, part.partitioner.group([[node] for node in part.left_over()]))
+            (part, part.partitioner.group([[node] for node in part.left_to_run()]))
             for part in assignment.graphs
         ]
         self._check_allowed(assignment, groups)
@@ -237,6 +247,23 @@ class _Builder:
             part.partitioner.take(cpu)
         return self._finish(assignment, planner)
 
+    def _assign(self, settled: Collection[str]) -> Assignment:
+        """Ask EPs for what they take.
+
+        Args:
+            settled: the EPs whose nodes are in the model: they decided what to compile when it was compiled,
+                and are asked for kernels only.
+        """
+        instances = self._providers.instances
+        eps = [
+            ep
+            for ep in self._providers.choices
+            if ep not in settled or instances.implements(ep, "get_kernel_registry")
+        ]
+        return assign_nodes(
+            self._model, self._providers, eps, self._session, self._watch, kernels_only=settled
+        )
+
     def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
         if not self._config.share_contexts:
             return private_workspace
@@ -247,7 +274,7 @@ class _Builder:
         loaded = load_context_nodes(
             self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
         )
-        planner = Planner(self._engine, self._providers, loaded)
+        planner = Planner(self._engine, self._providers, loaded, assignment.matchers)
         planner.add_compiled(
             compile_partitions(
                 assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
@@ -290,10 +317,8 @@ class _Builder:
             inputs=[node_arg(name, types) for name in graph.input_names],
             outputs=[node_arg(name, types) for name in graph.output_names],
             providers=self._providers,
-            plan=plan,
+            run=_with_run_hooks(plan.run, instances),
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
-            on_start=[ep for ep in instances.names if instances.implements(ep, "on_run_start")],
-            on_end=[ep for ep in instances.names if instances.implements(ep, "on_run_end")],
             assigned=assigned_subgraphs(assignment, instances.names, self._routing.nodes)
             if self._config.record_assignments
             else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epctx_core.compile.cancellation import CompileCancellation
 from epctx_core.compile.emit import check_can_export
 from epctx_core.compile.node_names import check_names
 from epctx_core.compile.passthrough import PassThrough
@@ -12,7 +13,7 @@ from epctx_core.compile.provenance import check_mix
 from epctx_core.compile.providers import private_workspace
 from epctx_core.compile.sharing.member import CompiledMember
 from epctx_core.compile.sharing.open_groups import open_groups
-from epctx_core.compile.sharing.rules import check_shared_model, check_shared_options
+from epctx_core.compile.sharing.rules import check_member, check_shared_options
 from epctx_core.compile.writing.destination import destination_of
 from epctx_core.compile.writing.initializers import InitializerPlacement
 from epctx_core.compile.writing.outputs import Outputs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from epctx_core.compile.assign import Assignment
+    from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.providers import ProviderChoice, ProviderSession, WorkspaceOf
     from epctx_core.compile.report import Stopwatch
     from epctx_core.compile.sharing.group import Group
@@ -67,11 +68,10 @@ class SessionExport:
         self._group: Group | None = None
         if config.share_contexts:
             check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
-            check_shared_model(model)
             # Before it joins: a model that is refused must not begin a new group.
-            wanted.check({})
+            check_member(model, wanted)
             self._group = stack.enter_context(open_groups.joined(wanted, choices))
-            wanted = self._group.destination(wanted)
+            self._group.share_digests(model)
         self._destination = self._existing.plan(wanted, embedded=config.embed)
 
     @property
@@ -131,7 +131,7 @@ class SessionExport:
             destination=self._destination,
             placement=self._placement,
             existing=self._existing,
-            cancel=self._session.cancellation,
+            cancel=CompileCancellation(self._session.cancellation),
             watch=watch,
         )
         if not self._config.stop_sharing:

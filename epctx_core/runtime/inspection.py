@@ -13,7 +13,7 @@ from epctx_core.context.named_files import external_locations
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, files_of
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, system_errors_typed
 from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type
 from epctx_core.graph.model_io import parse_model, read_model
@@ -78,6 +78,11 @@ class ModelInfo:
     weightless_mode: str
     source_files: Sequence[str]
 
+    @property
+    def compiled_by(self) -> Mapping[str, Mapping[str, Any]]:
+        """EP type to what the manifest says of who compiled its nodes; see `Manifest.providers`."""
+        return self.manifest.providers if self.manifest is not None else {}
+
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx inspect --json` prints."""
         return {
@@ -102,11 +107,13 @@ class ModelInfo:
             "inputs": dict(self.inputs),
             "outputs": dict(self.outputs),
             "producer": self.producer,
+            "compiled_by": {ep: dict(facts) for ep, facts in self.compiled_by.items()},
             "weightless_mode": self.weightless_mode,
             "source_files": list(self.source_files),
         }
 
 
+@system_errors_typed("inspecting the model")
 def inspect_model(
     path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry = default_registry
 ) -> ModelInfo:

@@ -63,6 +63,7 @@ def load_context_nodes(
     for ep, records in nodes.items():
         session.cancellation.raise_if_requested()
         by_name, reader = named[ep], readers[ep]
+        owner = providers.instances.record(ep)
         graphs: dict[BodyPath, GraphIndex] = {}
         for record in records:
             if record.path not in graphs:
@@ -74,7 +75,7 @@ def load_context_nodes(
         check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = by_name[view.name]
-            steps[graphs[record.path]][record.index] = context_step(record, ep, runnable)
+            steps[graphs[record.path]][record.index] = context_step(record, view.outputs, runnable, owner)
     return steps
 
 

@@ -6,7 +6,7 @@ A plan is made once and never changes, so any number of threads run it at the sa
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
-_NOT_YET: Sequence[Any] = []
-"""Stands for the results of a step that has not given any; known by identity."""
-
 
 class StepSpec(NamedTuple):
     """One step before slots are given out.
@@ -33,6 +30,7 @@ class StepSpec(NamedTuple):
         run: takes the inputs in order and None (a nested step: the run options), gives the outputs in order.
         inputs, outputs: value names; an omitted optional one is the empty string.
         nested: whether the step runs plans of its own.
+        in_place: whether `run` takes, instead of None, arrays for all outputs to write into.
     """
 
     name: str
@@ -41,6 +39,7 @@ class StepSpec(NamedTuple):
     inputs: Sequence[str]
     outputs: Sequence[str]
     nested: bool = False
+    in_place: bool = True
 
 
 class Step(NamedTuple):
@@ -102,14 +101,14 @@ class Plan:
         """Run all steps; return the model's outputs in order.
 
         Raises:
-            RuntimeException: a step raised, gave a wrong number of results, or the run was terminated.
+            RuntimeException: a step raised, or the run was terminated.
         """
         if self._only is not None and options is None:
             return _run_only(self._only, feeds)
         values = self._template.copy()
         values[1 : 1 + self._input_count] = feeds
         result: Any
-        results = _NOT_YET
+        results: Sequence[Any]
         for run, inputs, outputs, frees, spec in self.steps:
             if options is not None and options.terminate:
                 raise _stopped()
@@ -121,9 +120,9 @@ class Plan:
                 _complete(error, spec)
                 raise
             except (Exception, SystemExit) as error:
-                raise _step_failed(spec, error, results, options) from error
+                raise _step_failed(spec, error, options) from error
             # Else an output that nobody reads would live through the next step.
-            result, results = None, _NOT_YET
+            result, results = None, ()
             for slot in frees:
                 values[slot] = None
         if self._given:
@@ -135,17 +134,14 @@ class Plan:
 
 def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
     """Run a single step without slots: what a tiny model costs is mostly this."""
-    results = _NOT_YET
     try:
         results = step.run(feeds, None)
-        if len(results) == len(step.outputs):
-            return results if type(results) is list else list(results)
+        return results if type(results) is list else list(results)
     except EpctxError as error:
         _complete(error, step.spec)
         raise
     except (Exception, SystemExit) as error:
-        raise _step_failed(step.spec, error, results) from error
-    raise _step_failed(step.spec, None, results)
+        raise _step_failed(step.spec, error) from error
 
 
 def _reads_nothing(
@@ -184,19 +180,11 @@ def _complete(error: EpctxError, spec: StepSpec) -> None:
     error.node = error.node or spec.name
 
 
-def _step_failed(
-    spec: StepSpec, error: BaseException | None, results: Sequence[Any], options: RunOptions | None = None
-) -> RuntimeException:
+def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | None = None) -> RuntimeException:
     if options is not None and options.terminate:
         return _stopped()
-    if error is not None and results is _NOT_YET:
-        why = describe(error)
-    elif isinstance(results, Sized):
-        why = f"it gave {len(results)} results for {len(spec.outputs)} outputs"
-    else:
-        why = f"it gave no list of results but a {type(results).__name__}"
     return RuntimeException(
-        f"{spec.ep} failed while it ran {spec.name!r}: {why}",
+        f"{spec.ep} failed while it ran {spec.name!r}: {describe(error)}",
         node=spec.name,
         ep=spec.ep,
         hint="The cause is below this error (`__cause__`); `epctx compare` shows where results first differ.",

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import onnx
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.registry.guard import blame
+from epctx_core.graph.view import Node
+from epctx_core.kernels import RegistryLookup
+from epctx_core.runtime.ep_calls import allocator, buffer, into_memory
 from epctx_core.runtime.plan import Plan
 from epctx_core.runtime.steps import (
     BodyPlan,
@@ -21,12 +23,13 @@ from epctx_core.runtime.steps import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.compile.assign import GraphAssignment
+    from epctx_core.compile.assignment.assign import GraphAssignment
     from epctx_core.compile.providers import ProviderSession
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.kernels import CpuEngine
+    from epctx_core.kernels import CpuEngine, KernelMatcher
     from epctx_core.plugin import CompiledPartition
+    from epctx_core.runtime.ep_calls import Allocate
     from epctx_core.runtime.plan import StepSpec
 
 
@@ -37,6 +40,7 @@ class Planner:
         engine: prepares what is left to the CPU EP.
         providers: the live EPs.
         steps: those that are known already (loaded nodes).
+        matchers: EP type to its kernels, for saying why none of them fits.
     """
 
     def __init__(
@@ -44,8 +48,12 @@ class Planner:
         engine: CpuEngine,
         providers: ProviderSession,
         steps: Mapping[GraphIndex, Mapping[int, StepSpec]],
+        matchers: Mapping[str, KernelMatcher],
     ) -> None:
-        self._providers = providers
+        self._instances = providers.instances
+        self._matchers = matchers
+        found = {ep: allocator(self._instances, ep) for ep in self._instances.names}
+        self._allocators = {ep: allocate for ep, allocate in found.items() if allocate is not None}
         self._cpu = CpuSteps(engine)
         self._steps = {graph: dict(known) for graph, known in steps.items()}
 
@@ -53,16 +61,58 @@ class Planner:
         """Take what EPs compiled."""
         for partition, runnable in compiled.items():
             steps = self._steps.setdefault(partition.graph, {})
-            steps[partition.node_indices[0]] = partition_step(partition, runnable)
+            owner = self._instances.record(partition.ep)
+            steps[partition.node_indices[0]] = partition_step(partition, runnable, owner)
 
     def prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
         """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP."""
         steps = self._steps.setdefault(part.graph, {})
         for kernel in part.kernel_nodes:
-            with blame(self._providers.instances.record(kernel.ep), "KernelDef.create"):
-                steps[kernel.node] = kernel_step(part.graph, kernel)
+            steps[kernel.node] = kernel_step(part.graph, kernel, self._instances.record(kernel.ep))
         for group in cpu_groups:
-            steps[group[0]] = self._cpu.step(part.graph, group)
+            try:
+                steps[group[0]] = self._cpu.step(part.graph, group)
+            except NotImplementedByProvider as error:
+                why = self._why_no_kernel(part.graph, group, error.node)
+                raise NotImplementedByProvider(
+                    error.message + why, node=error.node, hint=error.hint
+                ) from error
+
+    def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
+        """Say why the kernels that EPs have for a node do not fit it; nothing where none has any."""
+        lookups = {ep: RegistryLookup(matcher, graph.types) for ep, matcher in self._matchers.items()}
+        nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
+        reasons = [
+            f"; {self._instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
+            for node in nodes
+            for ep, lookup in lookups.items()
+            if (reason := lookup.refusal(node)) is not None
+        ]
+        return "".join(reasons)
+
+    def _in_memory_of_eps(self, specs: Sequence[StepSpec], graph: GraphIndex) -> Sequence[StepSpec]:
+        """Have steps write into memory of the EP that runs them, or else of the first EP that reads what they make.
+
+        Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
+        """
+        if not self._allocators:
+            return specs
+        readers: dict[str, Allocate] = {}
+        for spec in reversed(specs):
+            if spec.ep in self._allocators:
+                readers.update(dict.fromkeys(spec.inputs, self._allocators[spec.ep]))
+        return [self._in_memory(spec, graph, readers) for spec in specs]
+
+    def _in_memory(self, spec: StepSpec, graph: GraphIndex, readers: Mapping[str, Allocate]) -> StepSpec:
+        own = self._allocators.get(spec.ep)
+        owners = [own or readers.get(name) for name in spec.outputs]
+        if not spec.in_place or not any(owners):
+            return spec
+        types = [graph.types.get(name) for name in spec.outputs]
+        buffers = [made for pair in zip(owners, types, strict=True) if (made := buffer(*pair)) is not None]
+        if len(buffers) < len(owners):
+            return spec
+        return spec._replace(run=into_memory(spec.run, buffers))
 
     def plan(self, part: GraphAssignment) -> BodyPlan:
         """Return the plan of a graph whose groups were all taken; those of the bodies in it are made first."""
@@ -70,14 +120,19 @@ class Planner:
         for node in part.executed:
             plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
-        specs = [steps[group[0]] for group in part.partitioner.execution_order()]
+        specs = self._in_memory_of_eps(
+            # A Constant node is no step: what it gives is a constant of the plan and of the pieces that read it.
+            [steps[group[0]] for group in part.partitioner.execution_order() if group[0] in steps],
+            graph,
+        )
         wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
+        known = (wanted & graph.constants).difference(*[spec.outputs for spec in specs])
         captured = [name for name in graph.captured if name in wanted and name not in graph.constants]
         plan = Plan(
             specs,
             inputs=(*graph.input_names, *captured),
             outputs=graph.output_names,
-            constants={name: _constant(graph, name) for name in sorted(wanted & graph.constants)},
+            constants={name: _constant(graph, name) for name in sorted(known)},
         )
         return BodyPlan(plan, captured)
 

@@ -9,7 +9,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from weakref import WeakSet
 
 from epctx_core.compile.arguments import given_model, given_options
 from epctx_core.compile.providers import CPU_EP
@@ -18,6 +19,7 @@ from epctx_core.kernels.stopping import run_stoppably
 from epctx_core.options import RunOptions, SessionOptions
 from epctx_core.options.unsupported import Strict
 from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.forking import keep_forever
 from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.runtime.build import SessionState, build_session
 from epctx_core.runtime.dynamic_options import set_dynamic_options
@@ -65,7 +67,7 @@ class InferenceSession(Strict):
     ) -> None:
         model = given_model(path_or_bytes)
         self._options = given_options(SessionOptions() if sess_options is None else sess_options)
-        requested = _requested(self._options, providers, provider_options)
+        requested = requested_providers(self._options, providers, provider_options)
         self._state: SessionState | None = build_session(model, self._options, requested, registry)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
@@ -73,7 +75,9 @@ class InferenceSession(Strict):
         # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
         self._running: deque[int] = deque()
         self._closed = False
+        self._is_inherited = False
         self._closing = threading.Lock()
+        _open_sessions.add(self)
 
     def run(
         self,
@@ -100,7 +104,7 @@ class InferenceSession(Strict):
         try:
             state = self._state
             if state is None or self._closed:
-                raise _closed()
+                raise self._over()
             wanted = self._places(output_names) if output_names else None
             feeds = self._feeds.order(input_feed)
             results = (
@@ -203,8 +207,34 @@ class InferenceSession(Strict):
 
     def _open(self) -> SessionState:
         if self._state is None:
-            raise _closed()
+            raise self._over()
         return self._state
+
+    def _over(self) -> RuntimeException:
+        if self._is_inherited:
+            return RuntimeException(
+                "this session was made before the process was forked: its EPs and threads are the parent's.",
+                hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
+            )
+        return RuntimeException("the session is closed.", hint="Make a new session.")
+
+    def _disown(self) -> None:
+        """In a forked child: leave everything to the parent. A run that forks has to find its own thread."""
+        keep_forever(self._state)
+        self._state, self._is_inherited = None, True
+        self._running = deque(thread for thread in self._running if thread == get_ident())
+        self._closing = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "an InferenceSession cannot be pickled or copied: it holds devices, threads and mapped files.",
+            hint="Hand over the model's path and options, and make a session where it is to run.",
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -221,8 +251,15 @@ class InferenceSession(Strict):
             state.close()
 
 
-def _closed() -> RuntimeException:
-    return RuntimeException("the session is closed.", hint="Make a new session.")
+_open_sessions: WeakSet[InferenceSession] = WeakSet()
+
+
+def _disown_sessions() -> None:
+    for session in list(_open_sessions):
+        session._disown()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_disown_sessions)
 
 
 def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
@@ -232,12 +269,16 @@ def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> li
     return run_stoppably(state.run, feeds, options)
 
 
-def _requested(
+def requested_providers(
     options: SessionOptions,
     providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
     provider_options: Sequence[Mapping[str, object]] | None,
 ) -> list[tuple[str, Mapping[str, object]]] | None:
-    """Return the host's EPs with their options; None if it named none."""
+    """Return the host's EPs with their options; None if it named none.
+
+    Raises:
+        InvalidArgument: they are given twice over, or not in a form that `InferenceSession` takes.
+    """
     if providers is None:
         if provider_options is not None:
             raise InvalidArgument("provider_options was given without providers.")

@@ -40,6 +40,7 @@ class LoadSharing:
         self._folder = folder
         # A host that gives payloads itself, or wants its own copy, shares none.
         self._shares = config.data_reader is None and config.map_binaries
+        self._verification = config.verification
         self._manifest = manifest
 
     def workspace_of(self, choice: ProviderChoice) -> PrivateWorkspace | SharedWorkspace:
@@ -47,7 +48,8 @@ class LoadSharing:
         binaries = self._binaries(choice.name) if self._shares else None
         if not binaries:
             return private_workspace(choice)
-        return loaded_workspaces.join((fingerprint([choice]), binaries))
+        # What one session opened was verified as that one asked for.
+        return loaded_workspaces.join((fingerprint([choice]), self._verification, binaries))
 
     def _binaries(self, ep: str) -> frozenset[Hashable] | None:
         """Return what tells an EP's binaries from all others; None if one is no file or is not there."""

@@ -13,46 +13,71 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.compile.providers import CPU_EP
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node, attribute_value
+from epctx_core.plugin import ValueInfo
+from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.runtime.control_flow import Body, make_control_flow
+from epctx_core.runtime.ep_calls import checked
 from epctx_core.runtime.plan import StepSpec
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assign import KernelNode
+    from epctx_core.compile.assignment.assign import KernelNode
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.kernels import CpuEngine
     from epctx_core.plugin import CompiledPartition
+    from epctx_core.registry.records import PluginRecord
     from epctx_core.runtime.plan import Plan, RunStep
 
     _FormOfOne = tuple[GraphIndex | int, ...]
 
 
-def partition_step(partition: GraphPartition, compiled: CompiledPartition) -> StepSpec:
+def partition_step(partition: GraphPartition, compiled: CompiledPartition, owner: PluginRecord) -> StepSpec:
     """Return the step of a partition that an EP compiled."""
+    name = repr(partition)
     return StepSpec(
-        name=repr(partition),
+        name=name,
         ep=partition.ep,
-        run=_run_of(compiled),
+        run=checked(_run_of(compiled), owner, f"the run of {name}", partition.outputs),
         inputs=partition.input_names,
         outputs=partition.output_names,
     )
 
 
-def context_step(record: ContextNodeRecord, ep: str, loaded: CompiledPartition) -> StepSpec:
+def context_step(
+    record: ContextNodeRecord, outputs: Sequence[ValueInfo], loaded: CompiledPartition, owner: PluginRecord
+) -> StepSpec:
     """Return the step of an EPContext node that an EP loaded."""
-    return _named(record.name, ep, _run_of(loaded), record.inputs, record.outputs)
+    run = checked(_run_of(loaded), owner, f"the run of {record.name!r}", outputs)
+    return _named(record.name, owner.name, run, record.inputs, record.outputs)
 
 
-def kernel_step(graph: GraphIndex, kernel: KernelNode) -> StepSpec:
-    """Return the step of a node that an EP runs by one of its kernels."""
-    compute = kernel.kernel.create(Node(graph, kernel.node))
+def kernel_step(graph: GraphIndex, kernel: KernelNode, owner: PluginRecord) -> StepSpec:
+    """Return the step of a node that an EP runs by one of its kernels.
+
+    Raises:
+        PluginError: what makes the kernel gives something that cannot be called.
+    """
+    definition, name = kernel.kernel, graph.node_name(kernel.node)
+    with blame(owner, "KernelDef.create"):
+        compute = definition.create(Node(graph, kernel.node))
+    if not callable(compute):
+        what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
+        raise contract_broken(owner, "KernelDef.create", what)
+    outputs = [ValueInfo(output, graph.types.get(output)) for output in graph.outputs[kernel.node]]
+    run = checked(
+        compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
+        owner,
+        f"the kernel {definition} of {name!r}",
+        outputs,
+    )
     return _named(
-        graph.node_name(kernel.node),
+        name,
         kernel.ep,
-        lambda inputs, _outputs: compute(inputs),
+        run,
         graph.inputs[kernel.node],
         graph.outputs[kernel.node],
+        in_place=definition.takes_outputs,
     )
 
 
@@ -92,15 +117,22 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan
         attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
         bodies=bodies,
     )
-    return _named(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True)
+    return _named(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
 
 
 def _named(
-    name: str, ep: str, run: RunStep, inputs: Sequence[str], outputs: Sequence[str], *, nested: bool = False
+    name: str,
+    ep: str,
+    run: RunStep,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    nested: bool = False,
+    in_place: bool = True,
 ) -> StepSpec:
     """Return a step without the outputs that the model omits: a plan has no place for those."""
     if all(outputs):
-        return StepSpec(name, ep, run, inputs, outputs, nested)
+        return StepSpec(name, ep, run, inputs, outputs, nested, in_place)
     kept = [place for place, output in enumerate(outputs) if output]
 
     def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
@@ -108,7 +140,9 @@ def _named(
         return [results[place] for place in kept]
 
     wanted = [outputs[place] for place in kept]
-    return StepSpec(name=name, ep=ep, run=run_and_drop, inputs=inputs, outputs=wanted, nested=nested)
+    return StepSpec(
+        name=name, ep=ep, run=run_and_drop, inputs=inputs, outputs=wanted, nested=nested, in_place=False
+    )
 
 
 class CpuSteps:

@@ -78,14 +78,14 @@ def test_an_exception_is_named_by_its_type_also_without_a_text(failing, error, s
 @pytest.mark.parametrize(
     ("results", "said"),
     [
-        ([], "it gave 0 results for 1 output"),
-        ([1, 2], "it gave 2 results for 1 output"),
-        (5, "it gave no list of results but a int"),
-        (None, "it gave no list of results but a NoneType"),
+        ([], "gave 0 results for 1 output"),
+        ([1, 2], "gave 2 results for 1 output"),
+        (5, "gave a int instead of a list of arrays"),
+        (None, "gave a NoneType instead of a list of arrays"),
     ],
 )
 def test_a_wrong_number_of_results_is_said_in_words(failing, results, said):
-    with pytest.raises(epctx.RuntimeException, match=said) as caught:
+    with pytest.raises(epctx.PluginError, match=said) as caught:
         failing(lambda: results)
 
     assert caught.value.ep == Failing.name
