@@ -1,0 +1,126 @@
+"""What a run of the kit found, for people and for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Any
+
+LIMITS = (
+    "Native code is not seen: what an EP's libraries do with files, sockets or threads passes unnoticed.",
+)
+"""What the kit cannot tell; every report says so."""
+
+
+class Outcome(Enum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """How one check ended.
+
+    Attributes:
+        group, name, title: the check.
+        outcome: passed, failed or skipped.
+        reason: what is wrong, or why it was skipped; empty if it passed.
+        hint: what to do about it; may be empty.
+        seconds: how long it took.
+    """
+
+    group: str
+    name: str
+    title: str
+    outcome: Outcome
+    reason: str = ""
+    hint: str = ""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The reason with its hint, as several lines."""
+        return "\n".join(part for part in (self.reason, self.hint) if part)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return {
+            "group": self.group,
+            "name": self.name,
+            "title": self.title,
+            "outcome": self.outcome.value,
+            "reason": self.reason,
+            "hint": self.hint,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConformanceReport:
+    """What the kit found about one EP.
+
+    Attributes:
+        ep: the EP type, or the class's name if it has none.
+        vendor: who is responsible for it.
+        results: one a check, in the order of the table.
+    """
+
+    ep: str
+    vendor: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed, and at least one passed."""
+        return not self.failed and bool(self.count(Outcome.PASSED))
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """The checks that failed."""
+        return tuple(result for result in self.results if result.outcome is Outcome.FAILED)
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many checks ended so."""
+        return Counter(result.outcome for result in self.results)[outcome]
+
+    def text(self) -> str:
+        """Return the report as people read it: a line a check by group, then the names of what failed, then the count."""
+        lines = [f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")]
+        for group, results in groupby(self.results, key=lambda result: result.group):
+            lines += ["", group, *map(_line, results)]
+        if self.failed:
+            lines += ["", "failed", *(f"  {result.name}" for result in self.failed)]
+        lines += ["", *(f"Note: {limit}" for limit in LIMITS), self.summary()]
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """Return the count in one line."""
+        counts = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
+        return f"{counts} of {len(self.results)} checks, {sum(r.seconds for r in self.results):.1f} s"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx plugins check --json` prints."""
+        return {
+            "schema": 1,
+            "ep": self.ep,
+            "vendor": self.vendor,
+            "ok": self.ok,
+            "counts": {outcome.value: self.count(outcome) for outcome in Outcome},
+            "checks": [result.as_dict() for result in self.results],
+            "limits": list(LIMITS),
+        }
+
+
+_MARKS = {Outcome.PASSED: "ok     ", Outcome.FAILED: "FAILED ", Outcome.SKIPPED: "skipped"}
+
+
+def _line(result: CheckResult) -> str:
+    if result.outcome is Outcome.PASSED:
+        return f"  {_MARKS[result.outcome]} {result.title}"
+    indented = result.text.replace("\n", "\n            ")
+    return f"  {_MARKS[result.outcome]} {result.title}\n            {indented}"

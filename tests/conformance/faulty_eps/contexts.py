@@ -1,0 +1,176 @@
+"""EPs whose payloads or nodes are wrong."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+from conformance.faulty_eps.bases import Describing, Running
+from conformance.faulty_eps.table import fault
+from conformance.small_ep import SmallProvider
+
+from epctx_core.plugin import (
+    Finding,
+    Severity,
+    hookimpl,
+)
+
+
+def _with_bytes(content):
+    def around(_self, nodes, _writer):
+        nodes[0].payload.write(content())
+        return nodes
+
+    return around
+
+
+@fault(
+    "a_second_compile_in_another_folder_gives_the_same_files",
+    "a_second_compile_gives_the_same_embedded_payloads",
+    "compiles_in_two_threads_at_once_give_the_same_files",
+    "asked_again_it_writes_the_same_bytes",
+    "a_compile_to_a_stream_gives_the_same_bytes",
+)
+class WritesTheTime(Describing):
+    around = _with_bytes(lambda: b" " * (time.perf_counter_ns() // 100 % 997))
+
+
+@fault("another_process_with_another_hash_seed_gives_the_same_files")
+class WritesASet(Describing):
+    around = _with_bytes(lambda: b" " * (hash("spam") % 97))
+
+
+@fault("what_was_compiled_before_makes_no_difference")
+class CountsItsCompiles(Describing):
+    number = itertools.count()
+    around = _with_bytes(lambda: b" " * next(CountsItsCompiles.number))
+
+
+@fault("nothing_that_it_writes_tells_where_it_was_written")
+class TellsItsHome(Describing):
+    def around(self, nodes, writer):
+        with self.context.scratch() as folder:
+            return [replace(node, attributes={"notes": str(folder)}) for node in nodes]
+
+
+@fault("asked_again_it_describes_the_same_nodes")
+class NumbersItsAnswers(Describing):
+    asked = 0
+
+    def around(self, nodes, writer):
+        self.asked += 1
+        return [replace(node, attributes={"notes": f"answer {self.asked}"}) for node in nodes]
+
+
+@fault("compiling_in_several_calls_is_compiling_in_one")
+class ForgetsEarlierCalls(SmallProvider):
+    @hookimpl
+    def compile(self, partitions):
+        self._compiled = []
+        return super().compile(partitions)
+
+
+@fault("describing_its_nodes_does_not_end_its_work")
+class EndsWithItsDescription(Running):
+    described = False
+
+    def around(self, run, inputs):
+        if self.described:
+            raise RuntimeError("the compiler is gone")
+        return run(inputs)
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        self.described = True
+        return super().get_ep_context_nodes(writer)
+
+
+@fault("another_process_loads_what_this_one_compiled")
+class RemembersInTheClass(SmallProvider):
+    known = {}  # noqa: RUF012 - that is the fault
+
+    @hookimpl
+    def compile(self, partitions):
+        self.known.update({partition.name: None for partition in partitions})
+        return super().compile(partitions)
+
+    def _model(self, node, payload):
+        self.known[node.partition_name]
+        return super()._model(node, payload)
+
+
+@fault("a_node_may_be_renamed_as_long_as_its_partition_name_stays")
+class GoesByNodeNames(SmallProvider):
+    def _model(self, node, payload):
+        if node.name != node.partition_name:
+            raise KeyError(node.name)
+        return super()._model(node, payload)
+
+
+@fault("a_prefix_in_the_names_of_partitions_is_not_in_the_way")
+class ReadsNames(SmallProvider):
+    def _model(self, node, payload):
+        if not node.partition_name.startswith(self.name):
+            raise KeyError(node.partition_name)
+        return super()._model(node, payload)
+
+
+@fault("each_attribute_of_its_nodes_comes_back_as_it_was_written")
+class WritesLongFractions(Describing):
+    def around(self, nodes, writer):
+        return [replace(node, attributes={"scale": 0.1}) for node in nodes]
+
+
+@fault("values_around_its_nodes_may_be_renamed")
+class GoesByValueNames(SmallProvider):
+    def _model(self, node, payload):
+        if any(value.name.startswith("renamed") for value in (*node.inputs, *node.outputs)):
+            raise KeyError(node.inputs)
+        return super()._model(node, payload)
+
+
+@fault("a_verification_finds_nothing_wrong_with_what_it_wrote")
+class VerifiesBadly(SmallProvider):
+    @classmethod
+    def verify_payloads(cls, context, nodes, reader):
+        return [Finding(Severity.ERROR, "container-refused", "no good", node=node.name) for node in nodes]
+
+
+@fault("nodes_may_come_in_any_order")
+class SortsItsNodes(SmallProvider):
+    @hookimpl
+    def load_context(self, nodes, reader):
+        return super().load_context(sorted(nodes, key=lambda node: node.partition_name), reader)
+
+
+@fault("it_loads_the_nodes_of_a_payload_in_several_calls")
+class LoadsOnce(SmallProvider):
+    loaded = False
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        if self.loaded:
+            raise RuntimeError("loaded already")
+        self.loaded = True
+        return super().load_context(nodes, reader)
+
+
+@fault("it_leaves_the_core_s_attributes_to_the_core")
+class WritesItsSource(Describing):
+    def around(self, nodes, writer):
+        return [replace(node, attributes={"source": "mine"}) for node in nodes]
+
+
+@fault("a_model_with_embedded_payloads_loads_from_bytes")
+class AsksForAFileOfItsOwn(SmallProvider):
+    def _model(self, node, payload):
+        if payload.name == node.name:
+            raise FileNotFoundError("embedded payloads are not supported")
+        return super()._model(node, payload)
+
+
+@fault("it_needs_no_more_of_writer_and_reader_than_the_contract_says")
+class KnowsTheCore(SmallProvider):
+    def _model(self, node, payload):
+        return super()._model(node, payload) if hasattr(payload, "_scratch") else payload.no_such_thing

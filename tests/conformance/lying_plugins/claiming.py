@@ -1,0 +1,104 @@
+"""EPs that claim what they may not, or look at graphs with their hands."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from conformance.honest_ep import OPERATORS, HonestProvider
+from conformance.lying_plugins.table import lie
+
+from epctx_core.plugin import ComputeCapability, hookimpl
+
+
+class Claiming(HonestProvider):
+    """Claims what `sets` says."""
+
+    @hookimpl
+    def get_capability(self, graph):
+        if graph.parent_node is not None:
+            return []
+        taken = [node for node in graph.nodes if self.verdict(node, graph) is True]
+        return [ComputeCapability(nodes) for nodes in self.sets(graph, taken) if nodes]
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class ClaimsAroundOthers(Claiming):
+    """Takes the first and the last node as one set, whoever lies between them."""
+
+    def sets(self, graph, taken):
+        return [[taken[0], taken[-1]]] if len(taken) > 1 else [taken]
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class ClaimsACycle(Claiming):
+    """Takes two sets of which each needs the other's results."""
+
+    def sets(self, graph, taken):
+        return [[taken[0], taken[-1]], taken[1:-1]] if len(taken) > 2 else [taken]
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class ClaimsTwice(Claiming):
+    """Takes its last node in two sets."""
+
+    def sets(self, graph, taken):
+        return [[node] for node in (*taken, *taken[-1:])]
+
+
+@lie("what_another_ep_has_between_its_nodes_keeps_them_apart")
+class ClaimsWhatOthersTook(Claiming):
+    """Walks on to producers and consumers, and takes those too."""
+
+    def sets(self, graph, taken):
+        found = {node.index: node for node in taken}
+        for node in taken:
+            near = [graph.producer(name) for name in node.inputs]
+            near += [other for name in node.outputs for other in graph.consumers(name)]
+            found |= {n.index: n for n in near if n is not None and n.op_type in OPERATORS}
+        return graph.convex_groups([found[i] for i in sorted(found)]) if found else []
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class ClaimsNodesOfAnotherGraph(Claiming):
+    """Gives the nodes of the first graph that it ever saw."""
+
+    first: ClassVar[dict[str, list]] = {}
+
+    def sets(self, graph, taken):
+        return [self.first.setdefault("nodes", taken)]
+
+
+@lie("it_leaves_operators_of_an_unknown_domain_alone_whatever_they_are_called")
+class ClaimsEverythingUnseen(HonestProvider):
+    """Takes whatever there is, and fails on what it cannot compile."""
+
+    def verdict(self, node, graph):
+        return True
+
+    def runnable(self, graph):
+        import onnx
+
+        unknown = {node.op_type for node in onnx.load_from_string(graph).graph.node} - OPERATORS
+        if unknown:
+            raise LookupError(f"no translation for {sorted(unknown)}")
+        return super().runnable(graph)
+
+
+@lie("it_gives_the_same_answer_when_it_is_asked_twice")
+class ChangesItsMind(HonestProvider):
+    """Takes less each time that it is asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def verdict(self, node, graph):
+        self.asked.append(node.op_type)
+        return super().verdict(node, graph) if len(self.asked) % 2 else "not this time"
+
+
+@lie("asking_it_changes_nothing_of_the_graph")
+class EditsTheGraph(HonestProvider):
+    """Leaves marks in the nodes that it looks at."""
+
+    def verdict(self, node, graph):
+        node._graph.nodes[node.index].doc_string = "seen"
+        return super().verdict(node, graph)

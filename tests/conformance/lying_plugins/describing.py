@@ -1,0 +1,114 @@
+"""EPs that describe their nodes, or write their payloads, otherwise than the contract says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from typing import ClassVar
+
+from conformance.honest_ep import HonestProvider
+from conformance.lying_plugins.table import lie
+
+from epctx_core.plugin import EPContextNode, hookimpl
+
+_NUMBERS = itertools.count()
+
+
+@lie("a_second_compile_in_another_folder_gives_the_same_files")
+class NumbersItsPayloads(HonestProvider):
+    """No two payloads are equal."""
+
+    def packed(self, graphs):
+        return super().packed({**graphs, "": str(next(_NUMBERS)).encode()})
+
+
+@lie("another_process_with_another_hash_seed_gives_the_same_files")
+class WritesInHashOrder(HonestProvider):
+    """The order of what it stores follows from the hashes of texts."""
+
+    def packed(self, graphs):
+        words = {f"word {number}" for number in range(20)}
+        return super().packed({**graphs, "": json.dumps(list(words)).encode()})
+
+
+@lie("asked_again_it_describes_the_same_nodes")
+class AnswersOnce(HonestProvider):
+    """Asked again for its nodes, it has only the first."""
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        nodes = super().get_ep_context_nodes(writer)
+        self.compiled = self.compiled[:1]
+        return nodes
+
+
+@lie("asked_again_it_describes_the_same_nodes")
+class AnswersOtherwise(HonestProvider):
+    """Asked again for its nodes, it gives them another attribute."""
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        nodes = super().get_ep_context_nodes(writer)
+        return [replace(node, attributes={"notes": str(next(_NUMBERS))}) for node in nodes]
+
+
+class Describing(HonestProvider):
+    """Changes each node that it describes."""
+
+    changes: ClassVar[dict] = {}
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        return [replace(node, **self.changes) for node in super().get_ep_context_nodes(writer)]
+
+
+@lie("what_is_written_to_a_file_loads_and_runs")
+class SetsCoreAttributes(Describing):
+    """Writes `source` and `partition_name` itself."""
+
+    changes: ClassVar[dict] = {"attributes": {"source": "Mine", "partition_name": "mine"}}
+
+
+@lie("what_is_written_to_a_file_loads_and_runs")
+class HasNoPrimary(Describing):
+    """Says of each node that another one carries the payload."""
+
+    changes: ClassVar[dict] = {"main_context": 0, "payload": None}
+
+
+@lie("what_is_written_to_a_file_loads_and_runs")
+class DescribesOneOnly(HonestProvider):
+    """Describes the first partition and forgets the others."""
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        return super().get_ep_context_nodes(writer)[:1]
+
+
+@lie("what_is_written_to_a_file_loads_and_runs")
+class DescribesInReverse(HonestProvider):
+    """Gives each partition the node of another."""
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        nodes = super().get_ep_context_nodes(writer)
+        names = [node.partition.name for node in nodes]
+        self.graphs = dict(zip(names, [self.graphs[name] for name in reversed(names)], strict=True))
+        payload = writer.payload("again")
+        payload.write(self.packed(self.graphs))
+        first, *others = (node.partition for node in nodes)
+        return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+
+
+@lie("a_group_of_two_is_three_files_and_both_models_load")
+class KeepsItsGroupToItself(HonestProvider):
+    """In a share group it writes only what the last member compiled."""
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        payload = writer.payload()
+        if writer.final:
+            payload.write(self.packed(self.graphs))
+        first, *others = self.compiled
+        return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]

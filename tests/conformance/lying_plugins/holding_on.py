@@ -1,0 +1,112 @@
+"""EPs that do not let go."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+from typing import ClassVar
+
+from conformance.honest_ep import HonestProvider
+from conformance.lying_plugins.table import lie
+
+from epctx_core.plugin import CompiledPartition, hookimpl
+
+
+class HoldingOn(HonestProvider):
+    """Takes hold of something in each instance."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.take()
+
+
+@lie("a_closed_session_leaves_no_thread")
+class LeavesAThread(HoldingOn):
+    """Has a thread that waits for work until the process ends."""
+
+    def take(self):
+        threading.Thread(target=threading.Event().wait, daemon=True, name="acme worker").start()
+
+
+@lie("a_closed_session_leaves_no_file_descriptor")
+class LeavesADescriptor(HoldingOn):
+    """Opens a file and never closes it."""
+
+    taken: ClassVar[list[int]] = []
+
+    def take(self):
+        self.taken.append(os.open(os.devnull, os.O_RDONLY))
+
+
+@lie("a_closed_session_leaves_no_mapping_of_a_file")
+class LeavesAMapping(HoldingOn):
+    """Maps a file and keeps the mapping."""
+
+    taken: ClassVar[list[mmap.mmap]] = []
+
+    def take(self):
+        with self.context.scratch() as folder:
+            path = folder / "tables"
+            path.write_bytes(bytes(mmap.PAGESIZE))
+            with path.open("r+b") as file:
+                self.taken.append(mmap.mmap(file.fileno(), 0))
+
+
+@lie("a_closed_session_leaves_no_instance_of_the_ep")
+class KeepsInstances(HoldingOn):
+    """Keeps every instance, and with it all that it compiled."""
+
+    taken: ClassVar[list[HonestProvider]] = []
+
+    def take(self):
+        self.taken.append(self)
+
+
+@lie("a_closed_session_leaves_no_mapping_of_a_file")
+class KeepsPayloads(HonestProvider):
+    """Keeps the payloads of all sessions mapped."""
+
+    taken: ClassVar[list[memoryview]] = []
+
+    def graph_of(self, node, payload):
+        self.taken.append(payload.view)
+        return super().graph_of(node, payload)
+
+
+@lie("nothing_is_left_in_the_current_folder_beside_the_model_or_among_temporary_files")
+class LeavesAFile(HoldingOn):
+    """Makes a temporary folder of its own and leaves it."""
+
+    def take(self):
+        tempfile.mkdtemp(prefix="acme-")
+
+
+@lie("shutdown_ends_an_instance_that_did_nothing")
+class ShutsDownOnlyAfterWork(HonestProvider):
+    """`shutdown` raises in an instance that compiled and loaded nothing."""
+
+    device = None
+
+    def runnable(self, graph):
+        self.device = threading.Lock()
+        return super().runnable(graph)
+
+    @hookimpl
+    def shutdown(self):
+        self.device.acquire(blocking=False)
+        super().shutdown()
+
+
+@lie("what_it_compiled_is_closed_without_an_error")
+class ShutsDownBeforeItCloses(HonestProvider):
+    """What it compiled cannot be closed."""
+
+    def runnable(self, graph):
+        made = super().runnable(graph)
+
+        def close():
+            raise RuntimeError("already closed")
+
+        return CompiledPartition(made.run, close=close)

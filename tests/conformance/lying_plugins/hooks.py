@@ -1,0 +1,154 @@
+"""EPs that raise in a hook, one each; that do not fit the contract; that need a device where none may be."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from conformance.honest_ep import HonestProvider
+from conformance.lying_plugins.table import lie
+
+from epctx_core.plugin import PLUGIN_API, Availability, Purpose, hookimpl
+
+HOOKS = {
+    "get_capability": "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
+    "optimize_model": "each_of_several_partitions_has_its_node_and_all_load",
+    "compile": "what_is_written_to_a_file_loads_and_runs",
+    "get_ep_context_nodes": "what_is_written_to_a_file_loads_and_runs",
+    "load_context": "what_is_written_to_a_file_loads_and_runs",
+    "get_kernel_registry": "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
+    "allocate": "it_allocates_what_it_is_asked_for",
+    "set_dynamic_options": "a_dynamic_option_that_it_does_not_have_is_refused",
+    "on_run_start": "its_run_hooks_are_called_around_each_run_and_raise_nothing",
+    "on_run_end": "its_run_hooks_are_called_around_each_run_and_raise_nothing",
+    "shutdown": "shutdown_ends_a_session",
+}
+"""Each hook, and the check that notices when it raises."""
+QUESTIONS = {
+    "accepts_source": "it_accepts_its_own_ep_type_as_a_source",
+    "availability": "it_says_for_each_purpose_whether_this_machine_will_do",
+    "get_compatibility_info": "what_is_written_to_a_file_loads_and_runs",
+    "validate_compatibility": "what_is_written_to_a_file_loads_and_runs",
+    "verify_payloads": "a_verification_finds_nothing_wrong_with_what_it_wrote",
+}
+"""The same for what is asked of the class."""
+
+
+class BrokenError(Exception):
+    """What these EPs raise."""
+
+
+def _raising(name):
+    def method(self):
+        raise BrokenError(f"this is how {name} ends")
+
+    method.__name__ = name
+    return method
+
+
+def _raising_for_any(name):
+    def method(cls, *given):
+        raise BrokenError(f"this is how {name} ends")
+
+    return classmethod(method)
+
+
+def _raises_in(name, check, method):
+    title = "".join(part.capitalize() for part in name.strip("_").split("_"))
+    cls = type(f"RaisesIn{title}", (HonestProvider,), {name: method, "__module__": __name__})
+    globals()[cls.__name__] = lie(check)(cls)
+
+
+for _name, _check in HOOKS.items():
+    _raises_in(_name, _check, hookimpl(_raising(_name)))
+for _name, _check in QUESTIONS.items():
+    _raises_in(_name, _check, _raising_for_any(_name))
+
+
+@lie("it_supports_what_it_compiled_itself")
+class RaisesWhenMade(HonestProvider):
+    """No instance can be made."""
+
+    def __init__(self, context):
+        raise BrokenError("this is how __init__ ends")
+
+
+@lie("float_what_is_claimed_is_computed_as_such")
+class RaisesInRun(HonestProvider):
+    """What it compiles does not run."""
+
+    def run_of(self, prepared, graph):
+        def run(inputs, outputs=None):
+            raise BrokenError("this is how run ends")
+
+        return run
+
+
+@lie("float_what_is_claimed_is_computed_as_such")
+class ExitsInRun(HonestProvider):
+    """What it compiles ends the program."""
+
+    def run_of(self, prepared, graph):
+        def run(inputs, outputs=None):
+            raise SystemExit(3)
+
+        return run
+
+
+@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+class AsksForMore(HonestProvider):
+    """A hook has an argument that the contract does not know."""
+
+    @hookimpl
+    def compile(self, partitions, device):
+        return super().compile(partitions)
+
+
+@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+class HasDefaults(HonestProvider):
+    """A hook's argument has a default, so that it is never given."""
+
+    @hookimpl
+    def compile(self, partitions=()):
+        return super().compile(partitions)
+
+
+@lie("it_is_written_for_a_plugin_api_that_this_core_has")
+class IsTooNew(HonestProvider):
+    """Was written for a later contract."""
+
+    api_version = PLUGIN_API + 1
+
+
+@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+class MisspellsAHook(HonestProvider):
+    """Marks a method as a hook that does not exist."""
+
+    @hookimpl
+    def get_capabilities(self, graph):
+        return []
+
+
+@lie("it_compiles_ahead_of_time_where_nothing_can_be_run")
+class NeedsItsDeviceToExport(HonestProvider):
+    """Says that it can export here, and then wants the device that is not there."""
+
+    @classmethod
+    def availability(cls, purpose):
+        return Availability(purpose is Purpose.EXPORT, reason="no device found")
+
+    def runnable(self, graph):
+        if self.context.purpose is Purpose.EXPORT:
+            raise OSError("cannot open the device")
+        return super().runnable(graph)
+
+
+@lie("an_export_opens_no_device")
+class OpensItsDeviceToExport(HonestProvider):
+    """Looks at its device when it exports, though it needs none."""
+
+    def runnable(self, graph):
+        if self.context.purpose is Purpose.EXPORT:
+            with contextlib.suppress(OSError), Path("/dev/accel/accel0").open("rb"):
+                pass
+        return super().runnable(graph)

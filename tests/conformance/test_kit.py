@@ -1,0 +1,299 @@
+"""The kit itself: its table, its report, its test class, and that each check sees the fault it is there for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from conformance.faulty_eps.results import OffByALittle
+from conformance.faulty_eps.table import all_faults
+from conformance.kernel_ep import KernelProvider
+from conformance.small_ep import SmallProvider
+
+from epctx_core.plugin import hookimpl
+from epctx_core.testing import ProviderConformance, Requirements, check_provider
+from epctx_core.testing.checks import GROUPS
+from epctx_core.testing.report import Outcome
+from epctx_core.testing.requirements import NEEDS
+from epctx_core.testing.table import all_checks, check
+
+FAULTS = all_faults()
+SMALL = Requirements(share_groups=False, compatibility=False)
+KERNELS = Requirements(partitions=False, export=False)
+
+
+def reasons(report):
+    return {result.title: result.text for result in report.failed}
+
+
+# --- the table ------------------------------------------------------------------------------------------
+
+
+def test_there_are_more_than_a_hundred_checks_and_every_group_has_some():
+    checks = all_checks()
+
+    assert len(checks) >= 100
+    assert {made.group for made in checks} == set(GROUPS)
+
+
+def test_titles_are_sentences_without_their_full_stop():
+    for made in all_checks():
+        assert made.title == made.title.strip().rstrip(".")
+        assert " " in made.title
+        assert made.name.isidentifier()
+
+
+def test_a_check_of_an_unknown_group_or_need_is_a_mistake():
+    with pytest.raises(ValueError, match="no such group or need"):
+        check("wishes", "it grants them")
+    with pytest.raises(ValueError, match="no such group or need"):
+        check("claims", "it takes something", needs=("magic",))
+
+
+def test_a_title_that_is_taken_is_a_mistake():
+    with pytest.raises(ValueError, match="two checks with the title"):
+        check("claims", all_checks()[0].title)(lambda _scene: None)
+
+
+def test_only_what_is_there_can_be_asked_for():
+    with pytest.raises(ValueError, match="no group or check is called wishes"):
+        check_provider(SmallProvider, only=["wishes"])
+
+
+# --- EPs that keep the contract -------------------------------------------------------------------------
+
+
+SAMPLE = ("signatures", "claims", "partitions", "kernels", "boundaries", "contexts", "nodes", "export")
+"""The groups that run with every suite; the small EP's own test class and the faults run others."""
+
+
+@pytest.mark.parametrize(
+    ("provider", "requirements"),
+    [(SmallProvider, SMALL), (KernelProvider, KERNELS)],
+    ids=["small", "kernels"],
+)
+@pytest.mark.parametrize(
+    "only", [SAMPLE, pytest.param(None, marks=pytest.mark.stress)], ids=["sample", "whole"]
+)
+def test_an_ep_that_keeps_the_contract_passes(provider, requirements, only):
+    report = check_provider(provider, requirements=requirements, only=only)
+
+    assert not reasons(report)
+    assert report.ok
+
+
+# --- EPs with a fault -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_seen_by_its_check(name):
+    provider, seen_by, requirements = FAULTS[name]
+
+    report = check_provider(provider, requirements=Requirements(**requirements), only=seen_by)
+
+    assert {result.name: result.outcome for result in report.results} == dict.fromkeys(
+        seen_by, Outcome.FAILED
+    )
+    assert all(result.reason for result in report.results)
+
+
+LOOKS_ELSEWHERE = {
+    "boundaries": set(),
+    "contexts": {
+        "a_compile_to_a_stream_gives_the_same_bytes",
+        "a_verification_finds_nothing_wrong_with_what_it_wrote",
+    },
+    "nodes": {
+        "each_attribute_of_its_nodes_comes_back_as_it_was_written",
+        "it_leaves_the_core_s_attributes_to_the_core",
+    },
+    "sharing": {"a_group_that_is_given_up_leaves_nothing", "the_same_group_gives_the_same_bytes"},
+}
+"""By group, the checks that do not look at results."""
+
+
+@pytest.mark.parametrize("group", LOOKS_ELSEWHERE)
+def test_wrong_results_are_seen_by_every_check_that_looks_at_results(group):
+    report = check_provider(OffByALittle, only=[group], requirements=Requirements(weight_sharing=False))
+
+    passed = {result.name for result in report.results if result.outcome is Outcome.PASSED}
+    assert passed == LOOKS_ELSEWHERE[group]
+
+
+# --- reports --------------------------------------------------------------------------------------------
+
+
+def test_a_report_says_what_failed_why_and_what_to_do():
+    report = check_provider(FAULTS["DeniesItself"][0], only=["signatures"])
+
+    (failed,) = report.failed
+    assert not report.ok
+    assert "accepts_source('SmallExecutionProvider') is not True" in failed.reason
+    assert failed.hint in report.text()
+    assert f"FAILED  {failed.title}" in report.text()
+    assert "Native code is not seen" in report.text()
+    assert "1 failed" in report.summary()
+
+
+def test_a_report_is_json_with_a_schema():
+    report = check_provider(SmallProvider, requirements=SMALL, only=["signatures"])
+
+    found = json.loads(json.dumps(report.as_dict()))
+
+    assert found["schema"] == 1
+    assert found["ok"] is True
+    assert found["ep"] == "SmallExecutionProvider"
+    assert sum(found["counts"].values()) == len(found["checks"])
+    assert found["checks"][0].keys() == {"group", "name", "title", "outcome", "reason", "hint", "seconds"}
+
+
+def test_what_its_author_says_it_cannot_is_skipped_and_said():
+    report = check_provider(SmallProvider, requirements=SMALL, only=["sharing"])
+
+    assert {result.outcome for result in report.results} == {Outcome.SKIPPED}
+    assert {result.reason for result in report.results} == {
+        "its author says Requirements(share_groups=False)"
+    }
+    assert not report.ok
+
+
+def test_what_an_ep_raises_is_a_failed_check_that_names_the_place():
+    class Broken(SmallProvider):
+        @hookimpl
+        def get_capability(self, graph):
+            raise SystemExit(3)
+
+    report = check_provider(Broken, only=["claims"])
+
+    assert report.failed
+    assert any("get_capability" in result.text for result in report.failed)
+
+
+def test_something_that_is_no_ep_at_all_gets_a_report():
+    report = check_provider(int, only=["signatures"])
+
+    assert not report.ok
+    assert "not a subclass" in report.results[0].reason
+
+
+def test_an_ep_that_does_not_come_back_is_a_failed_check():
+    class Sleeping(SmallProvider):
+        @hookimpl
+        def compile(self, partitions):
+            time.sleep(1.5)
+            return super().compile(partitions)
+
+    report = check_provider(
+        Sleeping, requirements=Requirements(seconds=0.5), only=["a_chain_gives_the_right_results"]
+    )
+
+    assert report.failed[0].reason == "it was not over after 0.5 s"
+    time.sleep(1.5)  # until the thread that was left behind is done
+
+
+def test_progress_is_told_of_each_result():
+    seen = []
+
+    report = check_provider(SmallProvider, requirements=SMALL, only=["signatures"], progress=seen.append)
+
+    assert tuple(seen) == report.results
+
+
+def test_models_of_its_author_stand_in_for_the_kits_own():
+    class Particular(SmallProvider):
+        @hookimpl
+        def get_capability(self, graph):
+            return super().get_capability(graph) if graph.name == "particular" else []
+
+    from epctx_core.testing.models.blocks import FLOAT_BLOCKS
+    from epctx_core.testing.models.structures import chain
+
+    model = chain(FLOAT_BLOCKS[0], name="particular").data
+
+    without = check_provider(Particular, requirements=SMALL, only=["it_takes_something_of_a_model"])
+    given = check_provider(
+        Particular, requirements=SMALL, models=[model], only=["claims", "contexts", "determinism"]
+    )
+
+    assert without.failed
+    assert not reasons(given)
+    assert given.count(Outcome.PASSED) > 15
+
+
+# --- the test class -------------------------------------------------------------------------------------
+
+
+class TestSmallProvider(ProviderConformance):
+    provider = SmallProvider
+    requirements = SMALL
+    only = ("signatures", "claims", "determinism")
+
+
+def test_a_test_class_has_a_test_for_each_check():
+    wanted = {f"test_{made.name}" for made in all_checks() if made.group in TestSmallProvider.only}
+
+    assert {name for name in dir(TestSmallProvider) if name.startswith("test_")} == wanted
+
+
+def test_a_test_class_fails_with_what_the_check_says(tmp_path):
+    (tmp_path / "test_faulty.py").write_text(
+        textwrap.dedent(
+            """
+            from conformance.faulty_eps.signatures import DeniesItself
+            from epctx_core.testing import ProviderConformance
+
+            class TestFaulty(ProviderConformance):
+                provider = DeniesItself
+                only = ("signatures",)
+            """
+        )
+    )
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(tmp_path),
+            str(tmp_path),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "accepts_source('SmallExecutionProvider') is not True" in done.stdout
+    assert "1 failed" in done.stdout
+
+
+def test_importing_the_kit_imports_neither_pytest_nor_onnx():
+    code = "import sys, epctx_core.testing; print(sorted({'pytest', 'onnx', 'numpy'} & set(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+# --- its page -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [GROUPS, NEEDS | {"tolerance", "seconds"}], ids=["groups", "requirements"])
+def test_the_page_names_every_group_and_requirement(names):
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+
+    assert not [name for name in names if f"`{name}`" not in page]

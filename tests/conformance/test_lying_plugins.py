@@ -1,0 +1,108 @@
+"""The kit catches each plugin that lies, and finds nothing in one that does not."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import random
+import signal
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from conformance.honest_ep import HonestProvider
+from conformance.lying_plugins.table import all_lies
+
+from epctx_core.testing import Requirements, check_provider
+from epctx_core.testing.checks import GROUPS
+from epctx_core.testing.report import Outcome
+from epctx_core.testing.table import all_checks
+
+LIES = all_lies()
+IN_A_PROCESS = frozenset(check.name for check in all_checks() if check.group == "manners")
+FIRST = {lie.check: lie for lie in reversed(LIES)}
+SAMPLE = [lie for lie in LIES if lie.check not in IN_A_PROCESS or lie is FIRST[lie.check]]
+"""Of those that need a process of their own, one for each check; `make stress` has them all."""
+OWN_GROUPS = ("payloads", "values", "concurrency", "manners", "cancellation")
+
+
+@pytest.fixture(autouse=True)
+def host(tmp_path, monkeypatch):
+    """Give lies a home and a current folder to write to, and put right afterwards what they do to the process."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    root, level = logging.getLogger(), logging.getLogger().level
+    environment, path, numbers = dict(os.environ), list(sys.path), random.getstate()
+    interrupt, errors = signal.getsignal(signal.SIGINT), np.geterr()
+    with warnings.catch_warnings():
+        yield
+    root.setLevel(level)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    random.setstate(numbers)
+    signal.signal(signal.SIGINT, interrupt)
+    np.seterr(**errors)
+
+
+def reasons(report):
+    return {result.name: result.text for result in report.failed}
+
+
+def test_there_is_a_lie_in_every_group_of_checks():
+    groups = {check.name: check.group for check in all_checks()}
+
+    assert {groups[lie.check] for lie in LIES} >= set(GROUPS) - {"kernels"}
+
+
+@pytest.mark.parametrize("lie", SAMPLE, ids=repr)
+def test_the_kit_catches_a_plugin_that_lies(lie):
+    report = check_provider(lie.provider, requirements=Requirements(**lie.requirements), only=[lie.check])
+
+    (result,) = report.results
+    assert result.outcome is Outcome.FAILED
+    assert len(result.reason) > 20
+    assert not report.ok
+
+
+def test_the_kit_catches_a_plugin_whose_import_does_harm(monkeypatch):
+    monkeypatch.delenv("ACME_HOME", raising=False)
+    cls = importlib.import_module("conformance.lying_plugins.at_import").ChangesTheHostAtImport
+    monkeypatch.delenv("ACME_HOME")
+    logging.getLogger().setLevel(logging.WARNING)
+
+    report = check_provider(cls, only=["importing_the_ep_leaves_the_process_as_it_was"])
+
+    assert "ACME_HOME" in report.failed[0].reason
+    assert "root logger" in report.failed[0].reason
+
+
+@pytest.mark.parametrize("group", OWN_GROUPS)
+def test_a_plugin_that_keeps_the_contract_passes(group):
+    report = check_provider(HonestProvider, only=[group])
+
+    assert reasons(report) == {}
+    assert report.count(Outcome.PASSED) >= 10
+
+
+@pytest.mark.stress
+@pytest.mark.not_for_onnxruntime("it refuses some of the node models, too")
+def test_a_plugin_that_keeps_the_contract_passes_the_whole_kit():
+    stored_inline = Requirements(weight_sharing=False, seconds=900)
+
+    report = check_provider(HonestProvider, full=True, requirements=stored_inline)
+
+    assert reasons(report) == {}
+    assert report.ok
+
+
+@pytest.mark.stress
+@pytest.mark.not_for_onnxruntime("it refuses some of the node models, too")
+@pytest.mark.parametrize("lie", LIES, ids=repr)
+def test_the_whole_kit_catches_a_plugin_that_lies_and_comes_to_its_end(lie):
+    report = check_provider(lie.provider, requirements=Requirements(**{"seconds": 60, **lie.requirements}))
+
+    assert lie.check in reasons(report)
+    assert len(report.results) == len(all_checks())
