@@ -1,0 +1,111 @@
+"""The template's package in a clean environment, beside the core's wheel: it works from the first minute."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from templates.installed import ROOT, clean_environment, core_wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The core's wheel."""
+    return core_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, wheel):
+    """A clean environment in which the core is installed, a plugin was begun, and is installed too."""
+    made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
+    made.install(wheel)
+    made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
+    made.install(made.folder / "work" / "epctx-acme")
+    return made
+
+
+def test_the_wheel_has_every_file_of_the_template(wheel):
+    root = ROOT / "epctx_core" / "templates"
+
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+
+    here = {
+        p.relative_to(ROOT).as_posix()
+        for p in root.rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    }
+    assert len(here) > 12
+    assert here <= packed
+
+
+def test_the_core_is_the_one_that_was_built(environment):
+    path = environment.run("python", "-c", "import epctx_core; print(epctx_core.__file__)").strip()
+
+    assert path.startswith(str(environment.folder))
+
+
+def test_pip_finds_nothing_missing(environment):
+    said = environment.run("python", "-m", "pip", "show", "--files", "epctx-acme")
+
+    assert "Requires: epctx-core, onnx" in said
+    assert "provider.py" in said
+    assert "tests" not in said
+
+
+def test_it_is_the_only_plugin_there_and_is_found(environment):
+    plugins = json.loads(environment.run("epctx", "plugins", "list", "--load", "--json"))["plugins"]
+
+    assert [(p["name"], p["distribution"], p["version"], p["state"]) for p in plugins] == [
+        ("AcmeExecutionProvider", "epctx-acme", "0.1.0", "loaded")
+    ]
+
+
+def test_its_own_tests_pass(environment):
+    said = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "work/epctx-acme")
+
+    assert " passed" in said
+    assert "failed" not in said
+
+
+def test_it_keeps_the_contract(environment):
+    report = json.loads(
+        environment.run("epctx", "plugins", "check", "acme", "--only", "signatures", "--json")
+    )
+
+    assert report["ok"]
+
+
+@pytest.mark.stress
+def test_it_passes_the_whole_kit(environment):
+    report = json.loads(environment.run("epctx", "plugins", "check", "acme", "--full", "--json"))
+
+    assert report["ok"]
+    assert report["counts"]["passed"] > 150
+
+
+def test_it_compiles_a_network_that_then_runs_as_the_network_does(environment, network):
+    resnet = network("resnet")
+    np.savez(environment.folder / "in.npz", **resnet.inputs)
+    (environment.folder / "out").mkdir()
+
+    environment.run("epctx", "compile", resnet.path, "--ep", "acme", "-o", "out/")
+    environment.run("epctx", "run", "out/resnet_ctx.onnx", "--input", "in.npz", "--output", "out.npz")
+
+    with np.load(environment.folder / "out.npz") as results:
+        for found, expected in zip(results.values(), resnet.reference, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+    made = json.loads(environment.run("epctx", "inspect", "out/resnet_ctx.onnx", "--json"))
+    assert {node["source"] for node in made["ep_contexts"]} == {"AcmeExecutionProvider"}
+
+
+def test_uninstalled_it_is_gone(environment):
+    environment.run("python", "-m", "pip", "uninstall", "--yes", "epctx-acme")
+
+    try:
+        plugins = json.loads(environment.run("epctx", "plugins", "list", "--json"))["plugins"]
+    finally:
+        environment.install(environment.folder / "work" / "epctx-acme")
+    assert plugins == []

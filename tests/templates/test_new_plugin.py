@@ -1,0 +1,125 @@
+"""What `epctx plugins new` writes, as text. That it works is shown in test_installed_plugin.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from epctx_core.errors import Fail
+from epctx_core.templates import create_plugin
+
+
+def written(plugin):
+    return {name: (plugin.folder / name).read_text() for name in plugin.files}
+
+
+def test_a_complete_package_is_written(tmp_path):
+    plugin = create_plugin("acme", tmp_path)
+
+    assert plugin.folder == tmp_path / "epctx-acme"
+    assert plugin.files == (
+        ".github/workflows/test.yml",
+        ".gitignore",
+        "LICENSE",
+        "README.md",
+        "ci/test",
+        "pyproject.toml",
+        "src/epctx_acme/__init__.py",
+        "src/epctx_acme/programs.py",
+        "src/epctx_acme/provider.py",
+        "src/epctx_acme/py.typed",
+        "tests/test_conformance.py",
+        "tests/test_provider.py",
+    )
+    assert os.access(plugin.folder / "ci" / "test", os.X_OK)
+
+
+def test_nothing_of_the_template_is_left_in_it(tmp_path):
+    texts = written(create_plugin("zebra-npu", tmp_path))
+
+    assert not [
+        name for name, text in texts.items() if re.search(r"%%|__module__|acme", text + name, re.IGNORECASE)
+    ]
+
+
+def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(tmp_path):
+    plugin = create_plugin("zebra-npu", tmp_path)
+
+    project = tomllib.loads((plugin.folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "epctx-zebra-npu"
+    assert project["dependencies"] == ["epctx-core>=0.1,<0.2", "onnx"]
+    assert project["entry-points"] == {
+        "epctx.execution_providers": {"ZebraNpuExecutionProvider": "epctx_zebra_npu:ZebraNpuProvider"}
+    }
+
+
+def test_its_ep_has_fewer_than_sixty_lines(tmp_path):
+    plugin = create_plugin("acme", tmp_path)
+
+    assert len((plugin.folder / "src/epctx_acme/provider.py").read_text().splitlines()) < 60
+
+
+def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(tmp_path):
+    folder = create_plugin("acme", tmp_path).folder
+
+    def clean(*command):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+        return done.returncode == 0 or done.stdout + done.stderr
+
+    ruff = [sys.executable, "-m", "ruff"]
+    rules = ["--select=ALL", "--ignore=COM812,D,INP001,S101,PLR2004,ANN,EM,TRY003,TC003,CPY001"]
+    assert (
+        clean(*ruff, "check", "--isolated", "--line-length=110", "--target-version=py311", *rules, ".")
+        is True
+    )
+    assert clean(*ruff, "format", "--isolated", "--line-length=110", "--check", ".") is True
+    assert (
+        clean(sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "src") is True
+    )
+
+
+def test_an_existing_folder_is_left_as_it_is(tmp_path):
+    (tmp_path / "epctx-acme").mkdir()
+    (tmp_path / "epctx-acme" / "mine").write_text("precious")
+
+    with pytest.raises(Fail, match="exists already") as caught:
+        create_plugin("acme", tmp_path)
+
+    assert "Nothing was written" in caught.value.hint
+    assert [path.name for path in (tmp_path / "epctx-acme").iterdir()] == ["mine"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_error(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(Fail, match="cannot be written"):
+        create_plugin("acme", tmp_path / "file")
+
+
+def test_a_package_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    original = Path.write_text
+
+    def full(path, *arguments, **keywords):
+        if path.name == "pyproject.toml":
+            raise OSError(28, "No space left on device")
+        return original(path, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    with pytest.raises(Fail, match="No space left on device"):
+        create_plugin("acme", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_plugins_can_be_begun_side_by_side(tmp_path):
+    create_plugin("one", tmp_path)
+    create_plugin("two", tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epctx-one", "epctx-two"]
