@@ -16,7 +16,13 @@ _SUFFIX = "executionprovider"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints are typed errors; options are never abbreviated, so scripts stay right."""
+    """A parser whose complaints are typed errors; options are never abbreviated, so scripts stay right.
+
+    Attributes:
+        list_among_options: the list of positional arguments that may go on behind an option, if there is one.
+    """
+
+    list_among_options: str | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
@@ -25,6 +31,19 @@ class CommandParser(argparse.ArgumentParser):
         """Raise InvalidArgument with argparse's words."""
         end = "" if message.endswith(("?", ".")) else "."
         raise InvalidArgument(f"{message}{end}", hint=f"{self.prog} --help shows how it is used.")
+
+    def take_rest(self, arguments: argparse.Namespace, extras: Sequence[str]) -> None:
+        """Put what argparse left over into the list that may go on behind an option.
+
+        Raises:
+            InvalidArgument: there is no such list, or an argument cannot be one of it.
+        """
+        if self.list_among_options is not None:
+            wrong = next((n for n, extra in enumerate(extras) if extra.startswith("-") or "=" in extra), None)
+            getattr(arguments, self.list_among_options).extend(extras[:wrong])
+            extras = [] if wrong is None else extras[wrong:]
+        if extras:
+            self.refuse_unknown(extras)
 
     def refuse_unknown(self, extras: Sequence[str]) -> NoReturn:
         """Raise InvalidArgument for what no option takes, with the closest one there is."""
@@ -103,6 +122,7 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         InvalidArgument: one of them is malformed, unknown, or given twice.
         NotImplementedByProvider: no installed plugin brings an EP.
     """
+    from epctx_core.compile.optional import OptionalNames
     from epctx_core.options import SessionOptions
 
     session = SessionOptions()
@@ -111,9 +131,11 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         session.add_session_config_entry(key, value)
     for key in session.ignored_config_entries:
         console.warn(f"epctx does not act on the session option {key!r}.")
-    given = _provider_options(arguments.provider_option, arguments.ep)
+    given = provider_options(arguments.provider_option, arguments.ep)
+    optional = OptionalNames(session.config().optional_providers, arguments.ep)
     for name in arguments.ep:
-        _require_plugin(name)
+        if name not in optional:
+            require_plugin(name)
         session.add_provider(name, given[name])
     return session
 
@@ -125,8 +147,12 @@ def _split(text: str, flag: str) -> tuple[str, str]:
     return key, value
 
 
-def _provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return EP name as given to option name to value."""
+def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return what `-p` says for each EP: its name as given to option name to value.
+
+    Raises:
+        InvalidArgument: one is malformed, or is of none of these EPs.
+    """
     options: dict[str, dict[str, str]] = {name: {} for name in eps}
     for text in texts:
         left, value = _split(text, "-p")
@@ -167,7 +193,20 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
     )
 
 
-def _require_plugin(name: str) -> None:
+def no_ep(command: str) -> InvalidArgument:
+    """Return why a command that compiles does nothing without `--ep`."""
+    from epctx_core.registry.default import get_available_providers
+
+    installed = [name for name in get_available_providers() if name != "CPUExecutionProvider"]
+    return InvalidArgument(
+        f"{command} needs an Execution Provider. Installed: {', '.join(installed) or 'none'}.",
+        hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
+        if installed
+        else "Install a plugin, then see `epctx plugins list`.",
+    )
+
+
+def require_plugin(name: str) -> None:
     """Raise NotImplementedByProvider if nobody brings an EP, which is a matter of installing, not of spelling."""
     from epctx_core.registry import default_registry
     from epctx_core.registry.records import means

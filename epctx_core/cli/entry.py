@@ -28,8 +28,11 @@ COMMANDS = MappingProxyType(
         "run": "run a model, plain or compiled, and describe its outputs",
         "inspect": "show what is in a context model, without loading it",
         "verify": "check a context model and its payloads in full, without a device",
+        "explain": "show which EP would take which node, and why the others are refused",
         "compare": "run two models on the same inputs and say where they differ",
-        "plugins": "show which Execution Providers are installed, and in what state",
+        "cache": "list, check and clear what load_or_compile keeps",
+        "plugins": "list, describe and check the installed Execution Providers, or begin a new one",
+        "doctor": "look at the environment and the plugins, and say what to fix",
     }
 )
 """Name to summary; the module has the same name."""
@@ -92,8 +95,7 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     except SystemExit as stop:  # --help and --version have printed
         return stop.code if isinstance(stop.code, int) else DONE
     chosen: CommandParser = getattr(arguments, "parser", parser)
-    if extras:
-        chosen.refuse_unknown(extras)
+    chosen.take_rest(arguments, extras)
     if not hasattr(arguments, "run"):
         raise InvalidArgument("a command is missing.", hint=f"{chosen.format_help().rstrip()}")
     return arguments

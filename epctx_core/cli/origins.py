@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from epctx_core.registry.records import means
+
 
 def origins(names: Iterable[str]) -> list[dict[str, Any]]:
     """Return what is known about EPs that were used; all are imported by now.
@@ -39,7 +41,9 @@ def simulated(asked: Sequence[str], used: Iterable[str]) -> list[str]:
         asked: the EPs that the user named; they say which distribution is meant where several bring one.
         used: the EPs of the session, for a user who named none.
     """
-    return [origin["name"] for origin in origins(asked or used) if origin["simulated"]]
+    present = list(used)
+    named = [name for name in asked if any(means(name.rpartition(":")[2], ep) for ep in present)]
+    return [origin["name"] for origin in origins(named or present) if origin["simulated"]]
 
 
 def simulated_words(names: Sequence[str]) -> str:

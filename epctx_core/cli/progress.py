@@ -42,7 +42,7 @@ class ProgressLine:
         place = f"[{STAGES.index(stage) + 1}/{len(STAGES)}]" if stage in STAGES else "     "
         full = round(_WIDTH * min(done / total, 1.0)) if total > 0 else 0
         bar = self._marks[0] * full + self._marks[1] * (_WIDTH - full)
-        return f"{place} {stage[:16]:<9}  {bar}" + (f"  {done}/{total}" if total > 1 else "")
+        return f"{place} {stage[:16]:<12}  {bar}" + (f"  {done}/{total}" if total > 1 else "")
 
     def clear(self) -> None:
         """Remove the line, so that something else can be written."""

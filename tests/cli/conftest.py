@@ -78,7 +78,9 @@ def process(tmp_path):
         clean = {
             k: v for k, v in os.environ.items() if not k.startswith("EPCTX_") and k != "PYTHONUNBUFFERED"
         }
-        env = {**clean, "PYTHONPATH": os.pathsep.join(map(str, path)), **environment}
+        # After them what the suite itself imports from, so that both run the same code.
+        folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**clean, "PYTHONPATH": os.pathsep.join(folders), **environment}
         command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False

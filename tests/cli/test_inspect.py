@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
@@ -54,6 +55,38 @@ def test_the_plugin_that_would_load_a_node_is_shown_without_importing_it(process
 
     assert said.code == 0
     assert "epctx-sim-qnn 0.1.0 (discovered)" in said.out
+
+
+def test_who_compiled_a_model_with_and_for_what_is_shown(epctx, compiled):
+    said = epctx("inspect", compiled)
+    detailed = epctx("inspect", compiled, "-v")
+    answer = epctx("inspect", compiled, "--json").json["compiled_by"]["QNNExecutionProvider"]
+
+    assert answer == answer | {
+        "distribution": "epctx-sim-qnn",
+        "plugin_api": 1,
+        "sdk": "sim-2.51.0",
+        "driver": "sim-1.8.0",
+        "target": "htp v73",
+    }
+    for text in (answer["sdk"], answer["driver"], answer["target"]):
+        assert text in said.out
+    assert answer["options"] not in said.out
+    assert answer["options"] in detailed.out
+
+
+def test_a_manifest_that_does_not_say_with_what_it_was_compiled_is_shown_all_the_same(epctx, compiled):
+    proto = onnx.load(compiled)
+    entry = next(p for p in proto.metadata_props if p.key == "epctx.manifest")
+    manifest = json.loads(entry.value)
+    manifest["providers"]["QNNExecutionProvider"] = {"distribution": "epctx-sim-qnn", "version": "0.0.1"}
+    entry.value = json.dumps(manifest)
+    onnx.save(proto, compiled)
+
+    said = epctx("inspect", compiled)
+
+    assert said.code == 0
+    assert "0.0.1" in said.out
 
 
 def test_a_simulated_payload_is_shown_to_be_not_for_hardware(epctx, compiled):

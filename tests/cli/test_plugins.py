@@ -19,14 +19,16 @@ def test_installed_plugins_are_listed_with_their_sources_and_state(process):
     said = process("plugins", "list", "--json")
 
     assert said.code == 0
-    assert by_name(said)["QNNExecutionProvider"] == {
+    expected = {
         "name": "QNNExecutionProvider",
         "sources": ["QNNExecutionProvider", "QNN", "QnnExecutionProvider"],
         "distribution": "epctx-sim-qnn",
         "version": "0.1.0",
         "state": "discovered",
         "reason": "",
+        "vendor": None,
     }
+    assert {**by_name(said)["QNNExecutionProvider"], **expected} == by_name(said)["QNNExecutionProvider"]
 
 
 def test_the_list_for_people_says_how_to_try_them(process):
@@ -56,6 +58,22 @@ def test_load_tries_each_and_leaves_this_process_alone(process):
     said = process("plugins", "list", "--load", "--json")
 
     assert by_name(said)["QNNExecutionProvider"]["state"] == "loaded"
+    assert "SIMULATED QNN" in by_name(said)["QNNExecutionProvider"]["vendor"]
+
+
+def test_the_vendor_has_a_column_once_it_is_known(process):
+    unknown = process("plugins", "list")
+    known = process("plugins", "list", "--load")
+
+    assert "vendor" not in unknown.out
+    assert "vendor" in known.out.splitlines()[0]
+    assert "SIMULATED QNN" in known.out
+
+
+def test_source_keys_besides_the_ep_type_are_named(process):
+    said = process("plugins", "list")
+
+    assert "QNNExecutionProvider also takes nodes whose source is QNN, QnnExecutionProvider." in said.out
 
 
 def test_a_plugin_that_cannot_be_imported_is_listed_with_the_reason(process, site):
@@ -104,7 +122,7 @@ def test_a_plugin_that_ends_its_process_only_ends_the_child(process, site, code,
 
 
 def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(site, monkeypatch, tmp_path):
-    from epctx_core.cli.trial import try_all
+    from epctx_core.cli.plugins.trial import try_all
     from epctx_core.registry import Registry
 
     note = tmp_path / "pid"
@@ -119,8 +137,8 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(site, m
 
     (slow,) = try_all(records, tell=lambda text: None, timeout=3.0)
 
-    assert slow.state.value == "broken"
-    assert slow.reason == "it took longer than 3 s while it was tried"
+    assert slow.record.state.value == "broken"
+    assert slow.record.reason == "it took longer than 3 s while it was tried"
     assert is_gone(int(note.read_text()))
 
 
@@ -161,7 +179,21 @@ def test_a_plugin_that_lacks_its_hardware_is_unavailable_and_says_why(process, s
 
     far = by_name(said)["FarExecutionProvider"]
     assert far["state"] == "unavailable"
-    assert "no device found" in far["reason"]
+    assert far["reason"] == "not available for export and load and run: no device found"
+
+
+def test_a_plugin_that_lacks_something_for_one_purpose_stays_usable_for_the_others(process, site):
+    body = (
+        "    @classmethod\n"
+        "    def availability(cls, purpose):\n"
+        "        return Availability(purpose.value != 'export', reason='no compiler found')\n"
+    )
+    folder = site("epctx-far", "FarExecutionProvider", body=body)
+
+    said = process("plugins", "list", "--load", "--json", path=[folder])
+
+    far = by_name(said)["FarExecutionProvider"]
+    assert (far["state"], far["reason"]) == ("loaded", "not available for export: no compiler found")
 
 
 def test_a_plugin_whose_availability_raises_is_broken(process, site):

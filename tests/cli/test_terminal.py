@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import sys
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_terminal_gets_colour_and_progress(resnet):
         f"[{n}/4] {stage}" in shown for n, stage in enumerate(("read", "partition", "compile", "write"), 1)
     )
     assert "resnet_qnn.bin" in shown
+
+
+def test_a_terminal_is_told_how_far_the_conformance_kit_is():
+    _, shown = on_a_terminal("plugins", "check", "QNN", "--only", "signatures")
+
+    assert "signatures    █" in shown
+    assert re.search(r"\b1/\d+\b", shown)
 
 
 def test_no_color_is_honoured_in_the_report_and_in_errors(resnet):

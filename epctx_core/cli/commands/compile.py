@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.cli import text
-from epctx_core.cli.arguments import CommandParser, add_common, add_providers, session_options
+from epctx_core.cli.arguments import CommandParser, add_common, add_providers, no_ep, session_options
 from epctx_core.cli.exit_codes import DONE, FAILED
 from epctx_core.cli.origins import origins as origins_of
 from epctx_core.errors import InvalidArgument
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_core.options import OrtCompileApiFlags
 
     if not arguments.ep:
-        raise _no_ep()
+        raise no_ep("compile")
     flags = OrtCompileApiFlags.NONE
     if arguments.no_clobber:
         flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress=progress,
         )
         report = compiler.compile_to_file(output)
-    origins = origins_of(arguments.ep)
+    skipped = {skip.name for skip in report.skipped_providers}
+    origins = origins_of(name for name in arguments.ep if name not in skipped)
     result = {**report.as_dict(), "folder": str(_folder(report)), "providers": origins}
     _tell(arguments.model, report, origins, console)
     code = DONE
@@ -99,18 +100,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"Next: epctx run {shlex.quote(str(report.output))}{options}")
     console.result(result)
     return code
-
-
-def _no_ep() -> InvalidArgument:
-    from epctx_core.registry.default import get_available_providers
-
-    installed = [name for name in get_available_providers() if name != "CPUExecutionProvider"]
-    return InvalidArgument(
-        f"compile needs an Execution Provider to compile with. Installed: {', '.join(installed) or 'none'}.",
-        hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
-        if installed
-        else "Install a plugin, then see `epctx plugins list`.",
-    )
 
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:

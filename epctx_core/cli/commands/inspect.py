@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo
 
 _SHOWN_ELSEWHERE = ("main_context", "embed_mode", "source", "partition_name")
+_MAKER = ("distribution", "version", "sdk", "driver", "target")
+_MAKER_IN_DETAIL = ("plugin_api", "options")
 _LONGEST_VALUE = 100
 
 
@@ -68,6 +70,8 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
     console.table(("", "", ""), values)
     if info.ep_contexts:
         _tell_nodes(info.ep_contexts, console)
+    if info.compiled_by:
+        _tell_makers(info.compiled_by, console)
     if files:
         console.say()
         console.say("Required files, beside the model:")
@@ -97,6 +101,16 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
         console.say()
         console.say(_whose(members, nodes))
         console.table(("", ""), [(key, _values(attributes, key)) for key in attributes[0]])
+
+
+def _tell_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Say who compiled, with and for what; `-v` also shows what tells options apart, secret ones left out."""
+    facts = [*_MAKER, *(_MAKER_IN_DETAIL if console.verbose else ())]
+    console.say()
+    console.table(
+        ("compiled by", *(fact.replace("_", " ") for fact in facts)),
+        [(ep, *(str(said.get(fact) or "-") for fact in facts)) for ep, said in compiled_by.items()],
+    )
 
 
 def _payload(node: ContextNodeInfo) -> str:

@@ -1,0 +1,226 @@
+"""`epctx doctor`: what it looks at, and what it tells to mend."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import epctx_core
+from epctx_core.cli.doctor import libraries
+from epctx_core.cli.doctor.libraries import Library, within
+from epctx_core.cli.doctor.variables import VARIABLES
+
+
+def found(said, severity):
+    return [(f["message"], f["hint"]) for f in said.json["findings"] if f["severity"] == severity]
+
+
+@pytest.fixture
+def doctor(process):
+    """Call it where `pip` on the PATH is this interpreter's own."""
+    own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def call(*arguments, **environment):
+        return process("doctor", *arguments, **{"PATH": own, **environment})
+
+    return call
+
+
+def test_a_sound_environment_is_ok(doctor):
+    said = doctor("--json")
+
+    assert (said.code, said.json["ok"]) == (0, True)
+    assert found(said, "problem") == []
+    assert said.json["environment"]["executable"] == sys.executable
+    assert said.json["environment"]["epctx-core"].startswith(epctx_core.__version__)
+
+
+def test_libraries_are_held_against_what_the_core_needs(doctor):
+    said = doctor("--json")
+
+    by_name = {library["name"]: library for library in said.json["libraries"]}
+    assert {"onnx", "numpy", "pluggy", "importlib-metadata", "onnxruntime", "rich"} <= set(by_name)
+    assert all(library["fits"] is not False for library in by_name.values())
+    assert by_name["onnxruntime"]["extra"] == "ort"
+    assert "pytest" not in by_name
+
+
+def test_the_report_for_people_ends_with_the_verdict(doctor):
+    said = doctor()
+
+    assert said.code == 0
+    assert "QNNExecutionProvider" in said.out
+    assert said.out.splitlines()[-1].startswith("ok: ")
+
+
+def test_a_broken_plugin_is_a_problem_with_the_reason_and_a_remedy(doctor, site):
+    folder = site("epctx-bad", "BadExecutionProvider", code="import no_such_sdk\n")
+
+    said = doctor("--json", path=[folder])
+
+    ((message, hint),) = found(said, "problem")
+    assert said.code == 1
+    assert message.startswith("BadExecutionProvider (epctx-bad 1.0) can't be used (broken): ")
+    assert "no_such_sdk" in message
+    assert "Fix or reinstall epctx-bad" in hint
+
+
+def test_two_plugins_of_one_name_are_a_problem_until_one_is_chosen(doctor, site):
+    folder = site("epctx-one", "SameExecutionProvider")
+    site("epctx-two", "SameExecutionProvider")
+
+    undecided = doctor("--json", path=[folder])
+    decided = doctor("--json", path=[folder], EPCTX_PREFER="Same=epctx-two")
+
+    assert undecided.code == 1
+    assert "EPCTX_PREFER" in found(undecided, "problem")[0][1]
+    assert decided.code == 0
+
+
+def test_missing_hardware_is_a_note(doctor, site):
+    body = (
+        "    @classmethod\n"
+        "    def availability(cls, purpose):\n"
+        "        return Availability(False, reason='no device found', hint='Plug one in.')\n"
+    )
+    folder = site("epctx-far", "FarExecutionProvider", body=body)
+
+    said = doctor("--json", path=[folder])
+
+    assert said.code == 0
+    assert any("no device found" in m and h == "Plug one in." for m, h in found(said, "note"))
+
+
+def test_a_disabled_plugin_is_a_note_that_names_the_variable(doctor):
+    said = doctor("--json", EPCTX_DISABLE_PLUGINS="QNN")
+
+    assert said.code == 0
+    assert said.json["variables"] == {"EPCTX_DISABLE_PLUGINS": "QNN"}
+    assert any("EPCTX_DISABLE_PLUGINS names it" in message for message, _ in found(said, "note"))
+
+
+def test_a_misspelt_variable_is_a_problem_with_the_nearest_one(doctor):
+    said = doctor("--json", EPCTX_DISABLED_PLUGINS="QNN")
+
+    ((message, _),) = found(said, "problem")
+    assert said.code == 1
+    assert "EPCTX_DISABLED_PLUGINS is none of epctx's. Did you mean 'EPCTX_DISABLE_PLUGINS'?" in message
+
+
+def test_a_variable_that_names_no_plugin_is_a_problem(doctor):
+    said = doctor("--json", EPCTX_DISABLE_PLUGINS="QNNN")
+
+    ((message, _),) = found(said, "problem")
+    assert "names 'QNNN', which is neither an installed EP nor its distribution" in message
+
+
+def test_every_variable_that_the_core_reads_is_known():
+    core = Path(epctx_core.__file__).parent
+    texts = [path.read_text("utf-8") for path in core.rglob("*.py") if "doctor" not in path.parts]
+
+    read = {name for text in texts for name in re.findall(r'= "(EPCTX_[A-Z_]+)"$', text, re.MULTILINE)}
+
+    assert {"EPCTX_PLUGINS", "EPCTX_PREFER"} <= read
+    assert read <= set(VARIABLES)
+
+
+def test_a_variable_in_effect_is_told_with_what_it_says(doctor):
+    said = doctor(EPCTX_DISABLE_PLUGINS="QNN")
+
+    assert "EPCTX_DISABLE_PLUGINS  QNN    plugins that are kept out" in said.out
+
+
+def test_a_malformed_variable_is_a_problem_and_the_rest_is_told(doctor):
+    said = doctor("--json", EPCTX_PREFER="QNN")
+
+    ((message, hint),) = found(said, "problem")
+    assert said.code == 1
+    assert "EPCTX_PREFER" in message
+    assert "Example" in hint
+    assert said.json["libraries"]
+
+
+def test_a_package_that_needs_the_core_and_brings_no_ep_is_a_note(doctor, tmp_path):
+    install(tmp_path, "epctx-lost", requires=["epctx-core>=0.1"])
+
+    said = doctor("--json", path=[tmp_path])
+
+    ((message, hint),) = found(said, "note")
+    assert said.code == 0
+    assert message.startswith("epctx-lost needs epctx-core, but has no entry point")
+    assert "install it again" in hint
+
+
+def test_a_library_that_a_plugin_needs_is_not_remarked_on(doctor):
+    said = doctor("--json")
+
+    assert not any("epctx-sim-sdk" in message for message, _ in found(said, "note"))
+
+
+def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(doctor, tmp_path):
+    other = tmp_path / "other"
+    info = other / "lib" / "python3.12" / "site-packages" / "epctx_acme-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text("[epctx.execution_providers]\nA = a:A\n")
+    pip = other / "bin" / "pip"
+    pip.parent.mkdir()
+    pip.write_text("#!/bin/sh\n")
+    pip.chmod(0o755)
+
+    said = doctor("--json", PATH=f"{pip.parent}{os.pathsep}{os.environ['PATH']}")
+
+    ((message, hint),) = found(said, "problem")
+    assert said.code == 1
+    assert str(pip) in message
+    assert "epctx-acme" in message
+    assert hint == f"{sys.executable} -m pip install epctx-acme"
+
+
+def test_what_is_missing_or_too_old_is_told_with_the_command_that_mends_it():
+    remarks = list(
+        libraries.examine(
+            [
+                library("onnx", version="1.20", fits=False),
+                library("pluggy"),
+                library("no-such-library", extra="ort"),
+            ]
+        )
+    )
+
+    assert [(r.weight.value, r.remedy) for r in remarks] == [
+        ("problem", "python -m pip install 'onnx>=1.23'"),
+        ("problem", "python -m pip install 'pluggy>=1.23'"),
+        ("note", "python -m pip install 'epctx-core[ort]'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "verdict"),
+    [
+        ("1.23.0", ">=1.23", True),
+        ("1.22.9", ">=1.23", False),
+        ("1.100", ">=1.23", True),
+        ("2.0", ">=1.26,<2", False),
+        ("1.24rc1", ">=1.24", True),
+        ("1.31.1+cpu", ">=1.31", True),
+        ("1.0.0", "==1.0", True),
+        ("7", "", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version, bounds, verdict):
+    assert within(version, bounds) is verdict
+
+
+def library(name, *, version=None, fits=None, extra=""):
+    return Library(name=name, bounds=">=1.23", extra=extra, version=version, fits=fits)
+
+
+def install(folder, distribution, *, requires):
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    lines = ["Metadata-Version: 2.1", f"Name: {distribution}", "Version: 1.0"]
+    (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {each}" for each in requires), ""]))

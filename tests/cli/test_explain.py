@@ -1,0 +1,123 @@
+"""`epctx explain`: who would take which node; a gate for builds."""
+
+from __future__ import annotations
+
+import onnx
+
+
+def test_a_network_that_an_ep_takes_whole_passes(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "QNN", "--json")
+
+    assert said.code == 0
+    assert said.json["eps"] == ["QNNExecutionProvider"]
+    assert said.json["left"] == 0
+    assert {node["ep"] for node in said.json["nodes"]} == {"QNNExecutionProvider"}
+
+
+def test_something_left_to_the_cpu_is_exit_1_and_the_reason_is_told(epctx, model):
+    said = epctx("explain", model("y = Det(x)", "det.onnx"), "--ep", "VitisAI", "--json")
+
+    (node,) = said.json["nodes"]
+    assert said.code == 1
+    assert said.json["left"] == 1
+    assert (node["operator"], node["ep"], node["partition"]) == ("Det", "CPUExecutionProvider", None)
+    assert node["refusals"][0]["ep"] == "VitisAIExecutionProvider"
+    assert node["refusals"][0]["reason"]
+
+
+def test_every_node_of_the_model_is_told_once_and_in_its_order(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "VitisAI", "--ep", "QNN", "--json")
+
+    names = [node.name for node in onnx.load(resnet.path, load_external_data=False).graph.node]
+    assert [node["name"] for node in said.json["nodes"]] == names
+
+
+def test_what_the_first_ep_refuses_the_next_may_take(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "VitisAI", "--ep", "QNN", "--json")
+
+    assert said.code == 0
+    assert all(node["ep"] == "QNNExecutionProvider" for node in said.json["nodes"])
+    assert all(node["refusals"][0]["ep"] == "VitisAIExecutionProvider" for node in said.json["nodes"])
+
+
+def test_an_explanation_says_what_a_compile_then_does(epctx, resnet, tmp_path):
+    explained = epctx("explain", resnet.path, "--ep", "OpenVINO", "--json").json
+    compiled = epctx("compile", resnet.path, "--ep", "OpenVINO", "-o", tmp_path / "out.onnx", "--json").json
+
+    by_partition = [
+        [node["name"] for node in explained["nodes"] if node["partition"] == number]
+        for number in range(len(compiled["partitions"]))
+    ]
+    assert by_partition == [partition["node_names"] for partition in compiled["partitions"]]
+
+
+def test_the_report_for_people_counts_and_gives_each_reason_once(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "VitisAI")
+
+    assert said.code == 1
+    assert f"{resnet.path}: 46 nodes, 46 left to the CPU EP" in said.out
+    assert "VitisAIExecutionProvider      0" in said.out
+    assert said.out.count("such as") == len(
+        said.out.split("Refused:")[1].strip().split("\n\n")[0].splitlines()
+    )
+
+
+def test_verbose_lists_every_node(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "QNN", "-v")
+
+    rows = [line for line in said.out.splitlines() if "QNNExecutionProvider" in line]
+    assert len(rows) >= 46
+
+
+def test_nodes_that_are_compiled_already_are_not_left_to_the_cpu(epctx, compiled):
+    said = epctx("explain", compiled, "--ep", "OpenVINO", "--json")
+
+    assert said.code == 0
+    assert [(node["compiled"], node["ep"]) for node in said.json["nodes"]] == [(True, "QNNExecutionProvider")]
+
+
+def test_control_flow_around_an_eps_work_is_not_left_to_the_cpu(epctx, tmp_path):
+    text = """
+        <ir_version: 9, opset_import: ["" : 17]>
+        branches (bool c, float[3] x) => (float[3] y) {
+            y = If (c) <
+                then_branch = yes () => (float[3] p) { p = Relu(x) },
+                else_branch = no () => (float[3] q) { q = Neg(x) }
+            >
+        }
+    """
+    path = tmp_path / "branches.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+
+    said = epctx("explain", path, "--ep", "OpenVINO", "--json")
+
+    assert said.code == 0
+    assert said.json["left"] == 0
+
+
+def test_nothing_is_written(epctx, resnet):
+    before = sorted(resnet.path.parent.iterdir())
+
+    epctx("explain", resnet.path, "--ep", "QNN")
+
+    assert sorted(resnet.path.parent.iterdir()) == before
+
+
+def test_without_an_ep_there_is_nothing_to_explain(epctx, resnet):
+    said = epctx("explain", resnet.path)
+
+    assert said.code == 2
+    assert "explain needs an Execution Provider. Installed: OpenVINO" in said.err
+
+
+def test_a_missing_plugin_is_exit_3(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "Nobody")
+
+    assert said.code == 3
+
+
+def test_options_of_the_ep_count(epctx, resnet):
+    said = epctx("explain", resnet.path, "--ep", "QNN", "-p", "QNN.htp_arch=12")
+
+    assert said.code == 2
+    assert "htp_arch" in said.err

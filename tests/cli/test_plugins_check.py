@@ -1,0 +1,117 @@
+"""`epctx plugins check`: the conformance kit on the command line. What it finds is shown in tests/conformance/."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_an_ep_that_keeps_the_contract_is_exit_0(process):
+    said = process("plugins", "check", "QNN", "--only", "signatures", "--json")
+
+    assert said.code == 0
+    assert (said.json["ok"], said.json["ep"]) == (True, "QNNExecutionProvider")
+    assert {check["group"] for check in said.json["checks"]} == {"signatures"}
+
+
+def test_an_ep_that_breaks_it_is_exit_1_and_the_report_says_how(process, site):
+    code = """
+from epctx_core.plugin import ExecutionProvider, hookimpl, supported_partitions
+
+class Provider(ExecutionProvider):
+    name = "BadExecutionProvider"
+    asked = 0
+    @hookimpl
+    def get_capability(self, graph):
+        type(self).asked += 1
+        return supported_partitions(graph, lambda node: node.op_type == "Relu" and self.asked % 2 == 1)
+    @hookimpl
+    def compile(self, partitions):
+        return []
+"""
+    folder = site("epctx-bad", "BadExecutionProvider", code=code)
+
+    said = process("plugins", "check", "Bad", "--only", "claims", path=[folder])
+
+    assert said.code == 1
+    assert "FAILED  it gives the same answer when it is asked twice" in said.out
+    failed = said.out.partition("\nfailed\n")[2]
+    assert "\n  it_gives_the_same_answer_when_it_is_asked_twice\n" in f"\n{failed}"
+    assert f"Next: epctx plugins check Bad --only {failed.split()[0]}" in failed
+
+
+def test_warnings_about_the_kits_own_models_are_kept_back_unless_more_is_asked_for(process, site):
+    code = """
+import logging
+from epctx_core.plugin import ExecutionProvider, hookimpl
+
+class Provider(ExecutionProvider):
+    name = "LoudExecutionProvider"
+    @hookimpl
+    def get_capability(self, graph):
+        logging.getLogger("epctx.ep.Loud").warning("an odd model")
+        return []
+    @hookimpl
+    def compile(self, partitions):
+        return []
+"""
+    folder = site("epctx-loud", "LoudExecutionProvider", code=code)
+    command = [
+        "plugins",
+        "check",
+        "Loud",
+        "--only",
+        "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
+    ]
+
+    quiet, verbose = (process(*command, *more, path=[folder]) for more in ([], ["-v"]))
+
+    assert "an odd model" not in quiet.err
+    assert "an odd model" in verbose.err
+
+
+def test_one_check_may_be_asked_for_by_its_name(process):
+    every = process("plugins", "check", "QNN", "--only", "signatures", "--json").json["checks"]
+
+    said = process("plugins", "check", "QNN", "--only", every[0]["name"], "--json")
+
+    assert [check["name"] for check in said.json["checks"]] == [every[0]["name"]]
+
+
+def test_what_the_ep_is_not_expected_to_do_is_skipped(process):
+    said = process("plugins", "check", "QNN", "--only", "sharing", "--without", "share_groups", "--json")
+
+    assert {check["outcome"] for check in said.json["checks"]} == {"skipped"}
+    assert said.code == 1
+    assert "no check passed" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "clims"], "Did you mean 'claims'?"),
+        (["--without", "dynamic_shape"], "Did you mean 'dynamic_shapes'?"),
+        (["--quick", "--full"], "not allowed with"),
+        (["-p", "Other.key=1"], "only QNN was asked for"),
+    ],
+)
+def test_wrong_usage_is_exit_2(process, arguments, words):
+    said = process("plugins", "check", "QNN", *arguments)
+
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_a_missing_plugin_is_exit_3(process):
+    said = process("plugins", "check", "Nobody")
+
+    assert said.code == 3
+    assert "no installed plugin brings the Execution Provider 'Nobody'" in said.err
+
+
+def test_a_broken_plugin_is_exit_3(process, site):
+    folder = site("epctx-bad", "BadExecutionProvider", code="import no_such_sdk\n")
+
+    said = process("plugins", "check", "Bad", path=[folder])
+
+    assert said.code == 3
+    assert "no_such_sdk" in said.err
