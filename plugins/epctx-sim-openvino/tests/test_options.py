@@ -167,7 +167,7 @@ def test_half_precision_halves_the_weights_and_changes_results_a_little(bench, o
 
 
 def test_a_target_of_the_host_goes_before_device_type(bench):
-    """The session entry `ep.target` reaches the EP as its context's target."""
+    """As a host does that chooses devices itself; epctx's own sessions name them by options."""
     from epctx_sim_openvino.settings import chosen_device, facts
 
     options = bench.options(device_type="GPU")

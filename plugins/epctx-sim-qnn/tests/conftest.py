@@ -128,7 +128,11 @@ class Scene:
             return sinks[-1]
 
         writer = PayloadSet(
-            provider.name, file_name=lambda name: name or "net_qnn.bin", open_sink=sink, embedded=True
+            provider.name,
+            file_name=lambda name: name or "net_qnn.bin",
+            open_sink=sink,
+            embedded=True,
+            graphs_by_model=(tuple(graph.name for graph in provider._session.graphs),),
         )
         nodes = provider.get_ep_context_nodes(writer)
         assert len(sinks) == min(1, len(nodes))

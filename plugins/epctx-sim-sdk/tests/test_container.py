@@ -250,6 +250,26 @@ def test_deeply_nested_tables_are_refused(scene):
         scene.open(sealed(b"[" * 100_000, b"", b""))
 
 
+def test_tables_that_would_fill_the_memory_are_refused_before_they_are_decoded(scene):
+    with pytest.raises(InvalidGraph, match="more than 8,388,608 entries"):
+        scene.open(sealed(b"[" + b"[]," * (5 << 20) + b"0]", b"", b""))
+
+
+def test_a_weight_without_elements_whose_other_dimensions_no_memory_holds_is_refused(scene):
+    def change(tables):
+        tables["weights"][0].update(shape=[0, *[1 << 28] * 3], length=0)
+
+    with pytest.raises(InvalidGraph, match="do not fit"):
+        use(scene.open(rewritten(scene.write(scene.graph(scene.dense())), change)))
+
+
+def test_an_element_type_that_onnx_does_not_have_is_refused(scene):
+    change = replace("graphs", 0, "inputs", 0, 1, value=127)
+
+    with pytest.raises(InvalidGraph, match="element type 127"):
+        scene.open(rewritten(scene.write(scene.graph(scene.dense())), change))
+
+
 def test_two_graphs_of_one_name_are_refused_when_read(scene):
     content = rewritten(scene.write(scene.graph(scene.dense())), lambda t: t["graphs"].append(t["graphs"][0]))
 

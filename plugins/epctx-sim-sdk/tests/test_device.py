@@ -155,6 +155,20 @@ def test_a_structure_that_does_not_fit_its_tables_is_refused(scene, change):
         Device(engine=scene.engine()).load(container, entry)
 
 
+@pytest.mark.parametrize("boundary", ["input", "output"])
+def test_a_structure_of_another_boundary_than_the_tables_is_refused(scene, boundary):
+    def widen(model):
+        values = getattr(model.graph, boundary)
+        values.add().CopyFrom(values[0])
+        values[-1].name = "more"
+
+    container = changed(scene, widen)
+    (entry,) = container.tables.graphs.values()
+
+    with pytest.raises(InvalidGraph, match="different boundaries"):
+        Device(engine=scene.engine()).load(container, entry)
+
+
 def test_a_structure_that_is_no_model_is_refused(scene):
     graph = scene.graph(scene.dense())
     object.__setattr__(graph, "structure", b"\xff\xff\xff")

@@ -38,7 +38,7 @@ def test_an_export_compiles_and_writes_without_opening_a_device(scene, context):
     session, payload = SimSession(scene.ep, context), scene.payload()
 
     compiled = session.compile(two(scene))
-    tables = session.write(payload, scene.facts)
+    tables = session.write(payload, scene.facts, session.graphs)
     payload.finish()
 
     assert [one.run for one in compiled] == [None, None]
@@ -97,4 +97,7 @@ def test_a_cancelled_stage_stops(scene, context, stage):
     context.cancel.set(True)
 
     with pytest.raises(ModelLoadCanceled):
-        session.compile(two(scene)) if stage == "compile" else session.write(scene.payload(), scene.facts)
+        if stage == "compile":
+            session.compile(two(scene))
+        else:
+            session.write(scene.payload(), scene.facts, session.graphs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.plugin import (
+    BuildInfo,
     Compatibility,
     EPContextNode,
     ExecutionProvider,
@@ -64,6 +65,12 @@ class OpenVinoProvider(ExecutionProvider):
         self._session = SimSession(EP, context, fp16=half)
         self._bodies = Bodies()
         self._loader: NodeLoader | None = None
+
+    @classmethod
+    def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
+        """Return the simulated OpenVINO, its driver where the device has one, and the device."""
+        facts = settings.facts(options)
+        return BuildInfo(sdk=facts["sdk"], driver=facts.get("driver", ""), target=facts["device"])
 
     @classmethod
     def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
@@ -122,11 +129,12 @@ class OpenVinoProvider(ExecutionProvider):
 
         Where payloads are embedded the core keeps it in the first node and makes the others refer to it.
         """
-        if not self._session.shared_graphs():
+        graphs = self._session.shared_graphs(writer)
+        if not graphs:
             return []
         payload = writer.payload()
         if writer.final:
-            self._session.write(payload, self._made_by, reference=writer.reference)
+            self._session.write(payload, self._made_by, graphs, reference=writer.reference)
         attributes = {"ep_sdk_version": self._made_by["sdk"]}
         return [
             EPContextNode(graph.partition, payload, attributes=attributes, doc_string=NOTES)

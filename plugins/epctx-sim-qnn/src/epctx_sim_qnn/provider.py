@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.plugin import (
+    BuildInfo,
     Compatibility,
     EPContextNode,
     ExecutionProvider,
@@ -63,6 +64,13 @@ class QnnProvider(ExecutionProvider):
     def accepts_source(cls, source: str) -> bool:
         """QNN's sources without case: `QNN` and `QNNExecutionProvider`."""
         return source.lower() in ("qnn", "qnnexecutionprovider")
+
+    @classmethod
+    def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
+        """Return the simulated SDK and driver, and the HTP architecture."""
+        facts = settings.compiler_facts(options)
+        target = f"{facts['backend']} v{facts['htp_arch']}"
+        return BuildInfo(sdk=facts["sdk"], driver=facts.get("driver", ""), target=target)
 
     @classmethod
     def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
@@ -121,11 +129,12 @@ class QnnProvider(ExecutionProvider):
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Write one container with all graphs, those of a share group too; the first node carries it."""
-        if not self._session.shared_graphs():
+        graphs = self._session.shared_graphs(writer)
+        if not graphs:
             return []
         payload = writer.payload()
         if writer.final:
-            self._session.write(payload, self._made_by)
+            self._session.write(payload, self._made_by, graphs)
         if not self._session.graphs:
             return []
         spill_fill = self.context.options["enable_htp_spill_fill_buffer"]

@@ -129,9 +129,9 @@ class Container:
     def _own(self, weight: Weight, name: str) -> np.ndarray:
         dtype = _dtype(weight.elem_type)
         count = math.prod(weight.shape)
-        # Without elements no dimension is bounded by the length, and numpy refuses very long ones.
         fits = dtype is not None and count * dtype.itemsize == weight.length
-        if dtype is None or not fits or (not count and max(weight.shape) > MAX_TABLES):
+        # Without elements no dimension is bounded by the length, and numpy multiplies the others.
+        if dtype is None or not fits or (not count and math.prod(d or 1 for d in weight.shape) > MAX_TABLES):
             raise InvalidGraph(
                 f"{self.subject} is damaged: weight {name!r} has {weight.length} bytes, which do not fit"
                 f" element type {weight.elem_type} and shape {list(weight.shape)}."

@@ -69,15 +69,20 @@ class Device:
         Raises:
             InvalidGraph: the graph and its tables do not fit together.
         """
+        boundary = (len(entry.inputs), len(entry.outputs))
 
         def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
             arrays = container.arrays(entry)
             model = _parse(container.structure(entry), arrays, container.subject, entry.name)
+            if (len(model.graph.input), len(model.graph.output)) != boundary:
+                raise InvalidGraph(
+                    f"{container.subject} is damaged: graph {entry.name!r} and the tables have different boundaries."
+                )
             _put_small_inline(model, arrays)
             return model, arrays
 
         places = tuple([place for _, place in entry.weights])
-        return self._use((container, entry.structure, places), read)
+        return self._use((container, entry.structure, places, boundary), read)
 
     def compile(self, graph: SimGraph) -> CompiledPartition:
         """Make a compiled partition runnable without a container in between."""

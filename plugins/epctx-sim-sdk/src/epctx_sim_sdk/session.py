@@ -7,6 +7,7 @@ nodes, and its version rules.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
@@ -17,7 +18,7 @@ from epctx_sim_sdk.writing import write_container
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from epctx_core.plugin import Partition, Payload, ProviderContext, TensorView
+    from epctx_core.plugin import ContextWriter, Partition, Payload, ProviderContext, TensorView
     from epctx_sim_sdk.tables import Tables
 
 
@@ -62,15 +63,15 @@ class SimSession:
         self._context.progress("compile", len(partitions), len(partitions))
         return compiled
 
-    def shared_graphs(self) -> list[SimGraph]:
-        """Return what all models of the share group compiled, in order; equal graphs once.
+    def shared_graphs(self, writer: ContextWriter) -> list[SimGraph]:
+        """Return what the models of the share group compiled that a payload is for, in order; equal graphs once.
 
-        What this instance compiled is left there with the first call. Without a group that is all.
+        What this instance compiled is left there for later ones. Without a group it is all.
         """
-        shared: dict[tuple[str, str], SimGraph] = self._context.workspace.get_or_create(_COMPILED, dict)
-        for graph in self.graphs:
-            shared.setdefault((graph.name, graph.partition.digest), graph)
-        return list(shared.values())
+        shared: dict[str, SimGraph] = self._context.workspace.get_or_create(_COMPILED, dict)
+        # An equal one that is there already may be of a model that failed, and its weights may be gone since.
+        shared.update((graph.name, graph) for graph in self.graphs)
+        return [shared[name] for name in dict.fromkeys(chain.from_iterable(writer.graphs_by_model))]
 
     def activation_bytes(self) -> int:
         """Return what the largest of this instance's own graphs needs for activations."""
@@ -81,17 +82,16 @@ class SimSession:
         self,
         payload: Payload,
         made_by: Mapping[str, str],
+        graphs: Sequence[SimGraph],
         *,
         reference: Callable[[TensorView], str | None] = lambda _view: None,
     ) -> Tables:
-        """Write one container with all graphs of the share group; see `write_container`."""
+        """Write one container; see `write_container`."""
 
         def before_weight(done: int, total: int) -> None:
             self._step("write", done, total)
 
-        return write_container(
-            payload, self.shared_graphs(), made_by, before_weight=before_weight, reference=reference
-        )
+        return write_container(payload, graphs, made_by, before_weight=before_weight, reference=reference)
 
     def _step(self, stage: str, done: int, total: int) -> None:
         self._context.cancel.raise_if_requested()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from epctx_core.plugin import TensorType, ValueInfo
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 MAX_TABLES = 1 << 28
 MAX_RANK = 32
 MAX_LENGTH = 1 << 62
+MAX_PARTS = 1 << 23
+"""Entries of all lists and objects in the tables; each takes 20 to 100 bytes of memory, up to 30 times its text."""
 _MAX_ELEM_TYPE = 255
 _GRAPH_KEYS = {"name", "structure", "weights", "inputs", "outputs"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -124,7 +127,7 @@ def decode(content: bytes, extents: Extents) -> Tables:
         BadTablesError: anything is not as `encode` writes it, or points outside.
     """
     try:
-        found = json.loads(content)
+        found = read_json(content)
     except (ValueError, RecursionError) as error:
         raise BadTablesError(f"its tables are not JSON ({error})") from error
     structures = tuple(_structure(item, extents[0]) for item in _list(found, "structures"))
@@ -140,6 +143,19 @@ def decode(content: bytes, extents: Extents) -> Tables:
     if not isinstance(made_by, dict) or not all(isinstance(value, str) for value in made_by.values()):
         raise BadTablesError("what made the payload is not a table of texts")
     return Tables(made_by=made_by, structures=structures, weights=weights, graphs=graphs)
+
+
+def read_json(content: bytes) -> object:
+    """Return what JSON says.
+
+    Raises:
+        ValueError: no JSON, or more than `MAX_PARTS`.
+        RecursionError: nested too deeply.
+    """
+    if len(content) > MAX_PARTS and sum(map(content.count, (b",", b":", b"[", b"{"))) > MAX_PARTS:
+        raise ValueError(f"more than {MAX_PARTS:,} entries")
+    found: object = json.loads(content)
+    return found
 
 
 def _get(table: object, key: str) -> object:
@@ -247,7 +263,16 @@ def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
 
 def _type(elem_type: object, shape: object) -> TensorType:
     known = None if elem_type is None else _number(elem_type, "an element type", _MAX_ELEM_TYPE)
+    if known is not None and known not in _element_types():
+        raise BadTablesError(f"a value has the element type {known}, which ONNX does not have")
     return TensorType(known, None if shape is None else tuple(map(_dimension, _as_list(shape, "a shape"))))
+
+
+@cache
+def _element_types() -> frozenset[int]:
+    import onnx
+
+    return frozenset(onnx.TensorProto.DataType.values())
 
 
 def _dimension(value: object) -> int | str | None:

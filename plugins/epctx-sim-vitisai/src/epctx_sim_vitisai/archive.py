@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from epctx_sim_sdk.container import PAGE
 from epctx_sim_sdk.foreign import RESTORE, recognise, what_helps
+from epctx_sim_sdk.tables import read_json
 
 from epctx_core.errors import InvalidGraph
 from epctx_sim_vitisai import tar
@@ -80,31 +82,19 @@ class Description:
         return hashlib.sha256(self.encode()).hexdigest()
 
 
-@dataclass(kw_only=True)
-class Places:
-    """The places of graphs in an archive that is being made, and which models have which."""
+def describe(prefix: str, cache_key: str, graphs_by_model: Iterable[tuple[str, ...]]) -> Description:
+    """Return what context.json says of an archive.
 
-    graphs: list[str] = field(default_factory=list)
-    models: dict[tuple[int, ...], None] = field(default_factory=dict)
-
-    def add(self, graphs: Sequence[str], own: Sequence[str]) -> tuple[int, ...]:
-        """Take a model in; return the places of its graphs.
-
-        Args:
-            graphs: all that the archive has by now; what it had before stands first.
-            own: those of the model.
-        """
-        self.graphs = list(graphs)
-        place = {name: index for index, name in enumerate(graphs)}
-        places = tuple(place[name] for name in own)
-        if places:
-            self.models[places] = None
-        return places
-
-    def describe(self, prefix: str, cache_key: str) -> Description:
-        """Return what context.json says."""
-        models = tuple(self.models) if len(self.models) > 1 else ()
-        return Description(prefix=prefix, cache_key=cache_key, graphs=tuple(self.graphs), models=models)
+    Args:
+        prefix, cache_key: see `Description`.
+        graphs_by_model: the names of each model's graphs. A graph that several have is in it once.
+    """
+    models = dict.fromkeys(graphs_by_model)
+    place: dict[str, int] = {}
+    for name in chain.from_iterable(models):
+        place.setdefault(name, len(place))
+    places = tuple(tuple(place[name] for name in model) for model in models) if len(models) > 1 else ()
+    return Description(prefix=prefix, cache_key=cache_key, graphs=tuple(place), models=places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +218,7 @@ def _check_origin(view: memoryview) -> None:
 
 def _decode(content: bytes) -> Description:
     try:
-        found = json.loads(content)
+        found: Any = read_json(content)
         prefix, key, graphs = found["cache_file_prefix"], found["cache_key"], found["graphs"]
         models = tuple(map(tuple, found.get("models", ())))
     except (ValueError, RecursionError, KeyError, TypeError) as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.plugin import (
+    BuildInfo,
     Compatibility,
     EPContextNode,
     ExecutionProvider,
@@ -24,6 +25,8 @@ from epctx_sim_vitisai import settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from epctx_sim_sdk.compiler import SimGraph
 
     from epctx_core.plugin import (
         CompiledPartition,
@@ -70,6 +73,12 @@ class VitisAIProvider(ExecutionProvider):
         self._sealer = sealer_for(settings.encryption_key(context.options))
         self._session = SimSession(self.name, context)
         self._loader: NodeLoader | None = None
+
+    @classmethod
+    def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
+        """Return the simulated EP core and runtime, and the back end."""
+        facts = settings.compiler_facts(options)
+        return BuildInfo(sdk=facts["vaip"], driver=facts["xrt"], target=facts["target"])
 
     @classmethod
     def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
@@ -161,19 +170,20 @@ class VitisAIProvider(ExecutionProvider):
 
         In a share group the first model decides the archive's key, and places are counted over all models.
         """
-        graphs = self._session.shared_graphs()
+        graphs = self._session.shared_graphs(writer)
         if not graphs:
             return []
-        from epctx_sim_vitisai.archive import Places
+        from epctx_sim_vitisai.archive import describe
 
         own = [graph.partition for graph in self._session.graphs]
-        workspace = self.context.workspace
-        prefix = workspace.get_or_create("epctx_sim_vitisai.prefix", lambda: self._prefix(own))
-        places = workspace.get_or_create("epctx_sim_vitisai.places", Places)
-        index = places.add([graph.name for graph in graphs], [p.name for p in own])
+        place = {graph.name: number for number, graph in enumerate(graphs)}
+        index = [place[partition.name] for partition in own]
+        first = writer.graphs_by_model[0]
+        prefix = self._prefix([graphs[place[name]].partition for name in first])
         payload = writer.payload()
         if writer.final:
-            self._write(payload, places.describe(prefix, self._cache_key))
+            description = describe(prefix, self._cache_key, writer.graphs_by_model)
+            self._write(payload, description, graphs)
         return [
             EPContextNode(
                 partition,
@@ -202,12 +212,12 @@ class VitisAIProvider(ExecutionProvider):
             **{f"version_of_{component}": self._facts[component] for component in settings.COMPONENTS},
         }
 
-    def _write(self, payload: Payload, description: Description) -> None:
+    def _write(self, payload: Payload, description: Description, graphs: Sequence[SimGraph]) -> None:
         from epctx_sim_vitisai.archive import CONTEXT_FACT, write_archive
         from epctx_sim_vitisai.recording import Recording, StreamPayload
 
         container = Recording()
-        self._session.write(container, self._made_by | {CONTEXT_FACT: description.digest})
+        self._session.write(container, self._made_by | {CONTEXT_FACT: description.digest}, graphs)
         check = self.context.cancel.raise_if_requested
         if self._sealer is None:
             write_archive(payload, description, container, check)
