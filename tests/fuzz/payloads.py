@@ -1,0 +1,146 @@
+"""Changes to the payloads of the simulated EPs and to archives, with their digests made right again.
+
+A change that a digest gives away is refused before anything else is looked at. Who sends a hostile payload makes
+its digests right, so mostly that is done here, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from random import Random
+
+import numpy as np
+from epctx_sim_sdk.container import END, FOOT_SIZE, Foot, head
+from epctx_sim_vitisai import archive, tar
+from fuzz.mutations import NUMBERS, any_bytes, fields_of_a_model, json_text, wire
+
+_MOST = (1 << 64) - 1
+
+
+def payload(random: Random, data: bytes) -> bytes:
+    """Change a payload of any kind."""
+    if random.random() < 0.2:
+        return any_bytes(random, data)
+    if data.startswith(head()) and data.endswith(END):
+        return container(random, data)
+    if tar.looks_like_tar(memoryview(data)):
+        return _archive(random, data)
+    return any_bytes(random, data)
+
+
+def container(random: Random, data: bytes, made_by: dict[str, str] | None = None) -> bytes:
+    """Change tables, graphs, weights or the foot of a container of the simulated SDK."""
+    foot = Foot.unpack(memoryview(data)[-FOOT_SIZE:])
+    weights = data[: foot.structures_start]
+    tables_start = foot.structures_start + foot.structures
+    structures, tables = data[foot.structures_start : tables_start], data[tables_start:-FOOT_SIZE]
+    if made_by is not None:
+        tables = _with_facts(tables, made_by)
+        return _packed(random, weights, structures, tables, honest=True)
+    change = random.randrange(5)
+    if change <= 1:
+        tables = json_text(random, tables)
+    elif change <= 3:
+        structures, tables = _other_graph(random, structures, tables)
+    else:
+        weights = weights[:16] + any_bytes(random, weights[16:])
+    return _packed(random, weights, structures, tables, honest=random.random() < 0.9)
+
+
+def _with_facts(tables: bytes, made_by: dict[str, str]) -> bytes:
+    try:
+        content = json.loads(tables)
+        content["made_by"].update(made_by)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return tables
+    return json.dumps(content).encode()
+
+
+def _other_graph(random: Random, structures: bytes, tables: bytes) -> tuple[bytes, bytes]:
+    """Change one graph; it goes behind the others, so that their places stay."""
+    content = json.loads(tables)
+    place = random.choice(content["structures"])
+    graph = structures[place["offset"] : place["offset"] + place["length"]]
+    graph = random.choice((fields_of_a_model, wire))(random, graph)
+    place["offset"], place["length"] = len(structures), len(graph)
+    return structures + graph, json.dumps(content).encode()
+
+
+def _packed(random: Random, weights: bytes, structures: bytes, tables: bytes, *, honest: bool) -> bytes:
+    body = structures + tables
+    sizes = [len(weights), len(structures), len(tables), len(weights) + len(body) + FOOT_SIZE]
+    if not honest:
+        sizes[random.randrange(4)] = random.choice(NUMBERS) & _MOST
+    start, inner, table, total = sizes
+    foot = Foot(structures_start=start, structures=inner, tables=table, total=total)
+    return weights + body + foot.pack(body)
+
+
+def _archive(random: Random, data: bytes) -> bytes:
+    """Change an archive of the simulated VitisAI: its description, its container, or a header."""
+    try:
+        found = {name: bytes(view) for name, view in tar.members(memoryview(data)).items()}
+    except tar.BadTarError:
+        return any_bytes(random, data)
+    change = random.randrange(4)
+    if change == 0:
+        return _with_header(random, data)
+    context, compiled = found[archive.CONTEXT], found[archive.COMPILED]
+    if change == 1:
+        context = json_text(random, context)
+        digest = hashlib.sha256(context).hexdigest()
+        compiled = container(random, compiled, {archive.CONTEXT_FACT: digest})
+    else:
+        compiled = container(random, compiled)
+    members = ((archive.CONTEXT, context), (archive.COMPILED, compiled))
+    return b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in members) + tar.END
+
+
+def _with_header(random: Random, data: bytes) -> bytes:
+    """Change one field of the first header and make its sum right."""
+    field, values = random.choice(
+        (
+            (slice(0, 100), (b"/etc/passwd", b"../../x", b"a\\..\\b", b"C:x", b"\xff\xfe", b"")),
+            (
+                slice(124, 136),
+                (b"77777777777\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"-0000000001\0", b"0" * 12),
+            ),
+            (slice(156, 157), (b"0", b"1", b"2", b"3", b"5", b"6", b"g", b"x", b"L", b"S", b"\0")),
+            (slice(157, 257), (b"/etc/passwd", b"..")),
+            (slice(345, 500), (b"..", b"/")),
+        )
+    )
+    block = bytearray(data[: tar.BLOCK])
+    block[field] = random.choice(values).ljust(field.stop - field.start, b"\0")
+    block[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(block))[0]
+    return bytes(block) + data[tar.BLOCK :]
+
+
+def npz(random: Random, data: bytes) -> bytes:
+    """Change a `.npz` file: its bytes, or one array's header under a right checksum."""
+    if random.random() < 0.4:
+        return any_bytes(random, data)
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            inside = random.choice(("", "", "../", "/")) + name
+            new.writestr(inside, _array(random, old.read(name)))
+    return out.getvalue()
+
+
+def _array(random: Random, content: bytes) -> bytes:
+    change = random.randrange(4)
+    if change == 0:
+        return any_bytes(random, content)
+    if change == 1:
+        return bytes(1 << 24)
+    shape = tuple(random.choice((*NUMBERS, 2)) for _ in range(random.choice((0, 1, 2, 40, 70))))
+    kind = random.choice(("<f4", "|O", "<U1000000000", "|V8", "|S0", "<M8[s]", ">i8", "?", "(3,)f4", "f4,f4"))
+    header = repr({"descr": kind, "fortran_order": random.random() < 0.3, "shape": shape}).encode()
+    header = random.choice((header, header, b"{" * 3000, b"__import__('os').getpid()", header[:-1]))
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return np.lib.format.magic(1, 0) + len(header).to_bytes(2, "little") + header + content[128:]

@@ -1,0 +1,89 @@
+"""Damaged and hostile files give typed errors: no crash, no hang, no memory, no other exception."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fuzz.cases import case, read_seeds
+from fuzz.isolated import Worker
+from fuzz.seeds import write_seeds
+
+CORPUS = Path(__file__).parent / "corpus"
+CASES = 2_000
+STRESS_CASES = 50_000
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """A folder of seeds."""
+    folder = tmp_path_factory.mktemp("seeds")
+    write_seeds(folder)
+    return folder
+
+
+@pytest.fixture
+def worker(seeds, tmp_path):
+    """A worker on them."""
+    with Worker(seeds, tmp_path / "case") as running:
+        yield running
+
+
+def kinds(results, action):
+    """How cases ended by action."""
+    return {word.split(" ", 1)[1] for word in results.outcomes if word.startswith(f"{action} ")}
+
+
+def test_mutated_files_give_typed_errors(worker):
+    results = worker.run(range(CASES))
+
+    assert results.cases == CASES
+    assert not results.faults, "\n\n".join(results.faults[:5])
+    # What only ever is refused at the door tests the door.
+    assert {"ok", "InvalidGraph", "InvalidProtobuf"} <= kinds(results, "load")
+    assert "ok" in kinds(results, "run")
+    assert "ok" in kinds(results, "npz")
+
+
+@pytest.mark.stress
+def test_many_mutated_files_give_typed_errors(worker):
+    results = worker.run(range(CASES, CASES + STRESS_CASES))
+
+    assert results.cases == STRESS_CASES
+    assert not results.faults, "\n\n".join(results.faults[:5])
+
+
+def test_what_once_was_a_fault_is_none_any_more(worker):
+    folders = sorted(path for path in CORPUS.iterdir() if path.is_dir())
+
+    results = worker.run(folders)
+
+    assert results.cases == len(folders) > 0
+    assert not results.faults, "\n\n".join(results.faults[:5])
+
+
+def test_every_folder_of_the_corpus_is_explained():
+    said = (CORPUS / "README.md").read_text(encoding="utf-8")
+
+    for path in CORPUS.iterdir():
+        assert path.name == "README.md" or f"`{path.name}`" in said
+
+
+def test_a_number_is_the_same_case_every_time(seeds):
+    known = read_seeds(seeds)
+
+    for number in range(0, 400, 7):
+        assert case(known, number) == case(known, number)
+
+
+def test_a_worker_that_dies_or_hangs_is_seen_and_replaced(seeds, tmp_path, monkeypatch):
+    monkeypatch.setattr("fuzz.isolated.LONGEST", 1.0)
+    with Worker(seeds, tmp_path / "case") as running:
+        before = running.run([0])
+        dead = running.run([Path("worker:die")])
+        hanging = running.run([Path("worker:hang")])
+        after = running.run([0])
+
+    assert [len(results.faults) for results in (before, dead, hanging, after)] == [0, 1, 1, 0]
+    assert "ends the process (-11)" in dead.faults[0]
+    assert "hangs" in hanging.faults[0]

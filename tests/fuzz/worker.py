@@ -1,0 +1,166 @@
+"""The process that cases happen to: takes their numbers over a pipe and says what became of each.
+
+    python worker.py SEEDS FOLDER
+
+A line in is a number, or the path of a folder whose case is on disk; a line out is JSON. What the process cannot say
+itself (that it died, or hangs) the one that started it sees; `worker:die` and `worker:hang` show that it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzz.cases import Case, case, read_seeds
+from fuzz.seeds import NPZ
+
+import epctx_core as epctx
+from epctx_core.cli.arrays import load_inputs, make_inputs
+
+ADDRESS_SPACE = 4 << 30
+"""Bytes that may be mapped beyond what the process has when it is warm."""
+_LARGEST_INPUT = 1 << 16
+_SECONDS_OF_A_RUN = 1.0
+
+
+def attempt(made: Case, folder: Path) -> dict[str, Any]:
+    """Do everything that a host does with foreign files; return outcomes by action, and what must not be."""
+    path = folder / made.model
+    outcomes: dict[str, str] = {}
+    faults: list[str] = []
+    actions: dict[str, Callable[[], object]] = {
+        "inspect": lambda: epctx.inspect_model(path).as_dict(),
+        "verify": lambda: json.dumps(epctx.verify_model(path, _options()).as_dict()),
+        "load": lambda: _load_and_run(path, outcomes, faults),
+    }
+    if made.model == NPZ:
+        actions = {"npz": lambda: load_inputs(str(path), ())}
+    for name, action in actions.items():
+        _watched(name, action, outcomes, faults)
+    return {"number": made.number, "seed": made.seed, "outcomes": outcomes, "faults": faults}
+
+
+def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], faults: list[str]) -> None:
+    _forget_peak()
+    before = _memory("VmRSS")
+    try:
+        action()
+        outcomes[name] = "ok"
+    except epctx.EpctxError as error:
+        outcomes[name] = type(error).__name__
+        # An EP that stumbles over a file has not looked at it.
+        if isinstance(error, epctx.PluginError) and not isinstance(error.__cause__, epctx.EpctxError):
+            faults.append(f"{name}: {_story(error)}")
+    except BaseException as error:  # noqa: BLE001 - this is what is looked for
+        outcomes[name] = type(error).__name__
+        faults.append(f"{name}: {_story(error)}")
+    grown = _memory("VmHWM") - before
+    if name != "run" and grown > 1 << 20:
+        faults.append(f"{name}: {grown >> 10} MiB of memory")
+
+
+def _load_and_run(path: Path, outcomes: dict[str, str], faults: list[str]) -> None:
+    with epctx.InferenceSession(path, _options()) as session:
+        inputs = session.get_inputs()
+        if any(_elements(value.shape) > _LARGEST_INPUT for value in inputs):
+            return
+        _watched("run", lambda: _run(session, inputs), outcomes, faults)
+
+
+def _run(session: epctx.InferenceSession, inputs: Any) -> None:
+    options = epctx.RunOptions()
+    timer = threading.Timer(_SECONDS_OF_A_RUN, lambda: setattr(options, "terminate", True))
+    timer.start()
+    try:
+        session.run(None, make_inputs(inputs, 0), options)
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _elements(shape: Any) -> int:
+    count = 1
+    for dimension in shape or ():
+        count *= abs(dimension) if isinstance(dimension, int) else 1
+    return count
+
+
+def _options() -> epctx.SessionOptions:
+    options = epctx.SessionOptions()
+    options.intra_op_num_threads = 1
+    return options
+
+
+def _story(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error, limit=-5))[-1500:]
+
+
+def _forget_peak() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _memory(what: str) -> int:
+    """Return a size from the system's account of this process, in KiB."""
+    with Path("/proc/self/status").open(encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(what))
+
+
+def _cases(seeds: Path) -> Iterator[Case]:
+    known = read_seeds(seeds)
+    for line in sys.stdin:
+        word = line.strip()
+        if word == "worker:die":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while word == "worker:hang":
+            pass
+        if word.isdecimal():
+            yield case(known, int(word))
+        else:
+            folder = Path(word)
+            files = {p.name: p.read_bytes() for p in folder.iterdir()}
+            model = NPZ if NPZ in files else next(n for n in sorted(files) if n.endswith(".onnx"))
+            yield Case(number=-1, seed=folder.name, model=model, files=files)
+
+
+def main(seeds: Path, folder: Path) -> None:
+    """Answer until the pipe ends."""
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+    logging.disable(logging.CRITICAL)
+    for made in read_seeds(seeds):
+        _put(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
+        attempt(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
+    limit = (_memory("VmSize") << 10) + ADDRESS_SPACE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    print("ready", file=out)
+    for made in _cases(seeds):
+        _put(made, folder)
+        print(json.dumps(attempt(made, folder)), file=out)
+
+
+def _put(made: Case, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in made.files.items():
+        (folder / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
