@@ -1,0 +1,95 @@
+"""A library is a guest: what belongs to the host's process is afterwards as it was before."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from end_to_end.small_models import chain, saved
+from host_manners import everything
+
+import epctx_core
+
+CORE = Path(epctx_core.__file__).parent
+SOURCES = sorted([*CORE.rglob("*.py"), *CORE.parent.glob("plugins/*/src/**/*.py")])
+WATCHED = sorted(everything.state())
+
+
+def acted(act, folder):
+    """Return what a program printed that did something with epctx, and what it wrote besides."""
+    (folder / "host").mkdir()
+    (folder / "out").mkdir()
+    model = saved(chain(["Relu", "Add", "Sigmoid", "Add"]), folder / "m.onnx")
+    tests = str(Path(__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, everything.__file__, act, str(model), str(folder / "out")],
+        capture_output=True,
+        text=True,
+        cwd=folder / "host",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+        timeout=300,
+        check=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    return acted("use", tmp_path_factory.mktemp("used"))
+
+
+@pytest.fixture(scope="module")
+def misbehaved(tmp_path_factory):
+    return json.loads(acted("misbehave", tmp_path_factory.mktemp("misbehaved")).stdout)
+
+
+@pytest.mark.parametrize("what", WATCHED)
+def test_epctx_leaves_its_hosts_process_as_it_was(used, what):
+    assert what not in json.loads(used.stdout)["changed"]
+
+
+@pytest.mark.parametrize("what", WATCHED)
+def test_a_change_of_the_hosts_process_is_noticed(misbehaved, what):
+    assert what in misbehaved["changed"]
+
+
+def test_epctx_prints_nothing_but_warnings_by_pythons_logging(used):
+    lines = used.stderr.splitlines()
+
+    assert used.stdout.count("\n") == 0  # the JSON alone
+    assert len(lines) == 3  # one EP a compile was optional and is not there
+    assert all("the optional EP Nowhere is skipped" in line for line in lines)
+
+
+def test_epctx_logs_under_its_own_name_only(used):
+    foreign = {"concurrent", "concurrent.futures"}  # Python's own, for the thread pools
+    names = set(json.loads(used.stdout)["loggers"]) - foreign
+
+    assert [name for name in names if name.partition(".")[0] != "epctx"] == []
+    assert "epctx.providers" in names
+
+
+def calls(tree, name):
+    """Return the first argument of each call of `….name(…)`."""
+    return [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(CORE.parent).as_posix())
+def test_every_logger_is_a_child_of_epctx(path):
+    names = [ast.unparse(argument) for argument in calls(ast.parse(path.read_text("utf-8")), "getLogger")]
+
+    assert [name for name in names if not name.lstrip("f")[1:].startswith("epctx")] == []
+
+
+def test_a_logger_of_another_name_is_noticed():
+    (argument,) = calls(ast.parse("import logging\n_log = logging.getLogger(__name__)"), "getLogger")
+
+    assert not ast.unparse(argument).lstrip("f")[1:].startswith("epctx")

@@ -1,0 +1,103 @@
+"""What is in the wheels and sdists: all that is needed, and nothing else."""
+
+from __future__ import annotations
+
+import email
+import tomllib
+import zipfile
+
+import pytest
+from packaged.distributions import CORE, FOLDERS, ROOT, build, unpacked
+
+NAMES = sorted(FOLDERS)
+PACKAGES = {
+    name: ROOT / "epctx_core" if name == CORE else FOLDERS[name] / "src" / name.replace("-", "_")
+    for name in NAMES
+}
+
+
+def read(wheel, ending):
+    """Return the text of the file in a wheel whose name ends so."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(ending)]
+        return archive.read(name).decode()
+
+
+def metadata(wheel):
+    return email.message_from_string(read(wheel, ".dist-info/METADATA"))
+
+
+def project(name):
+    return tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wheel_holds_its_package_whole_and_its_metadata_alone(wheels, name):
+    package = PACKAGES[name]
+    source = {
+        path.relative_to(package.parent).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+    with zipfile.ZipFile(wheels[name]) as archive:
+        names = set(archive.namelist())
+
+    described = {found for found in names if ".dist-info/" in found}
+    assert names - described == source
+    assert f"{package.name}/py.typed" in names
+    assert {found.partition("/")[2] for found in described} - {"entry_points.txt"} == {
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "licenses/LICENSE",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wheel_carries_the_projects_licence(wheels, name):
+    assert read(wheels[name], "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
+    assert metadata(wheels[name])["License-Expression"] == "MIT"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wheel_says_what_pip_and_people_need(wheels, name):
+    said, asked = metadata(wheels[name]), project(name)
+
+    assert said["Name"] == name
+    assert said["Requires-Python"] == asked["requires-python"] == ">=3.11"
+    assert said["Summary"] == asked["description"]
+    assert said.get_payload().startswith(f"# {'epctx' if name == CORE else name}")
+    assert set(said.get_all("Classifier")) == set(asked["classifiers"])
+    assert "Typing :: Typed" in asked["classifiers"]
+
+
+def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
+    said = metadata(wheels[CORE])
+    plain = [need for need in said.get_all("Requires-Dist") if "extra ==" not in need]
+
+    assert sorted(need.partition(">")[0] for need in plain) == [
+        "importlib-metadata",
+        "numpy",
+        "onnx",
+        "pluggy",
+    ]
+    assert set(said.get_all("Provides-Extra")) == {"ort", "cli", "test"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != CORE])
+def test_a_plugin_needs_a_core_of_the_same_minor_version(wheels, name):
+    core = metadata(wheels[CORE])["Version"]
+    major, minor, _ = core.split(".")
+
+    needs = metadata(wheels[name]).get_all("Requires-Dist")
+
+    assert f"epctx-core<{major}.{int(minor) + 1},>={major}.{minor}" in needs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_sdist_builds_the_same_wheel_byte_for_byte(wheels, sdists, name, tmp_path):
+    rebuilt = build(unpacked(sdists[name], tmp_path / "unpacked"), "wheel", tmp_path / "rebuilt")
+
+    assert rebuilt.name == wheels[name].name
+    assert rebuilt.read_bytes() == wheels[name].read_bytes()

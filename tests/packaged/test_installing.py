@@ -1,0 +1,125 @@
+"""The wheels in a fresh environment: each plugin alone beside the core, all together, and gone without a trace.
+
+Needs what pip is configured to install from, for the libraries that epctx depends on: without it these tests fail,
+with pip's own words. `make stress` gives each combination an environment of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from end_to_end.share_models import example, write_model
+from end_to_end.sim_eps import PACKAGES
+from packaged.distributions import CORE, FOLDERS, SDK, Environment
+
+EPS = sorted(PACKAGES)
+
+
+def work(environment, folder, *eps):
+    """Compile, look at, verify and run a model with what is installed; return who took nodes of it."""
+    folder.mkdir()
+    model = write_model(eps[0], folder / "m.onnx", rows=4)
+    # Without onnxruntime, `onnx.reference` computes; it has quantised operators from this version on.
+    proto = onnx.load(model)
+    proto.opset_import[0].version, proto.ir_version = 21, 10
+    onnx.save(proto, model)
+    np.savez(folder / "in.npz", **example(4))
+    asked = [part for ep in eps for part in ("--ep", ep)]
+    compiled = environment.epctx("compile", model, *asked, "-o", folder / "m_ctx.onnx")
+    compared = environment.epctx(
+        "compare",
+        folder / "m_ctx.onnx",
+        model,
+        "--input",
+        folder / "in.npz",
+        "--rtol",
+        "1e-2",
+        "--atol",
+        "1e-2",
+    )
+    assert compared["equal"]
+    assert environment.epctx("verify", folder / "m_ctx.onnx")["ok"]
+    return {partition["ep"] for partition in compiled["partitions"]}
+
+
+def check_core(environment):
+    """The core alone: it is there, finds no plugin and says so."""
+    assert environment.plugins() == {}
+    assert environment.python("import epctx_core; print(epctx_core.get_available_providers())") == (
+        "['CPUExecutionProvider']\n"
+    )
+    assert "No broken requirements found" in environment.pip("check")
+
+
+def check_plugin(environment, ep, folder):
+    """One plugin beside the core: found, working, and gone afterwards with every file of it."""
+    before = environment.files()
+
+    environment.install(PACKAGES[ep])
+    brought = environment.plugins()
+    takers = work(environment, folder, ep)
+    problems = environment.pip("check")
+    environment.uninstall(PACKAGES[ep], SDK)
+
+    assert brought == {ep: PACKAGES[ep]}
+    assert takers == {ep}
+    assert "No broken requirements found" in problems
+    assert environment.plugins() == {}
+    assert without_caches(environment.files()) == without_caches(before)
+
+
+def check_together(environment, folder):
+    """All plugins at once."""
+    environment.install(*FOLDERS)
+
+    assert environment.plugins() == PACKAGES
+    assert work(environment, folder, *EPS)
+    assert "No broken requirements found" in environment.pip("check")
+
+
+def without_caches(files):
+    """Leave out bytecode of libraries that Python wrote meanwhile; that of plugins counts."""
+    return {name for name in files if "__pycache__" not in name or "epctx_sim" in name}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, wheels):
+    made = Environment(tmp_path_factory.mktemp("environment") / "venv", wheels[CORE].parent)
+    made.install(CORE)
+    return made
+
+
+def test_the_core_installs_alone(environment):
+    check_core(environment)
+
+
+@pytest.mark.parametrize("ep", EPS)
+def test_each_plugin_installs_alone_works_and_leaves_nothing_behind(environment, ep, tmp_path):
+    check_plugin(environment, ep, tmp_path / "work")
+
+
+def test_all_plugins_install_together_and_again_after_they_were_removed(environment, tmp_path):
+    check_together(environment, tmp_path / "work")
+
+
+def test_removing_the_core_leaves_nothing_of_it(environment):
+    environment.install(*FOLDERS)
+
+    environment.uninstall(*FOLDERS)
+
+    assert [name for name in environment.files() if "epctx" in name] == []
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("extra", ["", "[ort]", "[cli]", "[ort,cli]"])
+@pytest.mark.parametrize("ep", [*EPS, "together"])
+def test_each_combination_in_an_environment_of_its_own(tmp_path, wheels, ep, extra):
+    environment = Environment(tmp_path / "venv", wheels[CORE].parent)
+    environment.install(f"{CORE}{extra}")
+
+    check_core(environment)
+    if ep == "together":
+        check_together(environment, tmp_path / "work")
+    else:
+        check_plugin(environment, ep, tmp_path / "work")
