@@ -1,0 +1,48 @@
+"""The code in a page: files that it has the reader write, snippets in between, and commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import indent
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+_BLOCK = re.compile(
+    r"(?:^(?P<adds>Add to the class in )?`(?P<file>[\w./-]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def blocks(page: str) -> list[re.Match[str]]:
+    """Return the blocks of a page with `adds`, `file`, `kind` and `text`."""
+    return list(_BLOCK.finditer((DOCS / page).read_text("utf-8")))
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the files that a reader ends with; "Add to the class in" means at the end, moved to the right."""
+    found: dict[str, str] = {}
+    for block in blocks(page):
+        if block["file"]:
+            text = block["text"]
+            if block["adds"]:
+                text = f"{found[block['file']]}\n{indent(text, '    ')}"
+            found[block["file"]] = text
+    return found
+
+
+def snippets(page: str) -> list[str]:
+    """Return the Python that belongs to no file, in order."""
+    return [block["text"] for block in blocks(page) if block["kind"] == "python" and not block["file"]]
+
+
+def commands(page: str) -> list[str]:
+    """Return the commands of a page, in order."""
+    consoles = [block["text"] for block in blocks(page) if block["kind"] == "console"]
+    return [line[2:] for text in consoles for line in text.splitlines() if line.startswith("$ ")]
+
+
+def sections(page: str, level: int = 2) -> dict[str, str]:
+    """Return heading to text, for the headings of one level; the backquotes around a name are left out."""
+    mark = "#" * level
+    parts = re.split(rf"^{mark} (.+)$", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE)
+    return {title.strip().strip("`"): text for title, text in zip(parts[1::2], parts[2::2], strict=True)}

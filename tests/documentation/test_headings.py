@@ -1,0 +1,148 @@
+"""Whoever meets a hook, a state, an error or an option finds it by its name in the documents."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from importlib.metadata import entry_points
+
+import pytest
+from documentation.blocks import DOCS, sections
+
+from epctx_core import errors, plugin
+from epctx_core.cli.entry import COMMANDS
+from epctx_core.options.table import SESSION_OPTIONS
+from epctx_core.plugin import ExecutionProvider
+from epctx_core.registry import PluginState
+from epctx_core.registry.implementations import hooks
+from epctx_core.registry.validation import CLASS_METHODS, find_problems
+from epctx_core.testing.checks import GROUPS
+
+HOOKS = sections("hooks.md")
+ERRORS = sections("errors.md")
+ATTRIBUTES = sorted(name for name in ExecutionProvider.__annotations__)
+CLASSES = sorted(
+    name
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.EpctxError)
+)
+SHIPPED = sorted(
+    (point.dist.name, option.name)
+    for point in entry_points(group="epctx.execution_providers")
+    if point.dist.name.startswith("epctx-sim-")
+    for option in point.load().options
+)
+
+
+def test_the_reference_has_a_heading_for_each_hook_class_method_and_attribute_and_no_other():
+    assert set(HOOKS) == {*hooks(), *CLASS_METHODS, *ATTRIBUTES}
+
+
+@pytest.mark.parametrize("hook", sorted(hooks()))
+def test_a_hook_is_described_in_full(hook):
+    text = HOOKS[hook]
+
+    assert f"`{hook}({', '.join(hooks()[hook])})`" in text
+    for part in ("**When.**", "**Rules.**", "**Errors.**", "```python"):
+        assert part in text
+
+
+@pytest.mark.parametrize("method", CLASS_METHODS)
+def test_a_class_method_is_described_with_its_signature(method):
+    arguments = ", ".join(inspect.signature(getattr(ExecutionProvider, method)).parameters)
+
+    assert f"`{method}({arguments})`" in HOOKS[method]
+    for part in ("**When.**", "**Rules.**", "```python"):
+        assert part in HOOKS[method]
+
+
+@pytest.mark.parametrize("name", sorted({*hooks(), *CLASS_METHODS}))
+def test_an_example_of_the_reference_keeps_the_contract(name):
+    (example,) = re.findall(r"```python\n(.*?)```", HOOKS[name], re.DOTALL)
+    names = vars(plugin).copy()
+
+    exec(f"class Example(ExecutionProvider):\n    name = 'Example'\n{indented(example)}", names)  # noqa: S102 - the page's own code
+
+    missing = [f"the required hook {hook} is missing" for hook in ("get_capability", "compile")]
+    problems = [problem.what for problem in find_problems(names["Example"])]
+    assert name in vars(names["Example"])
+    assert [what for what in problems if what not in missing] == []
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_error_has_its_heading_with_what_to_do(name):
+    text = ERRORS[name]
+
+    if name != "EpctxError":
+        assert "**When.**" in text
+        assert "**What to do.**" in text
+        assert re.search(r"^> .+", text, re.MULTILINE)
+
+
+def test_no_error_is_described_that_is_not_there():
+    assert set(ERRORS) == set(CLASSES)
+
+
+def test_the_exit_codes_of_errors_are_the_command_lines():
+    from epctx_core.cli.exit_codes import CODES
+
+    said = {
+        name: int(re.search(r"Exit code (\d)", ERRORS[name])[1]) for name in CLASSES if name != "EpctxError"
+    }
+
+    assert said == {kind.__name__: code for kind, code in CODES.items()}
+
+
+@pytest.mark.parametrize("state", [state.value for state in PluginState])
+def test_each_state_of_a_plugin_has_its_heading(state):
+    assert state in sections("plugins.md", level=3)
+
+
+@pytest.mark.parametrize("key", sorted(SESSION_OPTIONS))
+def test_each_session_option_has_its_row(key):
+    assert f"| `{key}` |" in (DOCS / "options.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("distribution", "option"), SHIPPED)
+def test_each_option_of_a_shipped_ep_is_named_in_its_readme(distribution, option):
+    readme = (DOCS.parent / "plugins" / distribution / "README.md").read_text("utf-8")
+
+    assert f"`{option}`" in readme
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_group_of_checks_is_described(group):
+    assert f"`{group}`" in (DOCS / "conformance.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_named_in_the_readme(command):
+    assert re.search(
+        rf"^\| .*`(epctx )?{command}\b.*\|", (DOCS.parent / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+
+
+def test_links_between_documents_lead_somewhere():
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md", *DOCS.parent.glob("plugins/*/README.md")]
+
+    broken = {
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    }
+
+    assert broken == set()
+
+
+def test_python_in_the_documents_is_python():
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+
+    for page in pages:
+        for text in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            ast.parse(text if not text.startswith("    ") else f"class Body:\n{text}")
+
+
+def indented(text):
+    return "".join(f"    {line}" if line.strip() else line for line in text.splitlines(keepends=True))

@@ -1,0 +1,221 @@
+"""docs/write-an-ep.md: its code does what the page says, and its EPs keep the contract."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib import import_module, invalidate_caches
+
+import numpy as np
+import onnx
+import pytest
+from documentation.blocks import blocks, commands, files, snippets
+
+import epctx_core as epctx
+from epctx_core.testing import Requirements, check_provider
+
+PAGE = "write-an-ep.md"
+NETWORK = """
+<ir_version: 9, opset_import: ["" : 17]>
+network (float[2,4] x) => (float[2,3] y) <float[4,3] w = {0,1,2,3,4,5,6,7,8,9,10,11}> {
+    product = MatMul(x, w)
+    y = Relu(product)
+}
+"""
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+Y = np.maximum(X @ np.arange(12, dtype=np.float32).reshape(4, 3), 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with all files of the page, and a network."""
+    made = tmp_path_factory.mktemp("page")
+    for name, text in files(PAGE).items():
+        (made / name).write_text(text)
+    (made / "npuc").write_text(f"#!{sys.executable}\n{files(PAGE)['npuc'].partition(chr(10))[2]}")
+    (made / "npuc").chmod(0o755)
+    onnx.save(onnx.parser.parse_model(NETWORK), made / "network.onnx")
+    return made
+
+
+@pytest.fixture(scope="module")
+def provider(folder):
+    """Import an EP of the page; forgotten afterwards."""
+    patch = pytest.MonkeyPatch()
+    patch.syspath_prepend(str(folder))
+    patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    invalidate_caches()
+    yield lambda module, name: getattr(import_module(module), name)
+    patch.undo()
+    for module in ("acme", "npuc_epctx"):
+        sys.modules.pop(module, None)
+
+
+def test_every_block_of_the_page_is_of_a_kind_that_is_run_here():
+    assert {block["kind"] for block in blocks(PAGE)} == {"console", "python", "toml"}
+    assert set(files(PAGE)) == {"acme.py", "test_acme.py", "pyproject.toml", "npuc", "npuc_epctx.py"}
+
+
+def test_the_snippets_run_the_network_and_compile_it(folder, provider, monkeypatch, capsys):
+    provider("acme", "AcmeProvider")
+    monkeypatch.chdir(folder)
+    names = {"x": X}
+
+    try:
+        for text in snippets(PAGE):
+            exec(text, names)  # noqa: S102 - the page's own code
+    finally:
+        epctx.unregister_execution_provider("AcmeExecutionProvider")
+
+    assert capsys.readouterr().out == f"{[Y]}\n" * 2
+    assert [file.path for file in names["report"].outputs] == ["network_acme.bin", "network_ctx.onnx"]
+
+
+def test_two_hooks_alone_are_enough_to_run(tmp_path, monkeypatch):
+    first = next(block["text"] for block in blocks(PAGE) if block["file"] == "acme.py")
+    names = {"__name__": "first_step"}
+    exec(first, names)  # noqa: S102 - the page's own code
+    registry = epctx.Registry(entry_points=False)
+    registry.register(names["AcmeProvider"])
+    model = onnx.parser.parse_model(NETWORK).SerializeToString()
+
+    with epctx.InferenceSession(model, providers=["Acme"], registry=registry) as session:
+        (y,) = session.run(None, {"x": X})
+        assert session.get_providers()[0] == "AcmeExecutionProvider"
+
+    np.testing.assert_array_equal(y, Y)
+
+
+@pytest.mark.parametrize(
+    "only",
+    [["signatures", "claims", "nodes", "payloads"], pytest.param(None, marks=pytest.mark.stress)],
+    ids=["sample", "whole"],
+)
+def test_the_first_ep_keeps_the_contract(provider, only):
+    report = check_provider(provider("acme", "AcmeProvider"), only=only)
+
+    assert report.ok, report.text()
+
+
+@pytest.mark.parametrize(
+    "only",
+    [
+        ["signatures", "claims", "payloads_may_go_through_the_host_s_callbacks"],
+        pytest.param(["partitions", "boundaries", "contexts", "nodes"], marks=pytest.mark.stress),
+    ],
+    ids=["sample", "more"],
+)
+def test_the_command_line_compilers_ep_keeps_the_contract(provider, only):
+    report = check_provider(
+        provider("npuc_epctx", "NpucProvider"),
+        requirements=Requirements(share_groups=False),
+        only=only,  # each compile starts a process
+    )
+
+    assert report.ok, report.text()
+
+
+def test_what_the_command_line_compiler_made_is_loaded_and_runs(folder, provider, tmp_path):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(provider("npuc_epctx", "NpucProvider"))
+    options = epctx.SessionOptions()
+    options.add_provider("Npuc")
+    output = tmp_path / "network_ctx.onnx"
+
+    epctx.ModelCompiler(options, folder / "network.onnx", registry=registry).compile_to_file(output)
+    with epctx.InferenceSession(output, registry=registry) as session:
+        (y,) = session.run(None, {"x": X})
+
+    np.testing.assert_array_equal(y, Y)
+
+
+@pytest.mark.parametrize("place", [0, 7, 8, -1])
+def test_a_damaged_program_of_the_command_line_compiler_is_refused(folder, provider, tmp_path, place):
+    registry = epctx.Registry(entry_points=False)
+    registry.register(provider("npuc_epctx", "NpucProvider"))
+    options = epctx.SessionOptions()
+    options.add_provider("Npuc")
+    output = tmp_path / "network_ctx.onnx"
+    epctx.ModelCompiler(options, folder / "network.onnx", registry=registry).compile_to_file(output)
+    binary = tmp_path / "network_npuc.bin"
+    data = bytearray(binary.read_bytes())
+    data[place] ^= 1
+    binary.write_bytes(data)
+
+    with pytest.raises(epctx.InvalidGraph):
+        epctx.InferenceSession(output, registry=registry)
+
+
+def test_what_the_tool_refuses_becomes_an_error_with_its_words(folder, provider, tmp_path):
+    cls = provider("npuc_epctx", "NpucProvider")
+    registry = epctx.Registry(entry_points=False)
+    registry.register(type("Npuc", (cls,), {"get_capability": taking_all(cls)}))
+    text = NETWORK.replace("Relu(product)", "Softmax(product)")
+    options = epctx.SessionOptions()
+    options.add_provider("Npuc")
+
+    compiler = epctx.ModelCompiler(
+        options, onnx.parser.parse_model(text).SerializeToString(), True, registry=registry
+    )
+
+    with pytest.raises(epctx.EPFail, match=r"it said: npuc: error: no pattern matches Softmax"):
+        compiler.compile_to_bytes()
+
+
+def taking_all(cls):
+    from epctx_core.plugin import hookimpl, supported_partitions
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda node: True)
+
+    return get_capability
+
+
+def test_a_machine_without_the_tool_still_loads(provider, monkeypatch, folder):
+    from epctx_core.plugin import Purpose
+
+    cls = provider("npuc_epctx", "NpucProvider")
+    monkeypatch.setenv("PATH", "")
+
+    assert not cls.availability(Purpose.EXPORT).available
+    assert cls.availability(Purpose.LOAD).available
+
+
+def test_the_packages_entry_point_leads_to_the_class(folder, provider):
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+    ((name, target),) = project["entry-points"]["epctx.execution_providers"].items()
+    module, _, attribute = target.partition(":")
+    assert provider(module, attribute).name == name
+
+
+def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
+    info = folder / "epctx_acme-0.1.0.dist-info"
+    info.mkdir()
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: epctx-acme\nVersion: 0.1.0\n")
+    points = project["entry-points"]["epctx.execution_providers"]
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[epctx.execution_providers]", *lines, ""]))
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+    after = commands(PAGE)[commands(PAGE).index("epctx plugins info acme") :]
+    outcomes = {
+        command: subprocess.run(
+            [sys.executable, "-m", "epctx_core", *shlex.split(command)[1:]],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        for command in after
+    }
+
+    assert len(outcomes) == 4
+    assert {c: d.stderr for c, d in outcomes.items() if d.returncode != 0} == {}
