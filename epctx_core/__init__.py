@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from epctx_core.cache.caching import compile_cached, load_or_compile
     from epctx_core.compile.compiler import ModelCompiler
     from epctx_core.compile.report import CompileReport
     from epctx_core.compile.sharing.share_group import ShareGroup, ShareReport
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
     )
     from epctx_core.registry import PluginRecord, PluginState, Registry
     from epctx_core.registry.default import (
+        add_plugin_path,
         get_available_providers,
         plugins,
         refresh_plugins,
         register_execution_provider,
+        temporary_execution_provider,
         unregister_execution_provider,
     )
     from epctx_core.runtime.assignment_info import OrtEpAssignedNode, OrtEpAssignedSubgraph
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from epctx_core.verify.verification import verify_model
 
 _HOME = {
+    "epctx_core.cache.caching": ("compile_cached", "load_or_compile"),
     "epctx_core.compile.compiler": ("ModelCompiler",),
     "epctx_core.compile.report": ("CompileReport",),
     "epctx_core.compile.sharing.share_group": ("ShareGroup", "ShareReport"),
@@ -85,8 +89,8 @@ _HOME = {
     ),
     "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
     "epctx_core.registry.default": (
-        "get_available_providers", "plugins", "refresh_plugins", "register_execution_provider",
-        "unregister_execution_provider",
+        "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",
+        "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider",
     ),
     "epctx_core.runtime.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),

@@ -22,6 +22,7 @@ RANKS = {
     "graph": 2,
     "kernels": 3,
     "context": 3,
+    "isolation": 4,
     "publish": 4,
     "compile": 5,
     "runtime": 6,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import mmap
 import os
@@ -40,6 +41,7 @@ def checked(
 ) -> Callable[..., object]:
     """Return `Outputs.finish` that looks at what it has written."""
 
+    @functools.wraps(finish)
     def finish_and_look(self: Outputs, model: SerializedModel, *arguments: object) -> object:
         for sink in self._delivered:
             assert_without(needles, sink.name, sink.getvalue())

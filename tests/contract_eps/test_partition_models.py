@@ -21,7 +21,7 @@ from epctx_core.graph.mapping import CHUNK
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.tensors import is_detached
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import UNKNOWN_TYPE, hookimpl
 

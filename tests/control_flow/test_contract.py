@@ -184,7 +184,9 @@ def test_kernels_of_an_ep_run_nodes_inside_bodies(tmp_path):
         @hookimpl
         def get_kernel_registry(self):
             add = KernelDef(
-                op_type="Add", since_version=7, create=lambda node: lambda inputs: [inputs[0] + inputs[1] + 1]
+                op_type="Add",
+                since_version=14,
+                create=lambda node: lambda inputs: [inputs[0] + inputs[1] + 1],
             )
             return KernelRegistry([add])
 
@@ -209,7 +211,7 @@ class WholeByKernel(EngineProvider):
     @hookimpl
     def get_kernel_registry(self):
         kernels = [
-            KernelDef(op_type=op_type, since_version=1, create=self._kernel)
+            KernelDef(op_type=op_type, since_version=1, end_version=99, create=self._kernel)
             for op_type in ("If", "Loop", "Scan")
         ]
         return KernelRegistry(kernels)

@@ -7,6 +7,8 @@
     whole - WHICH        let it finish
     alternate N -        compile the sources in turn, N times, in this process
 
+A SOURCE may be several paths as in PATH: they become a share group.
+
 The answer is what became of it (`killed` or `finished`), the seconds, and the changing calls it made.
 Children are forked, so that each begins compiling at once; nothing here makes a thread before.
 """
@@ -18,23 +20,34 @@ import select
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "publish"))
 from scenes import CHANGING, intercepted
 
 import epctx_core as epctx
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def compile_once(source: str, output: str) -> None:
-    """Compile with the simulated QNN EP."""
+    """Compile with the simulated QNN EP; several models, into a share group in the output's folder."""
     options = epctx.SessionOptions()
     options.add_provider("QNN")
-    epctx.ModelCompiler(options, source).compile_to_file(output)
+    models = source.split(os.pathsep)
+    if len(models) == 1:
+        epctx.ModelCompiler(options, source).compile_to_file(output)
+        return
+    with epctx.ShareGroup(Path(output).parent) as group:
+        for model in models:
+            group.compile(model, options)
 
 
-def child(source: str, output: str, last_call: int, pipe: int) -> None:
-    """Compile; say on the pipe when that begins and how many changing calls it took; die at one of them."""
+def child(work: Callable[[], object], last_call: int, pipe: int) -> None:
+    """Work; say on the pipe when that begins and how many changing calls it took; die at one of them."""
     calls = 0
 
     def count(_name: str, _arguments: tuple[object, ...]) -> None:
@@ -45,20 +58,20 @@ def child(source: str, output: str, last_call: int, pipe: int) -> None:
 
     os.write(pipe, b"begin\n")
     with intercepted(count, CHANGING):
-        compile_once(source, output)
+        work()
     os.write(pipe, f"{calls}\n".encode())
 
 
 def in_child(
-    source: str, output: str, *, after: float | None = None, last_call: int = 0
+    work: Callable[[], object], *, after: float | None = None, last_call: int = 0
 ) -> tuple[str, float, int]:
-    """Compile in a child that may be killed; return its fate, the seconds it had, and its calls."""
+    """Work in a child that may be killed; return its fate, the seconds it had, and its calls."""
     readable, writable = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(readable)
         try:
-            child(source, output, last_call, writable)
+            child(work, last_call, writable)
         finally:
             os._exit(0)
     os.close(writable)
@@ -81,10 +94,14 @@ def obey(order: str, output: str, sources: list[str]) -> tuple[str, float, int]:
         for number in range(int(amount)):
             compile_once(sources[number % 2], output)
         return "finished", 0.0, 0
-    source = sources[int(which)]
+    return ordered(kind, amount, partial(compile_once, sources[int(which)], output))
+
+
+def ordered(kind: str, amount: str, work: Callable[[], object]) -> tuple[str, float, int]:
+    """Carry out one order that is for a child."""
     if kind == "time":
-        return in_child(source, output, after=float(amount))
-    return in_child(source, output, last_call=int(amount) if kind == "call" else 0)
+        return in_child(work, after=float(amount))
+    return in_child(work, last_call=int(amount) if kind == "call" else 0)
 
 
 def tell(*words: object) -> None:

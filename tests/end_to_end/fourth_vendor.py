@@ -139,14 +139,15 @@ class TesseraProvider(ExecutionProvider):
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Write one container; the first node carries it."""
+        """Write one container, of a share group for all models; the first node carries it."""
+        graphs = self._session.shared_graphs(writer)
         payload = writer.payload()
-        self._session.write(payload, self._facts)
+        if writer.final:
+            self._session.write(payload, self._facts, graphs)
         stated = {"ep_sdk_version": SDK_VERSION, "tessera_tiles": self._facts["tiles"]}
-        first, *others = (graph.partition for graph in self._session.graphs)
         return [
-            EPContextNode(first, payload, main_context=1, attributes=stated),
-            *(EPContextNode(partition, main_context=0, attributes=stated) for partition in others),
+            EPContextNode(graph.partition, None if n else payload, main_context=int(not n), attributes=stated)
+            for n, graph in enumerate(self._session.graphs)
         ]
 
     @hookimpl

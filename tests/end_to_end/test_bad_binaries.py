@@ -158,7 +158,8 @@ def test_a_context_model_with_changed_bytes_loads_or_is_refused(pair, seed):
                 refusals.add(type(error))
 
     assert {InvalidGraph, InvalidProtobuf} <= refusals
-    assert refusals <= {InvalidGraph, InvalidProtobuf, InvalidArgument, NotImplementedByProvider}
+    expected = (InvalidGraph, InvalidProtobuf, InvalidArgument, NotImplementedByProvider)
+    assert all(issubclass(refusal, expected) for refusal in refusals)
 
 
 @pytest.mark.parametrize("key", ["epctx.manifest", f"ep_compatibility_info.{QNN}"])

@@ -61,7 +61,7 @@ CASES = {
         opens=once(CONTEXT, BINARY), mappings=once(BINARY), engines=3, hooks=once("load_context")
     ),
     "session embedded": Counts(
-        read=1, copied=2, opens=once(CONTEXT), engines=3, hooks=once("load_context")
+        read=1, copied=1, opens=once(CONTEXT), engines=3, hooks=once("load_context")
     ),
     "run from source": Counts(),
     "run from a file": Counts(),

@@ -71,6 +71,23 @@ def test_a_complete_ep_takes_about_150_lines():
     }  # fmt: skip
 
 
+def test_it_has_share_groups_without_anything_global_of_its_own(tmp_path):
+    operators = {"a": ["Relu", "Add", "Mul"], "b": ["Add", "Relu", "Mul"]}
+    sources = [saved(chain(ops, seed=3), tmp_path / f"{name}.onnx") for name, ops in operators.items()]
+
+    with epctx.ShareGroup(registry=registry()) as group:
+        for source in sources:
+            group.compile(source, with_tessera())
+
+    assert len(group.report.binaries) == 1
+    assert len(group.report.outputs) == 3
+    sharing = with_tessera()
+    sharing.add_session_config_entry("ep.share_ep_contexts", "1")
+    for source in sources:
+        found = results(source.with_name(f"{source.stem}_ctx.onnx"), {"x": example()}, sharing)
+        assert np.allclose(found[0], results(source, {"x": example()})[0], atol=1e-5)
+
+
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 @pytest.mark.parametrize("name", ["resnet", "squeezenet"])
 def test_a_network_is_compiled_moved_and_agrees_with_onnxruntime(network, tmp_path, name, embedded):

@@ -71,10 +71,10 @@ def folder(tmp_path):
     return made
 
 
-def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, monkeypatch):
-    weights = filled(folder / "weights.bin", [1, 2, 1, 3, 2])
-    source = matmuls(folder / "m.onnx", [0, 1, 2, 3, 4, 0])
-    hashed = []
+@pytest.fixture
+def hashed(monkeypatch):
+    """How many bytes each update of a digest took."""
+    lengths = []
 
     class Counting:
         def __init__(self):
@@ -82,10 +82,17 @@ def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, monke
             self.hexdigest = self._sha.hexdigest
 
         def update(self, data):
-            hashed.append(len(data))
+            lengths.append(len(data))
             self._sha.update(data)
 
     monkeypatch.setattr(digests, "hashlib", SimpleNamespace(sha256=Counting))
+    return lengths
+
+
+def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, hashed):
+    weights = filled(folder / "weights.bin", [1, 2, 1, 3, 2])
+    source = matmuls(folder / "m.onnx", [0, 1, 2, 3, 4, 0])
+
     epctx.ModelCompiler(with_qnn(), source).compile_to_file()
 
     # The model's own file, too. The first and the last initializer are one range of a file, but two weights.
@@ -93,6 +100,27 @@ def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, monke
     binary = (folder / "m_qnn.bin").read_bytes()
     assert [binary.count(weight) for weight in weights] == [1] * 5
     assert len(binary) < 3 * NBYTES + 16_384
+
+
+@pytest.mark.parametrize("route", ["group", "compiler", "session"])
+def test_a_share_group_hashes_a_file_of_weights_once_for_all_models(folder, hashed, route):
+    filled(folder / "weights.bin", [1, 2, 3])
+    sources = [matmuls(folder / f"{n}.onnx", [n, 1 - n, 2]) for n in range(2)]
+
+    if route == "group":
+        with epctx.ShareGroup() as group:
+            for source in sources:
+                group.compile(source, with_qnn())
+    else:
+        for source in sources:
+            options = with_qnn(ep__share_ep_contexts=1, ep__stop_share_ep_contexts=int(source == sources[-1]))
+            if route == "compiler":
+                epctx.ModelCompiler(options, source).compile_to_file()
+            else:
+                options.add_session_config_entry("ep.context_enable", "1")
+                epctx.InferenceSession(source, options).close()
+
+    assert sum(hashed) == sum(source.stat().st_size for source in sources) + 3 * NBYTES
 
 
 def test_the_compiled_network_computes_the_same(folder):

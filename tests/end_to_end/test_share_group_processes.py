@@ -1,0 +1,186 @@
+"""Share groups and processes: one that is killed while it writes a group, and several that load one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from end_to_end.share_models import options, run, sharing, write_model
+from end_to_end.sim_eps import OPENVINO, QNN, SUFFIXES, VITISAI
+
+import epctx_core as epctx
+
+PROGRAM = Path(__file__).with_name("compile_again.py")
+SMAPS = Path("/proc/self/smaps")
+ROWS = {"a": 1, "b": 8}
+OLD, NEW = 0, 1
+KILLS = 14
+
+LOAD = """
+import sys
+import epctx_core as epctx
+from end_to_end.share_models import example, sharing
+from end_to_end.test_share_group_processes import memory_of, tell
+sessions = []
+for ep, model, rows in zip(*[iter(sys.argv[1:])] * 3):
+    session = epctx.InferenceSession(model, sharing(ep))
+    sessions.append((session, session.run(None, example(int(rows)))[0].tolist()))
+tell([result for _, result in sessions])
+sys.stdin.readline()
+tell(memory_of(".bin"))
+sys.stdin.readline()
+"""
+
+
+def tell(value):
+    """Give the other process a value, in one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def memory_of(suffix):
+    """Return path to kilobytes by kind: this process's mappings of files whose names end so."""
+    found, current = {}, []
+    for line in SMAPS.read_text().splitlines():
+        words = line.split()
+        if words[0].endswith(":"):
+            for kinds in current:
+                kinds[words[0][:-1]] = kinds.get(words[0][:-1], 0) + int(
+                    words[1] if words[1].isdigit() else 0
+                )
+        else:
+            current = [found.setdefault(words[-1], {})] if words[-1].endswith(suffix) else []
+    return found
+
+
+class Loader:
+    """A process that loads models, runs each once, and stays."""
+
+    def __init__(self, models):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LOAD, *(str(word) for model in models for word in model)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(self):
+        return json.loads(self._process.stdout.readline())
+
+    def go_on(self):
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def end(self):
+        self._process.communicate("\n", timeout=60)
+        assert self._process.returncode == 0
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="memory by mapping is counted on Linux only")
+def test_processes_that_load_models_of_one_group_have_its_weights_in_memory_once(tmp_path):
+    eps = [QNN, OPENVINO, VITISAI]
+    loaded = {name: [] for name in ROWS}
+    for ep in eps:
+        folder = tmp_path / SUFFIXES[ep]
+        folder.mkdir()
+        with epctx.ShareGroup(folder) as group:
+            for name, rows in ROWS.items():
+                group.compile(write_model(ep, folder / f"{name}.onnx", rows, prefix=name), options(ep))
+                loaded[name].append((ep, folder / f"{name}_ctx.onnx", rows))
+
+    loaders = [Loader(models) for models in loaded.values()]
+    results = [loader.answer() for loader in loaders]
+    for loader in loaders:
+        loader.go_on()
+    memories = [loader.answer() for loader in loaders]
+    for loader in loaders:
+        loader.end()
+
+    for models, found in zip(loaded.values(), results, strict=True):
+        for (ep, model, rows), result in zip(models, found, strict=True):
+            expected = run(model, rows, options(ep, ep__prefer_latency=0))
+            assert np.array_equal(np.array(result, np.float32), expected)
+    assert [len(memory) for memory in memories] == [len(eps)] * 2
+    for path, first in memories[0].items():
+        second = memories[1][path]
+        resident = max(first["Rss"], second["Rss"])
+        assert resident >= 0.8 * Path(path).stat().st_size / 1024
+        # Each page counts half in each of two processes that have it.
+        assert first["Pss"] + second["Pss"] <= 1.1 * resident
+        assert first["Private_Dirty"] == second["Private_Dirty"] == 0
+
+
+class Scene:
+    """Two versions of a group of two, a folder for their context models, and the program that compiles them."""
+
+    def __init__(self, folder):
+        self.out = folder / "out"
+        self.out.mkdir()
+        self.groups, self.answers = [], []
+        for version in (OLD, NEW):
+            sources = folder / str(version)
+            sources.mkdir()
+            models = {n: write_model(QNN, sources / f"{n}.onnx", r, seed=version) for n, r in ROWS.items()}
+            self.groups.append(os.pathsep.join(map(str, models.values())))
+            self.answers.append({name: run(path, ROWS[name]) for name, path in models.items()})
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(self.out / "a_ctx.onnx"), *self.groups],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout.readline() == "ready\n"
+
+    def told(self, *words):
+        """Give an order; return fate, seconds and calls."""
+        print(*words, file=self.process.stdin, flush=True)
+        fate, seconds, calls = self.process.stdout.readline().split()
+        return fate, float(seconds), int(calls)
+
+    def loaded(self):
+        """Return of which version each model is that a load gives."""
+        found = []
+        for name, rows in ROWS.items():
+            result = run(self.out / f"{name}_ctx.onnx", rows, sharing(QNN))
+            (version,) = [v for v in (OLD, NEW) if np.allclose(result, self.answers[v][name], atol=1e-4)]
+            found.append(version)
+        return found
+
+    def staging(self):
+        return [path.name for path in self.out.iterdir() if path.name.startswith(".epctx-")]
+
+
+@pytest.fixture
+def scene(tmp_path):
+    scene = Scene(tmp_path)
+    yield scene
+    scene.process.stdin.close()
+    assert scene.process.wait(timeout=60) == 0
+    scene.process.stdout.close()
+
+
+def test_a_kill_at_any_moment_of_a_groups_end_leaves_each_model_old_or_new(scene):
+    assert not np.allclose(scene.answers[OLD]["a"], scene.answers[NEW]["a"], atol=1e-2)
+    _, _, calls = scene.told("whole", "-", OLD)
+    fates, staged, seen = [], 0, []
+
+    for number in range(KILLS):
+        fates.append(scene.told("call", 1 + number * (calls - 1) // (KILLS - 1), NEW)[0])
+        staged += bool(scene.staging())
+        seen.append(scene.loaded())
+        # The next compile tidies up.
+        scene.told("whole", "-", OLD)
+        assert scene.loaded() == [OLD, OLD]
+        assert scene.staging() == []
+
+    assert fates == ["killed"] * KILLS
+    assert staged >= KILLS // 2
+    assert seen[0] == [OLD, OLD]
+    assert seen[-1] == [NEW, NEW]
+    assert sorted(path.name for path in scene.out.iterdir()) == ["a_ctx.onnx", "a_qnn.bin", "b_ctx.onnx"]
