@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -49,3 +51,11 @@ class NetworkFactory(Protocol):
 def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkFactory:
     """Make networks: bert, lstm, resnet as exported, or any light network of the onnx package, filled."""
     return Catalog(tmp_path_factory.mktemp("networks")).get
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C reach this process and those it starts: a shell has what it runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -254,6 +254,7 @@ def test_a_reader_that_goes_away_is_no_error(compiled):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupting_leaves_nothing_behind(site, model, tmp_path):
     body = (
         "    def __init__(self, context):\n"

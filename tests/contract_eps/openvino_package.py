@@ -5,6 +5,7 @@ Imports the contract, the errors and the vendor's package, nothing else of epctx
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +20,17 @@ ALIGNMENT = 4096
 Arrays: TypeAlias = Sequence[np.ndarray]
 
 
+@functools.cache
+def _core() -> openvino.Core:
+    """Return the one core of this process.
+
+    OpenVINO's CPU device gives the thread that first compiles a signal stack of its own and takes it away when
+    the core ends. When another thread ends it, or two cores end in the order in which they began, the thread is
+    left with memory that is gone, and the next signal kills the process.
+    """
+    return openvino.Core()
+
+
 class OpenVinoPackageProvider(plugin.ExecutionProvider):
     """OpenVINO through its Python package."""
 
@@ -30,7 +42,7 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
 
     def __init__(self, context: plugin.ProviderContext) -> None:
         super().__init__(context)
-        self._core = openvino.Core()
+        self._core = _core()
         self._device = context.options["device_type"]
         self._compiled: list[tuple[plugin.Partition, openvino.CompiledModel]] = []
         self._blobs: list[np.ndarray] = []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -276,3 +279,32 @@ def one_operator(op_type, *, name):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return model.SerializeToString()
+
+
+SIGNALLED = """
+import signal, sys
+from contract_eps.openvino_package import OpenVinoPackageProvider
+import epctx_core as epctx
+
+signal.signal(signal.SIGINT, lambda number, frame: print("heard"))
+registry = epctx.Registry(entry_points=False)
+registry.register(OpenVinoPackageProvider)
+options = epctx.SessionOptions()
+options.add_provider(OpenVinoPackageProvider.name)
+first, second = (epctx.InferenceSession(sys.argv[1], options, registry=registry) for _ in range(2))
+first.close()
+del first
+second.close()
+del second
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_signal_after_sessions_of_a_native_library_reaches_the_host(model):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, model], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")

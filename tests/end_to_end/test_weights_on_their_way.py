@@ -204,6 +204,7 @@ def test_weights_that_are_written_to_meanwhile_are_noticed(folder, monkeypatch):
         epctx.ModelCompiler(with_qnn(), source).compile_to_file()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_control_c_ends_a_compile_at_once_and_leaves_nothing_behind(folder):
     count = 1024
     with (folder / "weights.bin").open("wb") as file:

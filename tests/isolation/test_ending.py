@@ -97,6 +97,7 @@ def test_what_an_ep_started_ends_with_its_process(tmp_path, temporary, note, fau
     assert wait_for(lambda: not is_alive(int(note.read_text())))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_the_call_and_the_process(tmp_path, temporary, note):
     options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
     compiler = epctx.ModelCompiler(options, source(tmp_path), registry=registry_of(Faulty))
