@@ -13,7 +13,8 @@ PROJECTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 PLUGINS := $(patsubst %/pyproject.toml,%,$(filter plugins/%,$(PROJECTS)))
 # On one command line: the plugins pin epctx-core, which pip must find here and not on an index.
 EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
-PYTEST = -m pytest -n $(JOBS) --dist loadfile
+# A worker that dies ends the run: pytest-xdist 3.8 waits for ever after it has replaced one of loadfile's.
+PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
 .PHONY: demo test lint stress bench minimums clean

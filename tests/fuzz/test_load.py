@@ -11,7 +11,8 @@ from fuzz.seeds import write_seeds
 
 import epctx_core as epctx
 
-THREADS, RUNS = 32, 2000
+THREADS = 32
+RUNS = (200, pytest.param(2000, marks=pytest.mark.stress))
 FEEDS = 8
 MODELS = ("qnn_file", "openvino_file", "vitisai_file", "mixed_file")
 
@@ -42,10 +43,11 @@ def differing(session: epctx.InferenceSession, runs: int) -> int:
         return sum(pool.map(work, range(THREADS)))
 
 
+@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("model", MODELS)
-def test_2000_runs_from_each_of_32_threads_are_equal_to_sequential_ones(seeds, model):
+def test_runs_from_each_of_32_threads_are_equal_to_sequential_ones(seeds, model, runs):
     options = epctx.SessionOptions()
     options.intra_op_num_threads = 1
 
     with epctx.InferenceSession(seeds / model / "m_ctx.onnx", options) as session:
-        assert differing(session, RUNS) == 0
+        assert differing(session, runs) == 0
