@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from epctx_core.context.json_text import parse_json
 from epctx_core.context.manifest import PayloadEntry, Segment, damaged, read_segments, stated_segments
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
@@ -95,7 +96,7 @@ def read_seal(model: ModelProto) -> Seal | None:
     if text is None:
         return None
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         seal = Seal(
             name=str(data["name"]),
             size=int(data["bytes"]),

@@ -120,11 +120,10 @@ class Planner:
         for node in part.executed:
             plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
-        specs = self._in_memory_of_eps(
-            # A Constant node is no step: what it gives is a constant of the plan and of the pieces that read it.
-            [steps[group[0]] for group in part.partitioner.execution_order() if group[0] in steps],
-            graph,
-        )
+        firsts = [group[0] for group in part.partitioner.execution_order()]
+        # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
+        made = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
+        specs = self._in_memory_of_eps(made, graph)
         wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
         known = (wanted & graph.constants).difference(*[spec.outputs for spec in specs])
         captured = [name for name in graph.captured if name in wanted and name not in graph.constants]
