@@ -115,9 +115,10 @@ def make_context_model(
         partitions = assignment.of(ep)
         if not partitions:
             continue
-        graphs = (*earlier.get(ep, ()), tuple(p.name for p in partitions))
-        payloads = _payload_set(choice, outputs, ledger, graphs)
         with digests_ahead(weight for p in partitions for weight in p.weights.values()):
+            # A partition's name has the digests of its weights.
+            graphs = (*earlier.get(ep, ()), tuple(p.name for p in partitions))
+            payloads = _payload_set(choice, outputs, ledger, graphs)
             described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
             ordered = _Descriptions(choice, partitions, payloads).check(described)
             common = ledger.close_ep(payloads.references)

@@ -102,6 +102,31 @@ def test_each_weight_is_hashed_once_and_equal_ones_are_stored_once(folder, hashe
     assert len(binary) < 3 * NBYTES + 16_384
 
 
+def test_no_weight_has_to_wait_for_the_digest_of_another(folder, monkeypatch):
+    filled(folder / "weights.bin", list(range(4)))
+    source = matmuls(folder / "m.onnx", list(range(4)))
+    others, begun = set(), threading.Event()
+
+    class Watched:
+        def __init__(self):
+            self._sha = hashlib.sha256()
+            self.hexdigest = self._sha.hexdigest
+
+        def update(self, data):
+            if threading.current_thread() is not threading.main_thread():
+                others.add(threading.current_thread().name)
+                begun.set()
+            elif len(data) >= digests.PARALLEL_FROM:
+                assert begun.wait(20), "the compile digests weights one after the other"
+            self._sha.update(data)
+
+    monkeypatch.setattr(digests, "hashlib", SimpleNamespace(sha256=Watched))
+
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+
+    assert others
+
+
 @pytest.mark.parametrize("route", ["group", "compiler", "session"])
 def test_a_share_group_hashes_a_file_of_weights_once_for_all_models(folder, hashed, route):
     filled(folder / "weights.bin", [1, 2, 3])
