@@ -77,9 +77,11 @@ def source(request, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _no_collector():
     gc.collect()
+    gc.freeze()  # what the suite has made so far is not looked through for each of these tests
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 def held_objects() -> list[object]:
