@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
 from epctx_core.isolation.channel import Channel
+from epctx_core.isolation.process_group import end_group, wait_and_end
 
 if TYPE_CHECKING:
     from typing import IO
@@ -106,40 +107,14 @@ class ChildProcess:
         """End the process and what it started; the first reason given counts."""
         self._ended_because = self._ended_because or why
         if self._process.returncode is None:
-            self._kill_all()
-
-    def _kill_all(self) -> None:
-        """End the process and what it started; it may have ended, but must not have been waited for: its number is free then."""
-        with contextlib.suppress(OSError):
-            if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
-
-    def _ends_soon(self) -> bool:
-        """Whether the process ends within `GRACE_SECONDS`; where the system can tell, it is not waited for yet."""
-        if not hasattr(os, "waitid"):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE_SECONDS)
-            return self._process.returncode is not None
-        end, pause = time.monotonic() + GRACE_SECONDS, 0.0005
-        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while os.waitid(os.P_PID, self._process.pid, how) is None:
-            if time.monotonic() > end:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _POLLED_EVERY)
-        return True
+            end_group(self._process)
 
     def close(self) -> None:
         """Wait until the process has ended, at most `GRACE_SECONDS`, and leave nothing of it; may be called again."""
         with contextlib.suppress(OSError):
             self._stdin.close()
-        if self._process.returncode is None:
-            if not self._ends_soon():
-                self._ended_because = self._ended_because or "it did not end when it was told to"
-            self._kill_all()
-            self._process.wait()
+        if self._process.returncode is None and not wait_and_end(self._process, GRACE_SECONDS):
+            self._ended_because = self._ended_because or "it did not end when it was told to"
         self._watch.close()
         self._printed.join(GRACE_SECONDS)
         for pipe in (self._process.stdout, self._process.stderr):

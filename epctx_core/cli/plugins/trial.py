@@ -6,7 +6,6 @@ The child is this module's `report`; both sides speak JSON. Knows records, knows
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from epctx_core.errors import EpctxError
+from epctx_core.isolation.process_group import wait_and_end
 from epctx_core.registry.records import PluginRecord, PluginState
 
 TIMEOUT = 60.0
@@ -77,26 +77,11 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and our own text
             [sys.executable, "-c", _CHILD], stdin=given, stdout=out, stderr=err, start_new_session=True
         )
-        try:
-            code: int | None = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(child)
+        code = child.returncode if wait_and_end(child, timeout) else None
         written = _read(err).decode(errors="replace")
         with suppress(ValueError, KeyError, TypeError):
             return _judged(record, json.loads(_read(out))), written
         return _judged(record, {"state": "broken", "reason": _why(code, written, timeout)}), written
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and whatever it started."""
-    with suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-    child.wait()
 
 
 def _read(file: IO[bytes]) -> bytes:
