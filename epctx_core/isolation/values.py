@@ -17,6 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from epctx_core.isolation.channel import Message, ProtocolError, whole_numbers
+from epctx_core.isolation.texts import decode_text, encode_text, is_text
 from epctx_core.plugin import ContextNode, TensorType, ValueInfo
 
 _PROTOS = {
@@ -136,9 +137,22 @@ def _decode_boundary(values: Sequence[Any]) -> tuple[ValueInfo, ...]:
 
 
 def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndarray]]:
-    """Return element types and shapes, and the arrays as bytes."""
-    kinds = [[int(onnx.helper.np_dtype_to_tensor_dtype(a.dtype)), list(a.shape)] for a in arrays]
-    return kinds, [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+    """Return element types and shapes, and the arrays as bytes.
+
+    Raises:
+        TypeError, UnicodeError: see `encode_text`.
+    """
+    encoded = [_encode_array(array) for array in arrays]
+    return [[kind, list(a.shape)] for a, (kind, _) in zip(arrays, encoded, strict=True)], [
+        b for _, b in encoded
+    ]
+
+
+def _encode_array(array: np.ndarray) -> tuple[int, np.ndarray]:
+    if is_text(array.dtype):
+        return int(onnx.TensorProto.STRING), encode_text(array)
+    kind = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    return kind, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def decode_arrays(message: Message) -> list[np.ndarray]:
@@ -157,11 +171,13 @@ def _array(kind: object, blob: memoryview) -> np.ndarray:
     if type(kind) is not list or len(kind) != 2 or type(kind[0]) is not int:  # noqa: PLR2004 - type and shape
         raise ProtocolError(f"{kind!r:.80} is no kind of array")
     shape = whole_numbers(kind[1])
+    if kind[0] == onnx.TensorProto.STRING:
+        return decode_text(shape, blob)
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind[0]))
     except (KeyError, TypeError, ValueError):
         raise ProtocolError(f"element type {kind[0]}") from None
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != blob.nbytes:
+    if math.prod(shape) * dtype.itemsize != blob.nbytes:
         raise ProtocolError(f"{blob.nbytes:,} bytes for an array of shape {shape}")
     try:
         return np.frombuffer(blob, dtype).reshape(shape) if blob.nbytes else np.empty(shape, dtype)

@@ -150,7 +150,7 @@ def test_descriptions_name_what_was_compiled_and_written(nodes, attributes):
 
 @pytest.mark.parametrize(
     ("kinds", "sizes"),
-    [([[1, [2]]], [4]), ([[1, [-1]]], [0]), ([[8, [1]]], [8]), ([[99, [1]]], [1]), ([[1, [1 << 40, 1 << 40]]], [4]),
+    [([[1, [2]]], [4]), ([[1, [-1]]], [0]), ([[8, [1]]], [7]), ([[99, [1]]], [1]), ([[1, [1 << 40, 1 << 40]]], [4]),
      ([[True, [1]]], [4]), ([[1]], [4]), ([], [4]), ([[1, [1]]], []), ([[1, [1] * 100]], [4]), ([[0, [1]]], [1])],
 )  # fmt: skip
 def test_an_array_has_the_bytes_that_its_shape_needs(kinds, sizes):
@@ -223,6 +223,55 @@ def test_arrays_of_every_kind_arrive_as_they_were(kind, shape):
 
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     assert np.array_equal(found, array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([["a", ""], ["ü\0", "日本"]], object),
+        np.array("scalar", object),
+        np.empty((0, 3), object),
+        np.array(["a", "日本"]),
+        np.array([b"a", "é".encode()]),
+        np.array([b"a", "é"], object),
+        np.array(["a", "é"], object)[::-1],
+    ],
+    ids=["objects", "scalar", "empty", "unicode", "bytes", "both", "reversed"],
+)
+def test_text_of_every_kind_arrives_as_text(array):
+    kinds, blobs = encode_arrays([array])
+
+    (found,) = decode_arrays(Message({"arrays": kinds}, [memoryview(blob.tobytes()) for blob in blobs]))
+
+    assert (found.dtype, found.shape) == (np.dtype(object), array.shape)
+    assert [str(t) for t in found.flat] == [
+        t.decode() if isinstance(t, bytes) else str(t) for t in array.flat
+    ]
+    assert all(type(text) is str for text in found.flat)
+
+
+def lengths(*numbers):
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+@pytest.mark.parametrize(
+    ("shape", "blob"),
+    [
+        ([1], b""),
+        ([1], lengths(1)),
+        ([1], lengths(1) + b"ab"),
+        ([2], lengths(1) + b"a"),
+        ([1], lengths(1) + b"\xff"),
+        ([2], lengths(1, 1) + "é".encode()),
+        ([2], lengths((1 << 64) - 1, 2) + b"a"),
+        ([1 << 40, 1 << 40], lengths(0)),
+        ([1] * 100, lengths(1) + b"a"),
+        ([0], b"a"),
+    ],
+)
+def test_text_has_the_lengths_that_it_says_and_is_utf_8(shape, blob):
+    with pytest.raises(ProtocolError):
+        decode_arrays(Message({"arrays": [[onnx.TensorProto.STRING, shape]]}, [memoryview(blob)]))
 
 
 def test_messages_with_bits_turned_over_are_messages_or_none():

@@ -11,13 +11,14 @@ import numpy as np
 import onnx
 import pytest
 from control_flow.agreement_of_ways import Everything
-from end_to_end.engine_eps import Alpha, Beta
+from end_to_end.engine_eps import Alpha, Beta, packed
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
-from end_to_end.small_models import chain, example, saved, snapshot
+from end_to_end.small_models import chain, example, finished, saved, snapshot
 from isolation.faulty_eps import ClaimsNonsense, Converting, Faulty, Lying, Noting, Renaming, WithKernels
 from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
 
 import epctx_core as epctx
+from epctx_core.context.node import make_context_node
 from epctx_core.isolation import process
 
 IF = """<ir_version: 10, opset_import: ["" : 21]>
@@ -27,6 +28,16 @@ g (float[2,3] x, bool c) => (float[2,3] y) <float[2,3] w = {1,2,3,4,5,6}> {
              else_branch = e () => (float[2,3] s) { s = Neg(a) }>
   y = Relu(b)
 }"""
+
+TEXT_INSIDE = """<ir_version: 10, opset_import: ["" : 20]>
+g (int64[N] x) => (bool[N] y) <string[1] w = {"é1"}> {
+  k = Constant<value = string[1] {"é"}>()
+  s = Cast<to = 8>(x)
+  t = StringConcat(k, s)
+  y = Equal(t, w)
+}"""
+TEXT_OUTSIDE = """<ir_version: 10, opset_import: ["" : 20]>
+g (string[N] x) => (string[N] y) <string[1] w = {"é"}> { y = StringConcat(x, w) }"""
 
 
 def both_ways(tmp_path, model, ep, **arguments):
@@ -121,6 +132,65 @@ def test_bodies_are_shown_with_the_nodes_that_hold_them(tmp_path):
 
     assert isolated == plain
     assert isolated["m_ctx.onnx"].count(b"EPContext") > 2
+
+
+def test_text_that_stays_inside_of_a_partition_makes_no_difference(tmp_path):
+    model = saved(onnx.parser.parse_model(TEXT_INSIDE), tmp_path / "m.onnx")
+
+    plain, isolated = both_ways(tmp_path, model, Everything)
+    options = options_for(Everything, isolate="all")
+    with epctx.InferenceSession(model, options, registry=registry_of(Everything)) as session:
+        (result,) = session.run(None, {"x": np.array([1, 2])})
+
+    assert isolated == plain
+    assert result.tolist() == [True, False]
+
+
+def text_context_model(folder):
+    """Write a context model whose one node takes and gives text, as another tool might; epctx makes none."""
+    payload = packed({"p": onnx.parser.parse_model(TEXT_OUTSIDE).SerializeToString()})
+    declared = onnx.parser.parse_model(TEXT_OUTSIDE).graph
+    node = make_context_node(
+        name="p",
+        source=Everything.name,
+        inputs=["x"],
+        outputs=["y"],
+        main_context=True,
+        embed_mode=True,
+        cache=payload,
+        attributes={},
+    )
+    model = finished([node], declared.input, declared.output)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    return saved(model, folder / "text_ctx.onnx")
+
+
+@pytest.mark.parametrize("mode", ["", "compile", "all"])
+@pytest.mark.parametrize("texts", [["a", ""], ["ü\0x", "日本"], []], ids=["ascii", "unicode", "empty"])
+def test_text_goes_into_a_loaded_partition_and_comes_out_of_it(tmp_path, temporary, mode, texts):
+    model, options = text_context_model(tmp_path), options_for(Everything, isolate=mode)
+
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(model, options, registry=registry_of(Everything)) as session,
+    ):
+        (result,) = session.run(None, {"x": np.array(texts, object)})
+
+    assert (result.dtype, result.tolist()) == (np.dtype(object), [text + "é" for text in texts])
+
+
+def test_an_element_that_is_no_text_is_refused_by_name(tmp_path, temporary):
+    model, options = text_context_model(tmp_path), options_for(Everything, isolate="all")
+
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(model, options, registry=registry_of(Everything)) as session,
+    ):
+        with pytest.raises(epctx.RuntimeException, match="element 1 of a tensor of text is a float"):
+            session.run(None, {"x": np.array(["a", 0.5], object)})
+        (result,) = session.run(None, {"x": np.array(["a"], object)})
+
+    assert result.tolist() == ["aé"], "the process goes on"
 
 
 def test_openvino_takes_a_loop_whole_after_it_was_shown_its_body(tmp_path):
