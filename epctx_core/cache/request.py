@@ -21,6 +21,7 @@ from epctx_core.cache.housekeeping import collect
 from epctx_core.cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
 from epctx_core.cache.store import EntryStore, Lease
 from epctx_core.compile.compilation import Compilation
+from epctx_core.compile.optional import each_told_once
 from epctx_core.compile.providers import Progress, ProviderChoice, choose_providers
 from epctx_core.compile.writing.destination import Destination, destination_of
 from epctx_core.compile.writing.initializers import DEFAULT_THRESHOLD, placement_of
@@ -70,6 +71,7 @@ class Request:
     registry: Registry
     compiled: bool = False
 
+    @each_told_once()
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
         try:
@@ -88,6 +90,7 @@ class Request:
         """Whether there is anything to compile with; without, a session from an entry would gain nothing."""
         return bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
 
+    @each_told_once()
     def path(self) -> Path:
         """Return the context model's path; see `compile_cached`."""
         try:

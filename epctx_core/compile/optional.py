@@ -6,7 +6,10 @@ the argument `providers`, or a command line. Knows no plugin and imports none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,8 @@ from epctx_core.errors import EpctxError, InvalidArgument, suggestion
 
 KEY = "ep.optional_providers"
 _SUFFIX = "executionprovider"
+_log = logging.getLogger("epctx.providers")
+_told: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,26 @@ class SkippedProvider:
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
         return {"name": self.name, "reason": self.reason, "hint": self.hint}
+
+
+@contextmanager
+def each_told_once() -> Iterator[None]:
+    """Name each skipped EP once within the block, which chooses EPs several times for one call of a host."""
+    before = _told.set(set())
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
+def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
+    """Log what a host goes without."""
+    told = _told.get()
+    for skip in skipped:
+        if told is None or _stem(skip.name) not in told:
+            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
+        if told is not None:
+            told.add(_stem(skip.name))
 
 
 class OptionalNames:

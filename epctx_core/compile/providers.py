@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.compile.optional import OptionalNames, SkippedProvider
+from epctx_core.compile.optional import OptionalNames, SkippedProvider, tell_skipped
 from epctx_core.compile.sharing.rules import refuse_isolated
 from epctx_core.compile.weightless import compile_mode
 from epctx_core.context.scratch import Scratch, scratch_folder
@@ -113,8 +113,8 @@ def choose_providers(
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
-    for skip in skipped if purpose is not None else ():
-        _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
+    if purpose is not None:
+        tell_skipped(skipped)
     return choices, tuple(skipped)
 
 

@@ -178,6 +178,51 @@ def test_nodes_of_a_skipped_ep_cannot_be_loaded_and_the_error_says_why_it_was_sk
     assert caught.value.hint == "Install the driver."
 
 
+def warnings_of(caplog, act):
+    """Return what is logged about optional EPs while something is done."""
+    caplog.clear()
+    act()
+    return [r.getMessage() for r in caplog.records if "the optional EP" in r.getMessage()]
+
+
+@pytest.mark.parametrize("others", [[Alpha], []], ids=["beside another", "alone"])
+@pytest.mark.parametrize("lame", [lacking(*Purpose), None], ids=["unavailable", "absent"])
+def test_each_call_to_the_cache_says_once_what_it_goes_without(source, tmp_path, caplog, others, lame):
+    lame = lame and type("Lame", (lame,), {"name": "LameExecutionProvider"})
+    name = lame.name if lame else "Nowhere"
+    registry, options = registry_with(*others, *filter(None, [lame])), with_optional(name)
+    for other in others:
+        options.add_provider(other.name)
+
+    def load():
+        epctx.load_or_compile(source, options, tmp_path / "cache", registry=registry).close()
+
+    def find():
+        epctx.compile_cached(source, options, tmp_path / "cache", registry=registry)
+
+    said = {"compiled": warnings_of(caplog, load), "found": warnings_of(caplog, load)}
+    said["path"] = warnings_of(caplog, find)
+
+    assert {way: len(texts) for way, texts in said.items()} == {"compiled": 1, "found": 1, "path": 1}
+    assert all(f"the optional EP {name} is skipped" in text for texts in said.values() for text in texts)
+
+
+def test_an_optional_ep_that_can_compile_but_not_load_is_named_by_the_load_out_of_the_cache(
+    source, tmp_path, caplog
+):
+    lame = lacking(Purpose.LOAD, Purpose.RUN)
+
+    def load():
+        with pytest.raises(epctx.NotImplementedByProvider):
+            epctx.load_or_compile(
+                source, with_optional(lame.name), tmp_path / "cache", registry=registry_with(lame)
+            )
+
+    (said,) = warnings_of(caplog, load)
+
+    assert "cannot load on this machine" in said
+
+
 def test_a_share_group_goes_without_an_optional_ep(source):
     options = with_optional("QNN", "Nowhere")
 
