@@ -90,6 +90,19 @@ def test_a_plugin_that_cannot_be_imported_is_listed_with_the_reason(process, sit
     assert by_name(tried)["QNNExecutionProvider"]["state"] == "loaded"
 
 
+def test_a_list_with_a_broken_plugin_is_done_and_other_commands_judge(process, site):
+    folder = site("epctx-bad", "BadExecutionProvider", code="import no_such_sdk\n")
+
+    codes = {
+        command: process(*command.split(), path=[folder]).code
+        for command in ("plugins list", "plugins list --load", "plugins info Bad", "doctor")
+    }
+    helped = " ".join(process("plugins", "list", "--help").out.split())
+
+    assert codes == {"plugins list": 0, "plugins list --load": 0, "plugins info Bad": 3, "doctor": 1}
+    assert "exits with 0 whatever state they are in; `epctx doctor` exits with 1" in helped
+
+
 def test_wrong_metadata_is_a_reason_without_any_import(process, site):
     folder = site("epctx-bad", "BadExecutionProvider")
     (folder / "epctx_bad-1.0.dist-info" / "entry_points.txt").write_text(

@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from epctx_core.cli.arguments import CommandParser
 
 ACTIONS = (
-    ("list", "listing", "list installed plugins", "Without --load none is imported."),
+    (
+        "list",
+        "listing",
+        "list installed plugins",
+        "Without --load none is imported. It exits with 0 whatever state they are in; `epctx doctor` exits with 1 "
+        "if one is broken.",
+    ),
     ("info", "information", "say all that is known about one plugin", "It is asked in a process of its own."),
     ("check", "checking", "run the conformance kit against one plugin", "Exits with 1 if a check failed."),
     ("new", "creating", "begin a new plugin", "Writes a complete package with an EP that works."),
