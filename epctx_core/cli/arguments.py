@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from epctx_core.cli import streams
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class CommandParser(argparse.ArgumentParser):
         """Raise InvalidArgument with argparse's words."""
         end = "" if message.endswith(("?", ".")) else "."
         raise InvalidArgument(f"{message}{end}", hint=f"{self.prog} --help shows how it is used.")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse keeps it to itself if nobody gets the help that was asked for.
+        streams.send(file, message)
 
     def take_rest(self, arguments: argparse.Namespace, extras: Sequence[str]) -> None:
         """Put what argparse left over into the list that may go on behind an option.

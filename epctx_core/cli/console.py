@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from epctx_core.cli import text
+from epctx_core.cli import streams, text
 from epctx_core.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -46,11 +46,12 @@ class Console:
     def say(self, line: str = "") -> None:
         """Write a line of the report; with `--json` there is none."""
         if not self.as_json:
-            self._write(self._out, f"{text.printable(line)}\n")
+            self._report(f"{text.printable(line)}\n")
 
     def note(self, line: str) -> None:
         """Write what the user should know about the result, with `--json` to standard error."""
-        self._write(self._err if self.as_json else self._out, f"{text.printable(line)}\n")
+        write = self._tell if self.as_json else self._report
+        write(f"{text.printable(line)}\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table of the report."""
@@ -84,12 +85,12 @@ class Console:
     def debug(self, message: str) -> None:
         """Write to standard error what only `-v` shows."""
         if self.verbose:
-            self._write(self._err, f"{text.printable(message)}\n")
+            self._tell(f"{text.printable(message)}\n")
 
     def _block(self, kind: str, message: str) -> None:
         label = f"{_STYLES[kind]}{kind}:{_PLAIN}" if _wants_colour(self._err) else f"{kind}:"
         first, _, rest = text.printable(message).partition("\n")
-        self._write(self._err, f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
+        self._tell(f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
 
     @contextmanager
     def progress(self) -> Iterator[ProgressLine]:
@@ -106,12 +107,17 @@ class Console:
         self._result = {"schema": SCHEMA, **values}
 
     def finish(self) -> None:
-        """Write the result, and see that nothing is left in a buffer."""
+        """Write the result, and see that nothing is left in a buffer.
+
+        Raises:
+            UnwritableError: standard output cannot be written.
+        """
         if self.as_json and self._result is not None:
             data = json.dumps(jsonable(self._result), indent=2, allow_nan=False)
-            self._write(self._out, f"{data}\n")
-        for stream in (self._out, self._err):
-            _flush(stream)
+            self._report(f"{data}\n")
+        streams.flush(self._out)
+        with suppress(streams.UnwritableError):
+            streams.flush(self._err)
 
     # -- streams ---------------------------------------------------------------------------------
 
@@ -126,39 +132,40 @@ class Console:
         self._progress.clear()
         return pretty
 
-    def _write(self, stream: TextIO, words: str) -> None:
+    def _report(self, words: str) -> None:
+        """Write to standard output.
+
+        Raises:
+            UnwritableError: it cannot be written.
+        """
         self._progress.clear()
-        other = self._err if stream is self._out else self._out
-        _flush(other)
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        safe = words.encode(encoding, "backslashreplace").decode(encoding)
-        with suppress(BrokenPipeError):
-            stream.write(safe)
-        _flush(stream)
+        _in_order(self._err)
+        streams.send(self._out, words)
+
+    def _tell(self, words: str) -> None:
+        """Write to standard error; who cannot be told has the exit code."""
+        self._progress.clear()
+        _in_order(self._out)
+        with suppress(streams.UnwritableError):
+            streams.send(self._err, words)
 
 
-def _flush(stream: TextIO) -> None:
-    """Flush; who closed the other end of a pipe (`epctx ... | head`) has read enough."""
-    try:
-        stream.flush()
-    except BrokenPipeError:
-        # Python flushes again at its end; let it do so into nothing.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-    except ValueError:  # closed by somebody else
-        return
+def _in_order(other: TextIO | None) -> None:
+    """See that what was written to the other stream before is seen before; if it cannot be, that is told in the end."""
+    with suppress(OSError, ValueError):
+        if other is not None:
+            other.flush()
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _wants_colour(stream: TextIO) -> bool:
+def _wants_colour(stream: TextIO | None) -> bool:
     return _is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def _ascii_only(stream: TextIO) -> bool:
+def _ascii_only(stream: TextIO | None) -> bool:
     try:
         "├└─█░".encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -18,7 +18,8 @@ from typing import Any
 from epctx_core._version import __version__
 from epctx_core.cli.arguments import CommandParser, add_verbose
 from epctx_core.cli.console import Console
-from epctx_core.cli.exit_codes import DONE, FAILED, INTERRUPTED, exit_code
+from epctx_core.cli.exit_codes import DONE, FAILED, INTERRUPTED, USAGE, exit_code
+from epctx_core.cli.streams import UnwritableError
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
 
 COMMANDS = MappingProxyType(
@@ -42,9 +43,14 @@ def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; raises nothing."""
     # Until the arguments are understood, a flag anywhere counts.
     console = Console(as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv)
-    with _stdout_for(console):
-        code = _guarded(argv, console)
-    console.finish()
+    code = DONE
+    try:
+        with _stdout_for(console):
+            code = _guarded(argv, console)
+        console.finish()
+    except UnwritableError as error:
+        console.error(f"standard output could not be written: {error}.")
+        return code or USAGE
     return code
 
 
@@ -72,6 +78,8 @@ def _guarded(argv: list[str], console: Console) -> int:
     except KeyboardInterrupt:
         console.error("interrupted.")
         return INTERRUPTED
+    except UnwritableError:
+        raise
     except MemoryError as error:
         return _unforeseen(error, "there is not enough memory for this.", console)
     except Exception as error:  # noqa: BLE001 - a user must never meet a traceback that was not asked for

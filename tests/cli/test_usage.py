@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -252,6 +253,85 @@ def test_a_reader_that_goes_away_is_no_error(compiled):
     os.close(write)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def ran(*arguments, buffered=True, **streams):
+    """Run the command line with streams of a test's own; return its exit code and what it wrote to standard error."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-m", "epctx_core", *map(str, arguments)],
+        env=environment if buffered else {**environment, "PYTHONUNBUFFERED": "1"},
+        text=True,
+        timeout=60,
+        check=False,
+        **{"stderr": subprocess.PIPE, **streams},
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plugins", "list"], ["plugins", "list", "--json"], ["--help"], ["--version"], ["compile", "--help"],
+        ["plugins", "list", "-v"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_standard_output_that_cannot_be_written_is_one_plain_error(arguments, buffered):
+    with Path("/dev/full").open("w") as full:
+        code, err = ran(*arguments, buffered=buffered, stdout=full)
+
+    assert err == "error: standard output could not be written: No space left on device.\n"
+    assert code == 2
+
+
+@pytest.mark.parametrize("arguments", [["plugins", "list"], ["plugins", "list", "--json"], ["--help"]])
+def test_standard_output_that_was_closed_is_told_in_the_same_way(arguments):
+    code, err = ran(*arguments, preexec_fn=lambda: os.close(1))
+
+    assert (code, err) == (2, "error: standard output could not be written: it is closed.\n")
+
+
+def test_a_report_that_cannot_be_written_takes_nothing_back_that_was(model):
+    path = model("y = Relu(x)")
+
+    with Path("/dev/full").open("w") as full:
+        code, err = ran("compile", path, "--ep", "QNN", stdout=full)
+
+    assert code == 2
+    assert err.splitlines()[-1] == "error: standard output could not be written: No space left on device."
+    assert path.with_name("small_ctx.onnx").is_file()
+
+
+def test_what_a_plugin_printed_is_not_lost_unsaid_when_a_warning_comes_first(model, site, monkeypatch):
+    body = "    print('its own')\n    import logging; logging.getLogger('epctx.ep').warning('of its own')\n"
+    folder = site("epctx-loud", "LoudExecutionProvider", body=body)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+
+    with Path("/dev/full").open("w") as full:
+        code, err = ran("compile", model("y = Relu(x)"), "--ep", "Loud", stdout=full)
+
+    assert code == 2
+    assert err.splitlines()[0] == "warning: of its own"
+    assert err.splitlines()[-1] == "error: standard output could not be written: No space left on device."
+
+
+def test_a_command_that_failed_keeps_its_exit_code_when_its_result_cannot_be_written():
+    with Path("/dev/full").open("w") as full:
+        code, err = ran("plugins", "info", "Nowhere", "--json", stdout=full)
+
+    assert code == 3
+    assert "Nowhere" in err
+    assert err.endswith("error: standard output could not be written: No space left on device.\n")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["plugins", "list", "--load", "-v"], 0), (["nothing"], 2)])
+def test_standard_error_that_cannot_be_written_changes_no_exit_code(arguments, code):
+    with Path("/dev/full").open("w") as full:
+        found, _ = ran(*arguments, stdout=subprocess.DEVNULL, stderr=full)
+
+    assert found == code
 
 
 @pytest.mark.usefixtures("interruptible")
