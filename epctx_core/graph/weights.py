@@ -41,7 +41,11 @@ OpenExternal: TypeAlias = Callable[[str, str], ExternalFile]
 """`open_external(location, tensor_name)` opens a file that a model names, or raises InvalidGraph."""
 
 DETACHED_LOCATION = "epctx-weight"
-"""The location that a detached initializer carries; also the name of a placeholder file in `kernels`."""
+"""The location that a detached initializer carries.
+
+Also the name of an empty file in `kernels`, which has to be there: onnxruntime refuses a model whose weights name a
+file that does not exist, even where it is given their bytes and never reads it.
+"""
 
 INLINE_LIMIT = 1024
 """Initializers up to this many bytes stay in the protobuf: shape inference reads such values."""
