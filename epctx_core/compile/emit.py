@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnx
-
+from epctx_core.compile.descriptions import Descriptions
 from epctx_core.compile.kernel_operators import staying_operators
 from epctx_core.compile.provenance import add_metadata
 from epctx_core.compile.weightless import SourceLedger
@@ -16,14 +15,12 @@ from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.node import (
     ContextNodeDraft,
     ContextNodeMaker,
-    check_attribute,
     make_context_node,
 )
 from epctx_core.context.payloads.writer import PayloadSet, PayloadWriter
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
-from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import contract_broken
 
@@ -37,9 +34,9 @@ if TYPE_CHECKING:
     from epctx_core.compile.writing.outputs import Outputs
     from epctx_core.context.embedding import Embeddable
     from epctx_core.context.manifest import PayloadEntry
-    from epctx_core.errors import PluginError
     from epctx_core.graph.splice import Replacement
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.plugin import EPContextNode
 
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[tuple[str, ...], ...]]"
@@ -115,18 +112,13 @@ def make_context_model(
         partitions = assignment.of(ep)
         if not partitions:
             continue
-        with digests_ahead(weight for p in partitions for weight in p.weights.values()):
-            # A partition's name has the digests of its weights.
-            graphs = (*earlier.get(ep, ()), tuple(p.name for p in partitions))
-            payloads = _payload_set(choice, outputs, ledger, graphs)
-            described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
-            ordered = _Descriptions(choice, partitions, payloads).check(described)
-            common = ledger.close_ep(payloads.references)
-            made, written_now = _context_nodes(ep, ordered, payloads.writers, common)
+        made, written_now, writers = _taken_down(
+            choice, partitions, providers, outputs, ledger, earlier.get(ep, ())
+        )
         nodes.update(made)
         entries += _with_references(written_now, made) if kept.exist else written_now
-        for written in payloads.writers.values():
-            contents.update(written.embedded_bytes())
+        for writer in writers:
+            contents.update(writer.embedded_bytes())
     proto = _spliced(model, assignment.main, nodes, kept)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
@@ -147,6 +139,27 @@ def make_context_model(
         source_files=ledger.files,
         pending=pending,
     )
+
+
+def _taken_down(
+    choice: ProviderChoice,
+    partitions: Sequence[GraphPartition],
+    providers: ProviderSession,
+    outputs: Outputs,
+    ledger: SourceLedger,
+    earlier: tuple[tuple[str, ...], ...],
+) -> tuple[dict[GraphPartition, Replacement], list[PayloadEntry], Iterable[PayloadWriter]]:
+    """Have an EP write its payloads; return what stands for its partitions, the entries, and the writers."""
+    ep = choice.name
+    with digests_ahead(weight for p in partitions for weight in p.weights.values()):
+        # A partition's name has the digests of its weights.
+        graphs = (*earlier, tuple(p.name for p in partitions))
+        payloads = _payload_set(choice, outputs, ledger, graphs)
+        described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
+        ordered = Descriptions(choice, partitions, payloads).check(described)
+        common = ledger.close_ep(payloads.references)
+        made, entries = _context_nodes(ep, ordered, payloads.writers, common)
+    return made, entries, payloads.writers.values()
 
 
 def write_shared_payloads(
@@ -275,69 +288,3 @@ def _context_nodes(
             doc_string=doc,
         )
     return nodes, entries
-
-
-class _Descriptions:
-    """What an EP said about its nodes, held against the contract."""
-
-    def __init__(
-        self, choice: ProviderChoice, partitions: Sequence[GraphPartition], payloads: PayloadSet
-    ) -> None:
-        self._choice = choice
-        self._partitions = partitions
-        self._payloads = payloads
-        # EPs give many nodes one mapping: each is looked at once.
-        self._checked: set[int] = set()
-
-    def check(self, described: Sequence[Any]) -> list[EPContextNode]:
-        """Return one description for each partition, in the partitions' order."""
-        by_partition: dict[int, EPContextNode] = {}
-        for node in described:
-            if not isinstance(node, EPContextNode):
-                raise self._broken(f"gave a {type(node).__name__} instead of an EPContextNode")
-            by_partition[id(node.partition)] = node
-            self._check_node(node)
-        missing = [p for p in self._partitions if id(p) not in by_partition]
-        if missing or len(described) != len(self._partitions):
-            raise self._broken(
-                f"described {len(described)} nodes for its {len(self._partitions)} partitions"
-                + (f"; {missing[0].name} is missing" if missing else "")
-            )
-        ordered = [by_partition[id(p)] for p in self._partitions]
-        # A load finds payloads through their primaries alone.
-        found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
-        for key, writer in self._payloads.writers.items():
-            if key not in found:
-                raise self._broken(
-                    f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
-                )
-            if self._payloads.final and not writer.size:
-                # A load takes an empty file for one that was lost.
-                raise self._broken(f"wrote nothing into the payload {writer.name!r}")
-        if not found:
-            raise self._broken("gave no node a payload, so that nothing could be loaded again")
-        return ordered
-
-    def _check_node(self, node: EPContextNode) -> None:
-        if id(node.attributes) not in self._checked:
-            self._checked.add(id(node.attributes))
-            self._check_attributes(node)
-        if node.main_context and node.payload is None:
-            raise self._broken("gave a node main_context=1 without a payload")
-        if node.payload is not None and id(node.payload) not in self._payloads.writers:
-            raise self._broken("gave a payload that did not come from this call's writer")
-
-    def _check_attributes(self, node: EPContextNode) -> None:
-        owned = CORE_ATTRIBUTES & node.attributes.keys()
-        if owned:
-            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes")
-        for key, value in node.attributes.items():
-            try:
-                check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
-            except (TypeError, ValueError, InvalidGraph) as error:
-                raise self._broken(
-                    f"set {key!r} to a value that the attribute cannot hold ({error})"
-                ) from error
-
-    def _broken(self, what: str) -> PluginError:
-        return contract_broken(self._choice.record, "get_ep_context_nodes", what)
