@@ -173,7 +173,18 @@ def _checked(argument: NodeArg, value: Any) -> Any:
             f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {wanted}.",
             hint="A length that is a name is open; a free dimension override of the session options fixes it.",
         )
+    if array.dtype.kind in "ST":
+        array = _as_objects(argument, array)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _as_objects(argument: NodeArg, array: np.ndarray) -> np.ndarray:
+    """Return text of numpy's own kinds as an array of `str`: onnxruntime reads past the end of these kinds."""
+    try:
+        text = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"the input {argument.name!r} has bytes that are no UTF-8: {error}.") from error
+    return text.astype(object)
 
 
 def _is_text(array: np.ndarray, wanted: TensorType) -> bool:

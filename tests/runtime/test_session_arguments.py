@@ -186,3 +186,32 @@ def test_dynamic_options_that_no_ep_takes_are_refused():
         pytest.raises(epctx.NotImplementedByProvider, match="dynamic options"),
     ):
         session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+
+
+TEXT = ["a", "größer", ""]
+
+
+def of_text(node, length):
+    head = f'<ir_version: 9, opset_import: ["": 20]> g (string[{length}] x) => (string[{length}] y)'
+    return onnx.parser.parse_model(f"{head} {{ y = {node} }}").SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.array(TEXT), np.array(TEXT, object), np.array([piece.encode() for piece in TEXT])],
+    ids=["str", "objects", "bytes"],
+)
+@pytest.mark.parametrize(("node", "times"), [("Identity(x)", 1), ("StringConcat(x, x)", 2)])
+def test_text_may_come_in_whatever_kind_numpy_has_for_it(array, node, times):
+    with epctx.InferenceSession(of_text(node, 3)) as session:
+        (result,) = session.run(None, {"x": array})
+
+    assert result.tolist() == [piece * times for piece in TEXT]
+
+
+def test_bytes_that_are_no_text_are_refused_by_name():
+    with (
+        epctx.InferenceSession(of_text("Identity(x)", 1)) as session,
+        pytest.raises(epctx.InvalidArgument, match="'x' has bytes that are no UTF-8"),
+    ):
+        session.run(None, {"x": np.array([b"\xff\xfe"])})

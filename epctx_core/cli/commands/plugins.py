@@ -13,8 +13,7 @@ ACTIONS = (
         "list",
         "listing",
         "list installed plugins",
-        "Without --load none is imported. It exits with 0 whatever state they are in; `epctx doctor` exits with 1 "
-        "if one is broken.",
+        "Without --load none is imported. Exits with 0 whatever their states; `epctx doctor` judges them.",
     ),
     ("info", "information", "say all that is known about one plugin", "It is asked in a process of its own."),
     ("check", "checking", "run the conformance kit against one plugin", "Exits with 1 if a check failed."),
