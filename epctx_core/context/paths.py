@@ -170,7 +170,7 @@ def _place_of(descriptor: int, opened: str) -> str:
     A folder on that path may have been a link just while the file was opened; only the descriptor knows.
     """
     with suppress(OSError):
-        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - as text, as the rest
         if place.startswith("/"):
             return place
     with suppress(OSError):
