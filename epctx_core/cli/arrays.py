@@ -94,7 +94,11 @@ def _stored(path: str) -> dict[str, np.ndarray]:
         if total > (most := _MOST_BEYOND_FILE + os.fstat(file.fileno()).st_size):
             raise ValueError(f"its arrays would take {total:,} bytes; at most {most:,} are read from it.")
     with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+        arrays = {name: stored[name] for name in stored.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is none
+            raise TypeError(f"its member {name!r:.100} is no array.")
+    return arrays
 
 
 def _retyped(array: np.ndarray, wanted: np.dtype[Any] | None) -> np.ndarray:

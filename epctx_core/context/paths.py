@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from epctx_core.context.naming import has_drive
@@ -45,13 +45,12 @@ class ModelFolder:
         """Return what the system says of a file, as `identity`."""
         relative = checked_name(name, f"{node!r} names {what}" if node else what, node)
         for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
-            real = os.path.realpath(root / relative)
             try:
+                real = os.path.realpath(root / relative)
                 status = os.stat(real)  # noqa: PTH116 - as `open`, by the text of the real path
             except (OSError, ValueError):
                 continue
-            inside = any(_is_inside(real, base) for base in self._roots)
-            if not inside or not stat.S_ISREG(status.st_mode):
+            if not self._holds(real) or not stat.S_ISREG(status.st_mode):
                 return None
             return status
         return None
@@ -83,8 +82,8 @@ class ModelFolder:
         ) from missing
 
     def _open_inside(self, root: Path, relative: str, owner: str, node: str | None) -> OpenedFile:
-        real = os.path.realpath(root / relative)
-        if not any(_is_inside(real, base) for base in self._roots):
+        real = _followed(root / relative, owner, relative, node)
+        if not self._holds(real):
             raise InvalidGraph(
                 f"{owner} {relative!r}, a link that leaves the model's folder.",
                 node=node,
@@ -103,12 +102,15 @@ class ModelFolder:
             ) from error
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.path.realpath(root / relative) != real:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(_place_of(descriptor, real)):
                 raise InvalidGraph(
                     f"{owner} {relative!r}, which is not a regular file.", node=node, path=real, hint=_HINT
                 )
             stack.pop_all()
         return OpenedFile(descriptor, real)
+
+    def _holds(self, real: str) -> bool:
+        return any(_is_inside(real, base) for base in self._roots)
 
 
 class OpenedFile(io.FileIO):
@@ -150,6 +152,30 @@ def _why_unsafe(name: str) -> str:
     if normal == "." or name.endswith(("/", "\\")):
         return "a folder"
     return ""
+
+
+def _followed(path: Path, owner: str, relative: str, node: str | None) -> str:
+    """Return what a path leads to; a link on its way may be exchanged meanwhile, which the system refuses."""
+    try:
+        return os.path.realpath(path)
+    except OSError as error:
+        raise InvalidGraph(
+            f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=path, hint=_HINT
+        ) from error
+
+
+def _place_of(descriptor: int, opened: str) -> str:
+    """Return where an open file lies, whatever became of the path that was opened, as far as the system tells.
+
+    A folder on that path may have been a link just while the file was opened; only the descriptor knows.
+    """
+    with suppress(OSError):
+        place = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - as text, as the rest
+        if place.startswith("/"):
+            return place
+    with suppress(OSError):
+        return os.path.realpath(opened)
+    return "/"
 
 
 def _is_inside(path: str, root: Path) -> bool:

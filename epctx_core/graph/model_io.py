@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEFAULT_DOMAINS = ("", "ai.onnx")
 LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
+MOST_BYTES = (1 << 31) - 1
+"""What protobuf takes of one message."""
 _LEFT_OPEN = "is required but missing"
 
 
@@ -77,6 +79,7 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
 
     Raises:
         NoSuchFile: there is no such file.
+        InvalidProtobuf: it is larger than a protobuf can be.
         InvalidArgument: neither a path nor bytes, or the path names a folder.
     """
     if isinstance(model, bytes):
@@ -85,7 +88,9 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
         raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
     path = Path(model)
     try:
-        return path.read_bytes(), path
+        with path.open("rb") as file:
+            _refuse_oversized(os.fstat(file.fileno()).st_size, path)
+            return file.read(), path
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
     except IsADirectoryError:
@@ -96,6 +101,16 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
             path=path,
             hint="Check its permissions and the disk, then try again.",
         ) from error
+
+
+def _refuse_oversized(size: int, path: Path) -> None:
+    """Raise for a file that no model can fill, before memory is taken for it: it may be nearly all holes."""
+    if size > MOST_BYTES:
+        raise InvalidProtobuf(
+            f"{path.name} is not an ONNX model: it has {size:,} bytes, and a protobuf has less than 2 GiB.",
+            path=path,
+            hint="Weights beyond that lie in files of their own (external data).",
+        )
 
 
 def parse_model(data: bytes, path: Path | None) -> ModelProto:

@@ -1,4 +1,4 @@
-"""Messages between a host and the process of an EP: JSON with raw bytes behind it, over two pipes.
+"""Messages between a host and the process of an EP: JSON with raw bytes behind it, over a line.
 
 What is read may come from anyone: lengths are bounded, and nothing in it is ever executed. Knows no message.
 """
@@ -84,7 +84,7 @@ def whole_numbers(values: object) -> list[int]:
 
 
 class Channel:
-    """One end of the two pipes. Any thread may send; one receives.
+    """One end of a line. Any thread may send; one receives.
 
     Args:
         source, sink: what is read and what is written.

@@ -12,8 +12,8 @@ import struct
 import sys
 
 
-def _take_pipes() -> tuple[int, int]:
-    """Return the pipes from and to the host; what a plugin reads or prints has nothing to do with them."""
+def _take_line() -> tuple[int, int]:
+    """Return the line from and to the host; what a plugin reads or prints has nothing to do with it."""
     source, sink = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -34,7 +34,7 @@ def _exactly(source: int, size: int) -> bytes:
 
 def main() -> None:
     """Serve until the host is done."""
-    source, sink = _take_pipes()
+    source, sink = _take_line()
     (length,) = struct.unpack("<I", _exactly(source, 4))
     sys.path[:] = json.loads(_exactly(source, length))["path"]
     from epctx_core.isolation.service import serve

@@ -16,13 +16,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
 from epctx_core.isolation.channel import Channel
-from epctx_core.isolation.process_group import end_group, wait_and_end
+from epctx_core.isolation.line import Line
+from epctx_core.isolation.process_group import end_group, has_ended, wait_and_end
 
 if TYPE_CHECKING:
     from typing import IO
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """How long a process may take to stop by itself when the host asks it to."""
 
+_LAST_WORDS_SECONDS = 1.0
+"""How long what an ended process said may take to arrive; longer waits whoever holds its end of the line."""
 _POLLED_EVERY = 0.05
 _LINES = 64
 _LINE_LENGTH = 400
@@ -54,17 +58,20 @@ class ChildProcess:
     def __init__(self, *, limit: int | None) -> None:
         self._folder = contextlib.ExitStack()
         try:
-            self._process = self._started(os.fspath(self._folder.enter_context(scratch_folder())))
+            folder = os.fspath(self._folder.enter_context(scratch_folder()))
+            self._line = Line()
+            self._folder.callback(self._line.close)
+            self._process = self._started(folder, self._line.far_end)
         except OSError as error:
             self._folder.close()
             raise Fail(
                 f"no process could be started for an isolated EP: {error}.",
                 hint="ep.isolate needs sys.executable to be a Python interpreter.",
             ) from error
-        if self._process.stdin is None or self._process.stdout is None or self._process.stderr is None:
-            raise AssertionError("all three were asked for")
-        self._stdin = self._process.stdin
-        self.channel = Channel(self._process.stdout, self._stdin, limit=limit)
+        if self._process.stderr is None:
+            raise AssertionError("it was asked for")
+        source, sink = self._line.attach(self._process)
+        self.channel = Channel(source, sink, limit=limit)
         self._ended_because = ""
         self._watch = _Watch(self)
         self._lines: deque[str] = deque(maxlen=_LINES)
@@ -74,15 +81,15 @@ class ChildProcess:
         self._printed.start()
         path = json.dumps({"path": [os.fspath(p) for p in sys.path]}).encode()
         with contextlib.suppress(OSError):  # it died at once: the first message finds out
-            self._stdin.write(struct.pack("<I", len(path)) + path)
+            sink.write(struct.pack("<I", len(path)) + path)
 
-    def _started(self, folder: str) -> subprocess.Popen[bytes]:
+    def _started(self, folder: str, line: int) -> subprocess.Popen[bytes]:
         if not sys.executable:
             raise FileNotFoundError("sys.executable is empty")
         return subprocess.Popen(  # noqa: S603 - this interpreter and a script of this package
             [sys.executable, "-P", os.fspath(_SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=line,
+            stdout=line,
             stderr=subprocess.PIPE,
             env={**os.environ, "TMPDIR": folder, "TEMP": folder, "TMP": folder},
             # A Ctrl-C in the terminal is the host's to handle.
@@ -108,18 +115,26 @@ class ChildProcess:
         self._ended_because = self._ended_because or why
         if self._process.returncode is None:
             end_group(self._process)
+        self._line.cut()
+
+    def end_what_it_left(self) -> bool:
+        """Whether the process has ended by itself; what it started is ended then."""
+        if not has_ended(self._process):
+            return False
+        end_group(self._process)
+        return True
+
+    def cut(self) -> None:
+        """End every wait for the process: others hold its end of the line."""
+        self._line.cut()
 
     def close(self) -> None:
         """Wait until the process has ended, at most `GRACE_SECONDS`, and leave nothing of it; may be called again."""
-        with contextlib.suppress(OSError):
-            self._stdin.close()
+        self._line.hang_up()
         if self._process.returncode is None and not wait_and_end(self._process, GRACE_SECONDS):
             self._ended_because = self._ended_because or "it did not end when it was told to"
         self._watch.close()
         self._printed.join(GRACE_SECONDS)
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None and not self._printed.is_alive():
-                pipe.close()
         self._folder.close()
 
     def how_it_ended(self) -> str:
@@ -140,12 +155,23 @@ def _signal(number: int) -> str:
 
 
 def _keep_lines(pipe: IO[bytes], lines: deque[str]) -> None:
-    """Keep the last lines of what a process prints."""
-    with contextlib.suppress(OSError, ValueError):
+    """Keep the last lines of what a process prints, and close the pipe when nobody can print any more."""
+    with contextlib.suppress(OSError, ValueError), pipe:
         while line := pipe.readline(_LINE_LENGTH):
             text = line.decode(errors="replace").rstrip()
             if text:
                 lines.append(text)
+
+
+@dataclass
+class _WatchedCall:
+    """A call that is under way, and since when the process has been asked to stop in it, or has ended."""
+
+    deadline: float
+    seconds: float
+    cancel: Cancellation | None
+    stopping: float | None = None
+    ended: float | None = None
 
 
 class _Watch:
@@ -155,13 +181,13 @@ class _Watch:
         self._process = process
         self._changed = threading.Condition()
         self._closed = False
-        self._call: tuple[float, float, Cancellation | None] | None = None
+        self._call: _WatchedCall | None = None
         self._thread = threading.Thread(target=self._run, name="epctx-watch", daemon=True)
         self._thread.start()
 
     def begin(self, seconds: float, cancel: Cancellation | None) -> None:
         with self._changed:
-            self._call = time.monotonic() + seconds, seconds, cancel
+            self._call = _WatchedCall(time.monotonic() + seconds, seconds, cancel)
             self._changed.notify()
 
     def end(self) -> None:
@@ -175,24 +201,26 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        stopping: tuple[object, float] = (None, 0.0)
-        while True:
-            with self._changed:
-                while self._call is None and not self._closed:
-                    self._changed.wait()
-                call = self._call
-            if call is None:
-                return
-            deadline, seconds, cancel = call
-            now = time.monotonic()
-            if now > deadline:
-                self._process.kill(f"it took longer than the {seconds:g} seconds that it had")
-            elif stopping[0] is call and now > stopping[1] + GRACE_SECONDS:
+        with self._changed:
+            while not self._closed:
+                pause = None if self._call is None else self._look(self._call)
+                self._changed.wait(pause)
+
+    def _look(self, call: _WatchedCall) -> float:
+        """Do what it is time for; return the seconds until there may be more. Has the lock, so the call is not over."""
+        now = time.monotonic()
+        if now > call.deadline:
+            self._process.kill(f"it took longer than the {call.seconds:g} seconds that it had")
+        elif call.ended is not None:
+            if now > call.ended + _LAST_WORDS_SECONDS:
+                self._process.cut()
+        elif self._process.end_what_it_left():
+            call.ended = now
+        elif call.stopping is not None:
+            if now > call.stopping + GRACE_SECONDS:
                 self._process.kill("it did not stop when the host asked it to")
-            elif stopping[0] is not call and cancel is not None and cancel.requested:
-                stopping = call, now
-                # It may not be reading: what it is told must not keep the clock from being looked at.
-                threading.Thread(target=self._process.ask_to_stop, daemon=True).start()
-            with self._changed:
-                if not self._closed:
-                    self._changed.wait(min(_POLLED_EVERY, max(deadline - now, 0.001)))
+        elif call.cancel is not None and call.cancel.requested:
+            call.stopping = now
+            # It may not be reading: what it is told must not keep the clock from being looked at.
+            threading.Thread(target=self._process.ask_to_stop, daemon=True).start()
+        return min(_POLLED_EVERY, max(call.deadline - now, 0.001))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
 
 
@@ -35,12 +36,25 @@ def wait_and_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what it started; it may have ended, but must not have been waited for."""
+    """End a process and what it started; nothing where it was waited for, as its number may be another's."""
+    if process.returncode is not None:
+        return
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended; it is not waited for, so that its number is its own. False where the system cannot tell."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, process.pid, _HAS_ENDED) is not None
+    except ChildProcessError:
+        process.wait()  # the host ignores SIGCHLD: the system has waited for it, and the number is free
+        return True
 
 
 def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -50,7 +64,7 @@ def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
             process.wait(seconds)
         return process.returncode is not None
     end, pause = time.monotonic() + seconds, _FIRST_PAUSE
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    while not has_ended(process):
         if time.monotonic() > end:
             return False
         time.sleep(pause)

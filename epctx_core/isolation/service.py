@@ -54,7 +54,7 @@ _NOTHING: _Result = ({}, ())
 
 
 def serve(source: int, sink: int) -> None:
-    """Do what the host asks for over two pipes, until it asks for the end."""
+    """Do what the host asks for over a line, until it asks for the end."""
     faulthandler.enable()
     host = Host(Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb")))
     start = host.next_message()

@@ -161,6 +161,11 @@ def no_array_inside(path):
         archive.writestr("x.npy", b"\x93NUMPY garbage")
 
 
+def plain_bytes_under_an_inputs_name(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", b"\0" * 12)
+
+
 def a_header_that_lies(path):
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,), }"
     header += b" " * (117 - len(header)) + b"\n"
@@ -182,6 +187,7 @@ def a_folder(path):
         damaged_inside,
         no_array_inside,
         a_header_that_lies,
+        plain_bytes_under_an_inputs_name,
         a_folder,
     ],
 )

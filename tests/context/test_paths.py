@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -286,3 +287,41 @@ def test_a_file_that_a_link_put_in_between_leads_to_is_not_opened(tmp_path, monk
 
     with pytest.raises(InvalidGraph, match=r"names the binary 'sub/a\.bin'"):
         ModelFolder(inside.parent).open("sub/a.bin", what="the binary", node="n")
+
+
+def test_a_folder_that_is_a_link_for_no_longer_than_the_opening_takes_leads_nowhere(tmp_path, monkeypatch):
+    inside, outside = tmp_path / "model" / "sub", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+        (folder / "a.bin").write_bytes(b"x")
+    opening = os.open
+
+    def exchanged(path, *arguments, **keywords):
+        monkeypatch.undo()
+        inside.rename(tmp_path / "gone")
+        inside.symlink_to(outside)
+        try:
+            return opening(path, *arguments, **keywords)
+        finally:
+            inside.unlink()
+            (tmp_path / "gone").rename(inside)
+
+    monkeypatch.setattr(os, "open", exchanged)
+
+    with pytest.raises(InvalidGraph, match=r"names the binary 'sub/a\.bin'"):
+        ModelFolder(inside.parent).open("sub/a.bin", what="the binary", node="n")
+
+
+def test_a_link_that_becomes_a_folder_while_it_is_followed_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "sub").symlink_to(tmp_path)
+    (tmp_path / "a.bin").write_bytes(b"x")
+
+    def read_too_late(path, **_keywords):
+        raise OSError(errno.EINVAL, "Invalid argument", os.fspath(path))
+
+    folder = ModelFolder(tmp_path)
+    monkeypatch.setattr(os, "readlink", read_too_late)
+
+    assert folder.identity("sub/a.bin", what="the binary", node="n") is None
+    with pytest.raises(InvalidGraph, match=r"'sub/a\.bin', which cannot be opened: .*Invalid argument"):
+        folder.open("sub/a.bin", what="the binary", node="n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -13,10 +14,11 @@ from context.writing import inline_weight, noise, written
 
 from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.paths import ModelFolder
+from epctx_core.context.payloads import reader
 from epctx_core.context.payloads.private_copy import PrivateCopy
 from epctx_core.context.payloads.reader import PayloadReader
 from epctx_core.context.payloads.writer import PayloadWriter
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
 
@@ -130,6 +132,29 @@ def test_a_copy_that_a_publication_kept_serves_a_private_reader_too(tmp_path):
     scene.alter("a_x.bin", 700)
 
     assert bytes(scene.payload(0).view) == kept.read_bytes()
+
+
+def test_of_a_binary_of_another_length_nothing_is_copied(tmp_path):
+    scene = Binaries(tmp_path, map_binaries=False)
+    os.truncate(tmp_path / "a_x.bin", 1 << 40)
+
+    with pytest.raises(ReplacedBinaryError, match="has 1,099,511,627,776 bytes; the model was written with"):
+        scene.payload(0)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+@pytest.mark.parametrize("kind", ["MappedFile", "PrivateCopy"])
+def test_a_binary_for_which_there_is_no_memory_is_no_fault_of_the_ep(tmp_path, monkeypatch, kind, error):
+    def refuse(_descriptor, _path):
+        raise error
+
+    monkeypatch.setattr(reader, kind, refuse)
+    scene = Binaries(tmp_path, map_binaries=kind == "MappedFile")
+
+    with pytest.raises(Fail, match=r"a_x\.bin' cannot be brought into memory: .*emory") as caught:
+        scene.payload(0)
+
+    assert "ep.context_file_mapping" in caught.value.hint
 
 
 def test_a_file_that_is_written_to_while_it_is_copied_is_refused(tmp_path, monkeypatch):

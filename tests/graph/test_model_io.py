@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -64,6 +65,17 @@ def test_a_name_that_no_file_system_takes_is_an_invalid_argument(tmp_path):
 def test_what_is_no_protobuf_is_said_to_be_none(tmp_path, junk):
     with pytest.raises(InvalidProtobuf, match=r"m\.onnx is (empty|not an ONNX model)"):
         parse_model(junk, tmp_path / "m.onnx")
+
+
+def test_a_file_larger_than_any_protobuf_is_said_to_be_none_before_it_is_read(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+    with pytest.raises(
+        InvalidProtobuf, match="has 1,099,511,627,776 bytes, and a protobuf has less than 2 GiB"
+    ):
+        read_model(path)
 
 
 def test_a_truncated_model_is_no_protobuf():

@@ -24,22 +24,22 @@ from epctx_core.graph.weights import Weight
 from epctx_core.plugin import CompiledPartition, EPContextNode, ProviderOption, hookimpl
 
 
-def pipes():
-    """Return the descriptors of this process that are pipes, but those of a process's start."""
+def lines():
+    """Return the descriptors of this process that are sockets, but those of a process's start."""
     found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    return [fd for fd in found if fd > 2 and _is_pipe(fd)]
+    return [fd for fd in found if fd > 2 and _is_socket(fd)]
 
 
-def _is_pipe(fd):
+def _is_socket(fd):
     try:
-        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:
         return False
 
 
-def write_to_pipes(data):
-    """Write into every pipe that can be written to, as memory that was overwritten might."""
-    for fd in pipes():
+def write_to_lines(data):
+    """Write into every line that there is, as memory that was overwritten might."""
+    for fd in lines():
         try:
             os.write(fd, data)
         except OSError:
@@ -73,6 +73,15 @@ def start_a_child():
     child.returncode = 0  # nobody waits for it
 
 
+def leave_what_holds_the_line():
+    """Start a process that has left the group, as services do, and holds every descriptor of this one."""
+    if os.fork() == 0:
+        os.setsid()
+        Path(os.environ["EPCTX_TEST_NOTE"]).write_text(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+
+
 def fill_memory():
     return np.ones(4 << 30, np.uint8)
 
@@ -103,15 +112,18 @@ FAULTS = {
     "abort": os.abort,
     "child-and-crash": lambda: (start_a_child(), ctypes.string_at(0)),
     "child-and-return": start_a_child,
+    "service-and-crash": lambda: (leave_what_holds_the_line(), ctypes.string_at(0)),
+    "service-and-hang": lambda: (leave_what_holds_the_line(), time.sleep(600)),
+    "fork-and-crash": lambda: (os.fork() == 0 and time.sleep(600), ctypes.string_at(0)),
     "exit": lambda: os._exit(7),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda: time.sleep(600),
     "native-hang": sleep_in_native_code,
     "slow": lambda: time.sleep(0.3),
     "memory": fill_memory,
-    "noise": lambda: (write_to_pipes(b"\xff" * 64), time.sleep(600)),
-    "nonsense": lambda: (write_to_pipes(message([])), time.sleep(600)),
-    "too-much": lambda: (write_to_pipes(message({"say": "result", "sizes": [4 << 30]})), time.sleep(600)),
+    "noise": lambda: (write_to_lines(b"\xff" * 64), time.sleep(600)),
+    "nonsense": lambda: (write_to_lines(message([])), time.sleep(600)),
+    "too-much": lambda: (write_to_lines(message({"say": "result", "sizes": [4 << 30]})), time.sleep(600)),
     "print": print_much,
     "log": log,
     "note": note_the_process,

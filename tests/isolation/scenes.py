@@ -49,12 +49,12 @@ def children():
 
 
 def open_pipes():
-    """Return the pipes that this process has open."""
+    """Return the pipes and sockets that this process has open."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             found.add(descriptor.readlink().name)
-    return {name for name in found if name.startswith("pipe:")}
+    return {name for name in found if name.startswith(("pipe:", "socket:"))}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty, Patient
-from isolation.scenes import compiled, is_alive, nothing_left, options_for, registry_of, source
+from isolation.scenes import compiled, is_alive, nothing_left, open_pipes, options_for, registry_of, source
 
 import epctx_core as epctx
 from epctx_core.isolation import process
@@ -97,6 +97,33 @@ def test_what_an_ep_started_ends_with_its_process(tmp_path, temporary, note, fau
     assert wait_for(lambda: not is_alive(int(note.read_text())))
 
 
+@pytest.mark.parametrize(
+    ("fault", "seconds", "how"),
+    [
+        ("service-and-crash", 20, "it was ended by SIGSEGV"),
+        ("service-and-hang", 2, "it took longer than the 2 seconds"),
+    ],
+)
+def test_a_service_that_an_ep_left_behind_keeps_no_host_waiting(tmp_path, note, fault, seconds, how):
+    options = options_for(Faulty, provider_options={"fault": fault}, isolate_timeout_seconds=seconds)
+    before = open_pipes()
+
+    with pytest.raises(epctx.PluginError, match=how):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    service = int(note.read_text())
+    assert is_alive(service), "it left the group, so it is not the host's to end"
+    os.kill(service, signal.SIGKILL)
+    assert wait_for(lambda: open_pipes() == before)
+
+
+def test_a_crash_is_noticed_though_a_forked_process_holds_the_line(tmp_path, temporary):
+    options = options_for(Faulty, provider_options={"fault": "fork-and-crash"}, isolate_timeout_seconds=20)
+
+    with nothing_left(temporary), pytest.raises(epctx.PluginError, match="it was ended by SIGSEGV"):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_the_call_and_the_process(tmp_path, temporary, note):
     options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
@@ -139,6 +166,17 @@ def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == "m_ctx.onnx"
     assert (tmp_path / "m_faulty.bin").exists()
+
+
+def test_a_host_may_ignore_that_its_children_end(tmp_path):
+    program = tmp_path / "host.py"
+    program.write_text("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    command = [sys.executable, program, source(tmp_path), "print", "60"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, text=True, check=False)
+
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "m_ctx.onnx", "")
 
 
 def test_a_session_ends_its_process_when_it_is_closed(tmp_path, temporary, note):

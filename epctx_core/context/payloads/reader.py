@@ -7,6 +7,7 @@ Implements `ContextReader` and `PayloadView` of `epctx_core.plugin`. Files are o
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from epctx_core.context.manifest import ReplacedBinaryError
 from epctx_core.context.payloads.callbacks import ReceivedPayload, receive
 from epctx_core.context.payloads.loaded import LoadedPayload
 from epctx_core.context.payloads.private_copy import PrivateCopy
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
@@ -70,7 +71,7 @@ class PayloadReader:
         self._other_copies = other_copies
         self._scratch = scratch
         self._source = source
-        self._open_binary = MappedFile if map_binaries else PrivateCopy
+        self._map_binaries = map_binaries
         self._verification = verification
         self._checks_whole = verification is not Verification.HEAD or not map_binaries
         self._data_reader = data_reader
@@ -185,7 +186,7 @@ class PayloadReader:
             )
         entry = self._entry(name, embedded=False)
         with self._folder.open(name, what="the context binary", node=record.name) as file:
-            content = self._open_binary(file.fileno(), file.path)
+            content = self._open(file.fileno(), file.path, entry)
         _refuse_empty(content, record, name)
         if entry is not None:
             try:
@@ -200,12 +201,24 @@ class PayloadReader:
             scratch=self._scratch,
         )
 
+    def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> MappedFile | PrivateCopy:
+        """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
+        right_size = entry is None or os.fstat(descriptor).st_size == entry.size
+        try:
+            return (MappedFile if self._map_binaries or not right_size else PrivateCopy)(descriptor, path)
+        except (OSError, MemoryError) as error:
+            raise Fail(
+                f"the context binary {path!r} cannot be brought into memory: {str(error) or 'not enough memory'}.",
+                path=path,
+                hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
+            ) from error
+
     def _other_copy(self, entry: PayloadEntry, path: str, error: InvalidGraph) -> MappedFile | PrivateCopy:
         """Return the binary that the model means from what an unfinished publication kept of it."""
         for copy in self._other_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
-                    content = self._open_binary(file.fileno(), str(copy))
+                    content = self._open(file.fileno(), str(copy), entry)
                 self._check(entry, content)
                 return content
         raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
