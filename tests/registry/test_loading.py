@@ -43,6 +43,7 @@ def test_a_plugin_is_loaded_and_its_record_says_so(packages):
         ("def broken(:", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError"),
         ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "failed to import: E"),
+        ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", "failed to import: E"),
         ("", "AttributeError"),
     ],
 )
