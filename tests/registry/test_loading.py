@@ -85,7 +85,7 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("Provider = 7", "not a subclass"),
+        ("Provider = 7", "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type int"),
         ("class Provider: name = 'A'", "not a subclass"),
         (
             "from epctx_core.plugin import ExecutionProvider\nclass Provider(ExecutionProvider): name = 'A'",
