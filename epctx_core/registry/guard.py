@@ -22,7 +22,9 @@ def describe(error: BaseException) -> str:
     """Return type and text of an exception, also of one whose text can't be had."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - it is a plugin's exception class, so anything may happen
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - it is a plugin's exception class: even SystemExit may come out of it
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

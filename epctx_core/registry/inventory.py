@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -17,7 +17,13 @@ from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.registry.discovery import discover
 from epctx_core.registry.loading import Imported, removed
 from epctx_core.registry.places import discover_at
-from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, normalised
+from epctx_core.registry.records import (
+    PluginRecord,
+    PluginState,
+    RecordKey,
+    normalised,
+    same_distribution,
+)
 from epctx_core.registry.selection import Selection
 
 if TYPE_CHECKING:
@@ -69,7 +75,7 @@ class Inventory:
             found: dict[RecordKey, Entry] = {}
             for record in records:  # of two records with one key, the EP comes before a complaint about it
                 found.setdefault(record.key, self._entry(record))
-            found |= {key: self._removed(key) for key in self._seen.keys() - found.keys()}
+            found |= {key: self._removed(key, records) for key in self._seen.keys() - found.keys()}
             self._seen |= {record.key: record for record in records if record.entry_point}
             self.selection, self._found = selection, found
             for warning in selection.unknown_names(records, self._given()) if self._entry_points else ():
@@ -92,13 +98,17 @@ class Inventory:
     def _entry(self, record: PluginRecord) -> Entry:
         """Return the entry of a record, given what this process imported under its key before."""
         earlier = self._imported.get(record.key)
-        return Entry(record) if earlier is None else Entry(*earlier.met_again(record))
+        if earlier is not None:
+            return Entry(*earlier.met_again(record))
+        beside = (other.met_beside(record) for other in self._imported.values())
+        return Entry(next((changed for changed in beside if changed is not None), record))
 
-    def _removed(self, key: RecordKey) -> Entry:
+    def _removed(self, key: RecordKey, records: Sequence[PluginRecord]) -> Entry:
+        instead = next((r for r in records if same_distribution(r.distribution, key.distribution)), None)
         earlier = self._imported.get(key)
         if earlier is None or earlier.cls is None:
-            return Entry(removed(self._seen[key], imported=False))
-        return Entry(removed(earlier.record, imported=True))
+            return Entry(removed(self._seen[key], imported=False, instead=instead))
+        return Entry(removed(earlier.record, imported=True, instead=instead))
 
     def forget(self) -> None:
         """Have everything found anew; what was imported stays known."""

@@ -14,7 +14,7 @@ from epctx_core.errors import EpctxError
 from epctx_core.plugin import Availability
 from epctx_core.registry.guard import blame, broken_by, describe, plugin_error
 from epctx_core.registry.places import find_top_level
-from epctx_core.registry.records import PluginRecord, PluginState
+from epctx_core.registry.records import PluginRecord, PluginState, same_distribution
 from epctx_core.registry.validation import find_problems
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
         if problems[0].state is PluginState.BROKEN:
             reason = f"{record.entry_point} breaks the contract: {reason}"
         return Outcome(record=replace(record, state=problems[0].state, reason=reason))
-    loaded = replace(
-        record, name=cls.name, vendor=cls.vendor or None, state=PluginState.LOADED, reason="", availability={}
-    )
+    loaded = replace(record, name=cls.name, vendor=cls.vendor or None, availability={})
+    if record.state is not PluginState.RESTART_NEEDED:
+        loaded = replace(loaded, state=PluginState.LOADED, reason="")
     return Outcome(record=loaded, cls=cls)
 
 
@@ -118,31 +118,65 @@ class Imported:
     @property
     def in_memory(self) -> bool:
         """Whether its module stayed, so that importing again would give the old code."""
-        return self.record.entry_point.partition(":")[0] in sys.modules
+        return _in_memory(self.record)
 
     def met_again(self, found: PluginRecord) -> tuple[PluginRecord, type[ExecutionProvider] | None]:
         """Return record and class for what a later discovery found under the same name and distribution.
 
         A class that was loaded stays, with the record of what it was loaded from.
         """
-        if found.state is not PluginState.DISCOVERED:
-            return found, None
-        mine = self.record
+        mine, discovered = self.record, found.state is PluginState.DISCOVERED
         same = (found.version, found.entry_point, found.place) == (mine.version, mine.entry_point, mine.place)
         if self.cls is not None and same:
             return replace(found, vendor=mine.vendor, state=PluginState.LOADED), self.cls
-        if self.cls is None and (same or not self.in_memory):
+        if self.cls is None and (same or not discovered or not self.in_memory):
             return found, None
-        reason = f"{found.origin} is installed, but this process has imported {mine.origin}"
+        reason = self._differs(found)
         if self.cls is None:
             reason = f"{mine.reason}; {reason}: restart it"
             return replace(mine, state=PluginState.BROKEN, reason=reason), None
+        if not discovered:
+            reason = f"{reason}, and what is installed can't be used: {found.reason}"
         return replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), self.cls
 
+    def _differs(self, found: PluginRecord) -> str:
+        return f"{found.origin} is installed, but this process has imported {self.record.origin}"
 
-def removed(record: PluginRecord, *, imported: bool) -> PluginRecord:
-    """Return the record of an EP whose distribution is not installed any more."""
-    reason = (
-        f"{record.origin} was {'imported' if imported else 'found earlier'} and is not installed any more"
+    def met_beside(self, found: PluginRecord) -> PluginRecord | None:
+        """Return the record of another EP whose module another version has left in memory; None where none has.
+
+        Its class can only come from that module: it is that version's, or not there at all.
+        """
+        mine = self.record
+        if found.state is not PluginState.DISCOVERED or not _in_memory(found):
+            return None
+        if not same_distribution(found.distribution, mine.distribution) or found.origin == mine.origin:
+            return None
+        reason = self._differs(found)
+        module, _, attribute = found.entry_point.partition(":")
+        if attribute.partition(".")[0] not in getattr(sys.modules.get(module), "__dict__", {}):
+            return replace(found, state=PluginState.BROKEN, reason=f"{reason}: restart it")
+        return replace(
+            found, version=mine.version, place=mine.place, state=PluginState.RESTART_NEEDED, reason=reason
+        )
+
+
+def _in_memory(record: PluginRecord) -> bool:
+    return record.entry_point.partition(":")[0] in sys.modules
+
+
+def removed(record: PluginRecord, *, imported: bool, instead: PluginRecord | None = None) -> PluginRecord:
+    """Return the record of an EP that nothing installed brings any more.
+
+    Args:
+        record: as it was found or imported.
+        imported: whether it was.
+        instead: another EP that its distribution brings now.
+    """
+    gone = (
+        f"{instead.origin}, which is installed now, does not bring it"
+        if instead
+        else "is not installed any more"
     )
-    return replace(record, state=PluginState.REMOVED, reason=reason)
+    known = f"{record.origin} was {'imported' if imported else 'found earlier'}"
+    return replace(record, state=PluginState.REMOVED, reason=f"{known}{'; ' if instead else ' and '}{gone}")

@@ -19,7 +19,7 @@ _HINTS = {
     "`epctx plugins info {ep} -v` shows all that is known.",
     PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
     PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
-    PluginState.REMOVED: "Install {package} again.",
+    PluginState.REMOVED: "Install {package} again, in a version that brings {ep}.",
     PluginState.RESTART_NEEDED: "Restart the process to use the version that is installed now.",
     PluginState.DUPLICATE: 'Uninstall one, or choose: name it "{package}:{ep}", '
     'set EPCTX_PREFER="{ep}={package}", or call registry.prefer({ep!r}, distribution={package!r}).',

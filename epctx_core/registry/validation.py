@@ -72,7 +72,7 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
         return [
             Problem(
-                what="it is not a subclass of epctx_core.plugin.ExecutionProvider",
+                what=f"it is not a subclass of epctx_core.plugin.ExecutionProvider{_but(cls)}",
                 hint="Derive it from ExecutionProvider, and let the entry point name the class itself.",
             )
         ]
@@ -86,6 +86,10 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         _class_method_problems(cls),
     )
     return [problem for check in checks for problem in check] + list(_hook_problems(cls))
+
+
+def _but(cls: object) -> str:
+    return "" if inspect.isclass(cls) else f", but an object of type {type(cls).__name__}"
 
 
 def _class_name(cls: object) -> str:

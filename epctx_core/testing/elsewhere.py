@@ -103,6 +103,7 @@ def _find(address: Mapping[str, str]) -> Any:
 
 def main(job_file: str, result_file: str) -> None:
     """Do one job."""
+    from epctx_core.testing.ending import end_in_any_case
     from epctx_core.testing.requirements import Requirements
     from epctx_core.testing.scene import Scene
 
@@ -115,6 +116,7 @@ def main(job_file: str, result_file: str) -> None:
     with Scene(provider, requirements=requirements, options=job["options"], full=job["full"]) as scene:
         result = function(scene, **job["arguments"])
     Path(result_file).write_text(json.dumps(result))
+    end_in_any_case(0)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from epctx_core.errors import NotImplementedByProvider
+from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
+from epctx_core.registry.implementations import implemented_hooks
 from epctx_core.testing.report import CheckResult, ConformanceReport, Outcome
 from epctx_core.testing.requirements import Requirements
 
@@ -87,6 +90,10 @@ def run_check(check: Check, scene: Scene) -> CheckResult:
     )
 
 
+_NOT_MEANT_TO = (
+    "If it is not meant to, say so: Requirements(export=False) for an EP that only runs models, "
+    "Requirements(partitions=False) for one of kernels alone; `--without export` on the command line."
+)
 _Ended = tuple[Outcome, str, str]
 
 
@@ -117,11 +124,15 @@ def _outcome(check: Check, scene: Scene) -> _Ended:
     except CheckFailed as failed:
         return Outcome.FAILED, failed.message, failed.hint
     except BaseException as error:  # noqa: BLE001 - SystemExit of an EP, too, is a check that failed
-        return Outcome.FAILED, *_essence(error)
+        return Outcome.FAILED, *_essence(error, scene)
     return Outcome.PASSED, "", ""
 
 
-def _essence(error: BaseException) -> tuple[str, str]:
+def _lacks_hooks(scene: Scene) -> bool:
+    return not {"compile", *CONTEXT_HOOKS} <= implemented_hooks(scene.provider).keys()
+
+
+def _essence(error: BaseException, scene: Scene) -> tuple[str, str]:
     """Return what was raised, and where below the kit: the last places of the first cause."""
     first = error
     while first.__cause__ is not None:
@@ -131,4 +142,6 @@ def _essence(error: BaseException) -> tuple[str, str]:
         f"{frame.name} (line {frame.lineno} of {frame.filename})" for frame in reversed(frames)
     )
     said = f"{type(error).__name__}: {error}".strip()
+    if isinstance(error, NotImplementedByProvider) and _lacks_hooks(scene):
+        return said, _NOT_MEANT_TO
     return said, f"Raised in {places}." if places else ""

@@ -23,6 +23,7 @@ from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry
 from epctx_core.runtime.session import InferenceSession
 from epctx_core.testing.audit import Audit
+from epctx_core.testing.ending import end_in_any_case, lasting_threads
 from epctx_core.testing.process_state import changes, process_state
 
 if TYPE_CHECKING:
@@ -111,10 +112,14 @@ class _Process:
             self._audit.phase = ""
             different = changes(before, process_state())
             if different:
-                self._observed.changed[name] = different
+                self._observed.changed.setdefault(name, []).extend(different)
 
     def _import(self) -> type[ExecutionProvider]:
         module = importlib.import_module(self._job.module)
+        threads = lasting_threads()
+        if threads:
+            said = f"threads that keep the process from ending ({', '.join(threads)})"
+            self._observed.changed.setdefault("import", []).append(said)
         found: type[ExecutionProvider] = reduce(getattr, self._job.qualname.split("."), module)  # type: ignore[assignment]
         return found
 
@@ -138,6 +143,7 @@ def main() -> None:
     job, result = map(Path, sys.argv[1:])
     observed = _Process(Job(**json.loads(job.read_text("utf-8")))).work()
     result.write_text(json.dumps(asdict(observed)), encoding="utf-8")
+    end_in_any_case(0)
 
 
 if __name__ == "__main__":

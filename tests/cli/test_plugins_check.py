@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cli.conftest import PROVIDER
 
 
 def test_an_ep_that_keeps_the_contract_is_exit_0(process):
@@ -67,6 +68,21 @@ class Provider(ExecutionProvider):
 
     assert "an odd model" not in quiet.err
     assert "an odd model" in verbose.err
+
+
+@pytest.mark.parametrize("command", [["check", "Endless", "--only", "signatures"], ["info", "Endless"]])
+def test_a_plugin_whose_thread_never_ends_keeps_no_command_from_ending(process, site, command):
+    endless = (
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='acme driver').start()\n"
+    )
+    text = endless + PROVIDER.format(name="EndlessExecutionProvider", body="")
+    folder = site("epctx-endless", "EndlessExecutionProvider", code=text)
+
+    said = process("plugins", *command, path=[folder])
+
+    assert "EndlessExecutionProvider" in said.out
+    if "check" in command:
+        assert "a plugin left threads that do not end: acme driver" in said.err
 
 
 def test_one_check_may_be_asked_for_by_its_name(process):

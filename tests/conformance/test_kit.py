@@ -16,7 +16,7 @@ from conformance.faulty_eps.table import all_faults
 from conformance.kernel_ep import KernelProvider
 from conformance.small_ep import SmallProvider
 
-from epctx_core.plugin import hookimpl
+from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
 from epctx_core.testing import ProviderConformance, Requirements, check_provider
 from epctx_core.testing.checks import GROUPS
 from epctx_core.testing.report import Outcome
@@ -66,6 +66,23 @@ def test_only_what_is_there_can_be_asked_for():
         check_provider(SmallProvider, only=["wishes"])
 
 
+class OnlyRuns(ExecutionProvider):
+    """Has the two hooks that are enough to run models."""
+
+    name = "OnlyRunsExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(
+            graph, lambda node: not node.domain and node.op_type in {"Add", "Mul", "Relu"}
+        )
+
+    @hookimpl
+    def compile(self, partitions):
+        made = [self.context.engine.prepare(each.model(inline_weights=True)) for each in partitions]
+        return [CompiledPartition(each.run, close=each.close) for each in made]
+
+
 # --- EPs that keep the contract -------------------------------------------------------------------------
 
 
@@ -86,6 +103,15 @@ def test_an_ep_that_keeps_the_contract_passes(provider, requirements, only):
 
     assert not reasons(report)
     assert report.ok
+
+
+def test_an_ep_that_cannot_save_is_told_how_to_say_so():
+    report = check_provider(OnlyRuns, only=["one_piece_of_work_gives_the_right_results"])
+
+    (failed,) = report.failed
+    assert "has no get_ep_context_nodes hook" in failed.reason
+    assert "Requirements(export=False)" in failed.hint
+    assert "--without export" in failed.hint
 
 
 # --- EPs with a fault -----------------------------------------------------------------------------------

@@ -25,6 +25,16 @@ IN_A_PROCESS = frozenset(check.name for check in all_checks() if check.group == 
 FIRST = {lie.check: lie for lie in reversed(LIES)}
 SAMPLE = [lie for lie in LIES if lie.check not in IN_A_PROCESS or lie is FIRST[lie.check]]
 """Of those that need a process of their own, one for each check; `make stress` has them all."""
+ENDLESS = """
+import sys, threading
+from conformance.honest_ep import HonestProvider
+
+class EndlessProvider(HonestProvider):
+    name = "EndlessExecutionProvider"
+
+if "pytest" not in sys.modules:  # the suite itself has to come to an end
+    threading.Thread(target=threading.Event().wait, name="acme driver").start()
+"""
 OWN_GROUPS = ("payloads", "values", "concurrency", "manners", "cancellation")
 
 
@@ -77,6 +87,21 @@ def test_the_kit_catches_a_plugin_whose_import_does_harm(monkeypatch):
 
     assert "ACME_HOME" in report.failed[0].reason
     assert "root logger" in report.failed[0].reason
+
+
+def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(tmp_path, monkeypatch):
+    (tmp_path / "endless_ep.py").write_text(ENDLESS, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    cls = importlib.import_module("endless_ep").EndlessProvider
+
+    report = check_provider(
+        cls,
+        requirements=Requirements(seconds=60),
+        only=["importing_the_ep_leaves_the_process_as_it_was", "importing_the_ep_writes_nothing"],
+    )
+
+    (failed,) = report.failed
+    assert "threads that keep the process from ending (acme driver)" in failed.reason
 
 
 @pytest.mark.parametrize("group", OWN_GROUPS)

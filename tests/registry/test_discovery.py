@@ -16,6 +16,25 @@ def by_name(records):
     return {record.name: record for record in records}
 
 
+TWO_EPS = """
+from epctx_core.plugin import ExecutionProvider, hookimpl
+
+class A(ExecutionProvider):
+    name = "A"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return []
+
+    @hookimpl
+    def compile(self, partitions):
+        return []
+
+class B(A):
+    name = "B"
+"""
+
+
 def test_a_distribution_is_found_with_its_name_sources_version_and_class(packages):
     packages.install("epctx-a", "AExecutionProvider", sources=["A", "a.old"], version="2.1")
 
@@ -263,6 +282,75 @@ def test_a_plugin_that_was_imported_and_then_upgraded_needs_a_restart_and_goes_o
     assert registry.route("Old").name == "A"
     assert registry.availability(record, Purpose.RUN).available
     assert registry.resolve("A").state is PluginState.RESTART_NEEDED
+
+
+def test_an_imported_plugin_whose_upgrade_has_wrong_metadata_goes_on_and_says_what_is_wrong_with_it(packages):
+    packages.install("epctx-a", "A", version="1.0")
+    registry = Registry()
+    cls = registry.load(registry.resolve("A"))
+    packages.install("epctx-a", "A", version="1.1", value="epctx_a")
+
+    registry.refresh()
+
+    record = registry.resolve("A")
+    assert (record.state, record.version) == (PluginState.RESTART_NEEDED, "1.0")
+    assert "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0" in record.reason
+    assert "'epctx_a', which is not of the form module:Class" in record.reason
+    assert registry.load(record) is cls
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_an_ep_that_an_upgrade_does_not_bring_any_more_says_so(packages, imported):
+    packages.install("epctx-a", "A", version="1.0")
+    registry = Registry()
+    record = registry.resolve("A")
+    if imported:
+        registry.load(record)
+    packages.install("epctx-a", "B", version="1.1", value="epctx_a_next:Provider")
+
+    registry.refresh()
+
+    with pytest.raises(
+        PluginError, match=r"epctx-a 1\.1, which is installed now, does not bring it"
+    ) as caught:
+        registry.resolve("A")
+    assert "not installed any more" not in caught.value.message
+    assert registry.resolve("B").state is PluginState.DISCOVERED
+
+
+def test_an_ep_that_an_upgrade_adds_to_a_module_in_memory_says_that_it_needs_a_restart(packages):
+    packages.install("epctx-a", "A", version="1.0")
+    registry = Registry()
+    registry.load(registry.resolve("A"))
+    packages.install("epctx-a", "B", version="1.1", value="epctx_a:Added")
+
+    registry.refresh()
+
+    with pytest.raises(
+        PluginError,
+        match=r"epctx-a 1\.1 is installed, but this process has imported epctx-a 1\.0: restart it",
+    ):
+        registry.resolve("B")
+
+
+def test_an_ep_beside_the_imported_one_goes_on_in_the_version_that_is_in_memory(packages):
+    both = "[epctx.execution_providers]\nA = epctx_a:A\nB = epctx_a:B"
+    packages.install("epctx-a", "A", code=TWO_EPS)
+    packages.write_metadata("epctx-a", both, version="1.0")
+    registry = Registry()
+    registry.load(registry.resolve("A"))
+    packages.write_metadata("epctx-a", both, version="1.1")
+
+    registry.refresh()
+
+    before = registry.resolve("B")
+    cls = registry.load(before)
+    after = registry.resolve("B")
+    registry.refresh()
+    assert registry.load(registry.resolve("B")) is cls
+    for record in (before, after, registry.resolve("B")):
+        assert (record.state, record.version) == (PluginState.RESTART_NEEDED, "1.0")
+        assert record.reason == "epctx-a 1.1 is installed, but this process has imported epctx-a 1.0"
 
 
 def test_a_plugin_that_was_found_but_not_imported_before_its_upgrade_needs_no_restart(packages):

@@ -43,6 +43,7 @@ def test_a_plugin_is_loaded_and_its_record_says_so(packages):
         ("def broken(:", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError"),
         ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "failed to import: E"),
+        ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", "failed to import: E"),
         ("", "AttributeError"),
     ],
 )
@@ -84,7 +85,7 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("Provider = 7", "not a subclass"),
+        ("Provider = 7", "not a subclass of epctx_core.plugin.ExecutionProvider, but an object of type int"),
         ("class Provider: name = 'A'", "not a subclass"),
         (
             "from epctx_core.plugin import ExecutionProvider\nclass Provider(ExecutionProvider): name = 'A'",

@@ -122,11 +122,13 @@ def report(asked: Mapping[str, Any]) -> None:
         asked: `name` and `distribution` of the record.
     """
     from epctx_core.cli.stdout_guard import reserved_stdout
+    from epctx_core.testing.ending import end_in_any_case
 
     with reserved_stdout():
         answer = json.dumps(_tried(asked))
     sys.stdout.write(answer)
     sys.stdout.flush()
+    end_in_any_case(0)
 
 
 def _tried(asked: Mapping[str, Any]) -> dict[str, Any]:
