@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+LONGEST_MESSAGE = 1 << 14
+"""Characters of a message: a name out of a foreign model may have millions, and a host logs what it gets."""
+
+
 class ErrorCode(IntEnum):
     """`OrtErrorCode` of ONNX Runtime; PLUGIN_ERROR is ours and far from its range."""
 
@@ -69,6 +73,8 @@ class EpctxError(Exception):
         path: str | os.PathLike[str] | None = None,
         hint: str | None = None,
     ) -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} characters more]"
         super().__init__(message)
         self.message = message
         self.node = node

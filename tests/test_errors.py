@@ -77,6 +77,14 @@ def test_an_error_without_a_hint_is_its_message(cls):
 
 
 @EACH
+def test_a_name_without_end_does_not_make_an_error_without_end():
+    error = errors.InvalidGraph(f"no plugin for {'x' * 1_000_000!r}")
+
+    assert len(str(error)) < 20_000
+    assert error.message.startswith("no plugin for 'xxx")
+    assert error.message.endswith("characters more]")
+
+
 def test_an_error_survives_the_way_between_two_processes(cls):
     error = cls("it broke.", node="n", path="/p", hint="Mend it.")
 

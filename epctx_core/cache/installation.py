@@ -36,7 +36,7 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
 
     Returns:
         By name, in the form in which indexes compare names: the version; for an editable installation
-        also the time of the newest change to its code.
+        also the time of the newest change to its code and to its packages' data.
     """
     states: dict[str, str] = {}
     left_out = frozenset(map(normalised, besides))
@@ -87,7 +87,7 @@ def _editable_folder(found: InstalledDistribution) -> Path | None:
 
 @cache
 def newest_change(path: Path) -> str:
-    """Return what tells whether code was changed, added or removed: newest time of change, number of files.
+    """Return what tells whether code or data of packages was changed, added or removed: newest time, number of files.
 
     Of one process the answer stays the same: what it imported stays the same, too.
 
@@ -95,11 +95,15 @@ def newest_change(path: Path) -> str:
         path: a module, or a folder that is searched but for hidden folders and virtual environments.
     """
     times = [os.stat(path).st_mtime_ns] if path.is_file() else []  # noqa: PTH116 - one call
+    packages: set[str] = set()
     for folder, folders, files in os.walk(path):
         folders[:] = [f for f in folders if f[0] != "." and f != "__pycache__"]
         if "pyvenv.cfg" in files:
             folders.clear()
             continue
-        code = [name for name in files if name.endswith(_CODE)]
-        times += [os.lstat(f"{folder}{os.sep}{name}").st_mtime_ns for name in code]
+        if "__init__.py" in files or os.path.dirname(folder) in packages:  # noqa: PTH120 - as walk gives it
+            packages.add(folder)
+        # What lies in a package is its data: rules, tables, binaries of a compiler.
+        counted = [name for name in files if folder in packages or name.endswith(_CODE)]
+        times += [os.lstat(f"{folder}{os.sep}{name}").st_mtime_ns for name in counted]
     return f"{max(times, default=0)}/{len(times)}"

@@ -281,7 +281,7 @@ def read_manifest(model: ModelProto) -> Manifest | None:
         return None
     try:
         data = parse_json(text)
-        if data["version"] != VERSION:
+        if type(data["version"]) is not int or data["version"] != VERSION:
             _log.warning(
                 "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are held against"
                 " no digests. A later epctx-core reads it.",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
 LONGEST_HEAD = 64 << 20
+MOST_BLOBS = 1 << 20
 """Bytes of JSON in one message: what a graph of a million nodes needs, and no more."""
 
 _LENGTH = struct.Struct("<I")
@@ -140,6 +141,8 @@ class Channel:
         if type(head) is not dict:
             raise ProtocolError("a head that is no object")
         sizes = whole_numbers(head.get(_SIZES, []))
+        if len(sizes) > MOST_BLOBS:
+            raise ProtocolError(f"{len(sizes):,} pieces in one message")
         if self._limit is not None and sum(sizes) > self._limit:
             raise ProtocolError(f"{sum(sizes):,} bytes in one message, and {self._limit:,} are allowed")
         return Message(head, [self._exactly(size) for size in sizes])

@@ -61,7 +61,9 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
     if problems:
         reason = "; ".join(problem.what for problem in problems)
         if problems[0].state is PluginState.BROKEN:
-            reason = f"{record.entry_point} breaks the contract: {reason}"
+            # Its author reads this, too, who can do what the hints say.
+            hints = " ".join(dict.fromkeys(problem.hint for problem in problems)).rstrip(".")
+            reason = f"{record.entry_point} breaks the contract: {reason}. {hints}"
         return Outcome(record=replace(record, state=problems[0].state, reason=reason))
     loaded = replace(record, name=cls.name, vendor=cls.vendor or None, availability={})
     if record.state is not PluginState.RESTART_NEEDED:

@@ -317,7 +317,7 @@ def test_a_distributions_state_holds_what_it_requires(site):
     assert states == {"acme-ep": "1.2", "acme-sdk": "2.1", "acme-fast": "3.0"}
 
 
-def test_an_editable_installation_has_another_state_after_each_change_of_its_code(site, tmp_path):
+def test_an_editable_installation_has_another_state_after_each_change_of_its_packages(site, tmp_path):
     source = tmp_path / "acme" / "src" / "acme"
     source.mkdir(parents=True)
     (source / "__init__.py").write_text("")
@@ -329,12 +329,16 @@ def test_an_editable_installation_has_another_state_after_each_change_of_its_cod
         return installation.installed_states(["acme"])["acme"]
 
     first = state()
-    (source / "notes.txt").write_text("no code")
+    (source.parent / "notes.txt").write_text("no code, and in no package")
     (source.parent.parent / ".git").mkdir()
     assert state() == first == "1.0, edited 1000000000/1"
     os.utime(source / "__init__.py", (2, 2))
     second = state()
     (source / "more.py").write_text("")
     os.utime(source / "more.py", (1, 1))
+    third = state()
+    (source / "tables").mkdir()
+    (source / "tables" / "rules.json").write_text("{}")
+    os.utime(source / "tables" / "rules.json", (1, 1))
 
-    assert len({first, second, state()}) == 3
+    assert len({first, second, third, state()}) == 4

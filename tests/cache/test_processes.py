@@ -108,7 +108,7 @@ def test_a_process_that_waits_says_for_whom(cache, model, hanging, monkeypatch):
     waiting = threading.Thread(target=cancelled, args=(cache, model, options))
     waiting.start()
 
-    while not cache.warnings:
+    while not cache.warnings and waiting.is_alive():
         time.sleep(0.01)
     options.set_load_cancellation_flag(True)
     waiting.join(60)

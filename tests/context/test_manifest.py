@@ -79,7 +79,7 @@ def test_a_model_without_a_manifest_has_none():
     assert read_manifest(ModelProto()) is None
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
 def test_a_manifest_of_another_version_is_as_none(version):
     data = {**json.loads(example().dump()), "version": version}
 

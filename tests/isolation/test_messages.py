@@ -17,7 +17,7 @@ from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.slice import GraphSlice
-from epctx_core.isolation.channel import LONGEST_HEAD, Channel, Message, ProtocolError
+from epctx_core.isolation.channel import LONGEST_HEAD, MOST_BLOBS, Channel, Message, ProtocolError
 from epctx_core.isolation.failures import decode_error, encode_error
 from epctx_core.isolation.models import encode_file, open_file, weight_at
 from epctx_core.isolation.outcomes import decode_claims, decode_descriptions
@@ -72,6 +72,7 @@ def test_a_message_arrives_as_it_was_sent():
         framed({"sizes": [1 << 62]}),
         framed({"sizes": [1 << 80]}),
         framed({"sizes": [101]}),
+        pytest.param(framed({"sizes": [0] * (MOST_BLOBS + 1)}), id="more pieces than any message has"),
     ],
 )
 def test_what_is_no_message_is_noticed_before_anything_is_made_of_it(data):
