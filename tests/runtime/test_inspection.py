@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha
@@ -72,3 +74,25 @@ def test_the_plugin_shown_is_the_one_that_takes_the_source_as_it_is_spelled(sour
     assert registry.route(source).name == ep
     assert found.plugin is not None
     assert found.plugin["ep"] == ep
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["an_input", "an_output", "a_node", "an_attribute", "a_body's_node", "a_file", "a_producer", "a_mode"],
+)
+def test_a_name_that_is_no_text_is_refused_and_not_shown_as_bytes(name):
+    said = {"an_attribute": 1, "source": "S", "ep_cache_context": b"payload"}
+    node = helper.make_node("EPContext", ["x"], ["y"], "a_node", domain="com.microsoft", **said)
+    body = helper.make_graph([node], "b", [], [])
+    outer = helper.make_node("If", ["k"], ["z"], "a_body's_node", then_branch=body, else_branch=body)
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("an_input", "an_output")]
+    graph = helper.make_graph([outer], "g", values[:1], values[1:], [elsewhere("a_file")])
+    model = helper.make_model(graph, producer_name="a_producer")
+    model.metadata_props.add(key="weightless_mode", value="a_mode")
+    data = model.SerializeToString()
+    damaged = data.replace(name.encode(), b"\xff" + name.encode()[1:])
+
+    assert json.dumps(epctx.inspect_model(data).as_dict())
+    assert damaged != data
+    with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
+        epctx.inspect_model(damaged)
