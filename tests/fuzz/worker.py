@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from fuzz.cases import Case, case, read_seeds
-from fuzz.seeds import NPZ
+from fuzz.seeds import KERNEL_EP, NPZ
 
 import epctx_core as epctx
 from epctx_core.cli.arrays import load_inputs, make_inputs
@@ -42,7 +42,7 @@ def attempt(made: Case, folder: Path) -> dict[str, Any]:
     outcomes: dict[str, str] = {}
     faults: list[str] = []
     actions: dict[str, Callable[[], object]] = {
-        "inspect": lambda: epctx.inspect_model(path).as_dict(),
+        "inspect": lambda: json.dumps(epctx.inspect_model(path).as_dict()),
         "verify": lambda: json.dumps(epctx.verify_model(path, _options()).as_dict()),
         "load": lambda: _load_and_run(path, outcomes, faults),
     }
@@ -141,6 +141,7 @@ def main(seeds: Path, folder: Path) -> None:
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     logging.disable(logging.CRITICAL)
+    epctx.register_execution_provider(KERNEL_EP)
     for made in read_seeds(seeds):
         _put(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
         attempt(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
