@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, NodeProto
 
+from epctx_core.graph.tensors import is_detached
+
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
 
@@ -84,13 +86,17 @@ class Node:
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything that can change."""
+    """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything that can change.
+
+    A tensor whose bytes lie in a file stays a `TensorProto`: which file a name out of a model means is not for
+    onnx to say, which would look for it where the process happens to be.
+    """
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.type == AttributeProto.STRING:
         return as_text(value)
     if attribute.type == AttributeProto.STRINGS:
         return [as_text(v) for v in value]
-    if attribute.type == AttributeProto.TENSOR:
+    if attribute.type == AttributeProto.TENSOR and not is_detached(value):
         array = onnx.numpy_helper.to_array(value)
         array.setflags(write=False)
         return array

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 from end_to_end.engine_eps import Alpha
 from onnx import TensorProto, helper, numpy_helper
@@ -96,3 +97,27 @@ def test_a_name_that_is_no_text_is_refused_and_not_shown_as_bytes(name):
     assert damaged != data
     with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
         epctx.inspect_model(damaged)
+
+
+@pytest.mark.parametrize("look", [epctx.inspect_model, epctx.verify_model])
+@pytest.mark.parametrize("location", ["secret.bin", "missing.bin", "../secret.bin", ""])
+def test_a_file_named_by_a_tensor_of_a_context_node_is_not_sought_in_the_working_directory(
+    tmp_path, monkeypatch, look, location
+):
+    for folder in ("models", "work"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "work" / "secret.bin").write_bytes(np.full(4, 7, np.float32).tobytes())
+    monkeypatch.chdir(tmp_path / "work")
+    node = helper.make_node(
+        "EPContext", ["x"], ["y"], "n", domain="com.microsoft", source="S", ep_cache_context=b"payload",
+        vendors=elsewhere(location),
+    )  # fmt: skip
+    model = helper.make_model(helper.make_graph([node], "g", [], []))
+    (tmp_path / "models" / "m.onnx").write_bytes(model.SerializeToString())
+    read = []
+    monkeypatch.setattr(onnx.external_data_helper, "_read_external_data_bytes", lambda *a: read.append(a))
+
+    found = look(tmp_path / "models" / "m.onnx")
+
+    assert found
+    assert not read
