@@ -80,12 +80,20 @@ def _load_and_run(path: Path, outcomes: dict[str, str], faults: list[str]) -> No
         _watched("run", lambda: _run(session, inputs), outcomes, faults)
 
 
+class Stopped(epctx.RuntimeException):
+    """A run took longer than it may here."""
+
+
 def _run(session: epctx.InferenceSession, inputs: Any) -> None:
     options = epctx.RunOptions()
     timer = threading.Timer(_SECONDS_OF_A_RUN, lambda: setattr(options, "terminate", True))
     timer.start()
     try:
         session.run(None, make_inputs(inputs, 0), options)
+    except epctx.RuntimeException as error:
+        if options.terminate:
+            raise Stopped(f"it was stopped after {_SECONDS_OF_A_RUN} s.") from error
+        raise
     finally:
         timer.cancel()
         timer.join()
