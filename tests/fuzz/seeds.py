@@ -2,7 +2,8 @@
 
 Each is one way for foreign bytes into a host: context models of the simulated EPs, payloads in files and in the model,
 a body that holds an EP's work, functions, weights in a file, weights that a compile left over in a file with a seal,
-custom operators that a compile left over with what it says of their types, text, vendors' own files, and inputs as `.npz`.
+custom operators that a compile left over with what it says of their types, weights that a payload left in the source model,
+text, vendors' own files, and inputs as `.npz`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def write_seeds(folder: Path) -> None:
     models["weights"] = _with_weights_outside(folder / "weights")
     models["kernels"] = _with_custom_operators(folder / "kernels")
     models["initializers"] = _with_initializers_outside(folder / "initializers")
+    models["weightless"] = _weightless(folder / "weightless")
     embedded = (folder / "qnn_embedded" / "m_ctx.onnx").read_bytes()
     models["body_qnn"] = _in_a_body(embedded, folder / "body_qnn")
     for name, files in (
@@ -192,17 +194,36 @@ def _with_weights_outside(folder: Path) -> str:
     model = chain(["Add", "Relu", "Mul"])
     content = b""
     for weight in model.graph.initializer:
-        data = weight.raw_data * 100
+        weight.raw_data *= 100
         weight.dims[:] = (100, *weight.dims)
-        weight.ClearField("raw_data")
-        weight.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "w.bin"), ("offset", str(len(content))), ("length", str(len(data)))):
-            weight.external_data.add(key=key, value=value)
-        content += data
+        content += _moved_outside(weight, len(content))
     model.graph.output[0].type.tensor_type.ClearField("shape")
     (folder / "w.bin").write_bytes(content)
     saved(model, folder / "m.onnx")
     return "m.onnx"
+
+
+def _moved_outside(weight: TensorProto, offset: int) -> bytes:
+    """Let a weight say that its bytes are in a file; return them."""
+    data = weight.raw_data
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
+        weight.external_data.add(key=key, value=value)
+    return data
+
+
+def _weightless(folder: Path) -> str:
+    """Write a context model whose payload left weights in the source model, and in a file of that."""
+    folder.mkdir()
+    model = chain(["Add", "Relu", "Mul"])
+    (folder / "w.bin").write_bytes(_moved_outside(model.graph.initializer[0], 0))
+    source = saved(model, folder / "source.onnx")
+    options = epctx.SessionOptions()
+    options.add_provider(OPENVINO)
+    options.add_session_config_entry("ep.enable_weightless_mode", "2")
+    epctx.ModelCompiler(options, source).compile_to_file(folder / "m_ctx.onnx")
+    return "m_ctx.onnx"
 
 
 def _with_custom_operators(folder: Path) -> str:

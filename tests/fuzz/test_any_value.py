@@ -24,7 +24,7 @@ from epctx_core.context.compatibility import EARLIER_PREFIX, PREFIX, set_metadat
 MANIFEST, KERNEL_TYPES, INITIALIZERS = "epctx.manifest", "epctx.kernel_type_constraints", "epctx.initializers"
 ENTRIES = (
     ("mixed_file", MANIFEST),
-    ("vitisai_embedded", MANIFEST),
+    ("weightless", MANIFEST),
     ("kernels", KERNEL_TYPES),
     ("initializers", INITIALIZERS),
     ("qnn_embedded", EARLIER_PREFIX + QNN),
