@@ -43,7 +43,7 @@ def attempt(made: Case, folder: Path) -> dict[str, Any]:
     faults: list[str] = []
     actions: dict[str, Callable[[], object]] = {
         "inspect": lambda: json.dumps(epctx.inspect_model(path).as_dict()),
-        "verify": lambda: json.dumps(epctx.verify_model(path, _options()).as_dict()),
+        "verify": lambda: _verify(path, faults),
         "load": lambda: _load_and_run(path, outcomes, faults),
     }
     if made.model == NPZ:
@@ -71,6 +71,12 @@ def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], 
     grown = _memory("VmHWM") - before
     if name != "run" and grown > 1 << 20:
         faults.append(f"{name}: {grown >> 10} MiB of memory")
+
+
+def _verify(path: Path, faults: list[str]) -> None:
+    report = epctx.verify_model(path, _options())
+    json.dumps(report.as_dict())
+    faults.extend(f"verify: {f.message}" for f in report.findings if f.code == "plugin-broken")
 
 
 def _load_and_run(path: Path, outcomes: dict[str, str], faults: list[str]) -> None:
