@@ -122,7 +122,7 @@ def inspect_model(
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is none.
-        InvalidGraph: an EPContext node or the manifest is damaged, or a name is not UTF-8.
+        InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes)
     model = parse_model(data, path)
@@ -136,9 +136,9 @@ def inspect_model(
         required_files=_required_files(model, records),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
-        producer=f"{text_of(model.producer_name)} {text_of(model.producer_version)}".strip(),
+        producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
         manifest=manifest,
-        weightless_mode=text_of(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
+        weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
         source_files=_source_files(records, manifest),
     )
 
@@ -173,7 +173,7 @@ def _node_info(
         payload_file=name,
         payload_bytes=size,
         problem=problem,
-        attributes={text_of(key): value for key, value in record.attributes.items()},
+        attributes={_shown(key): value for key, value in record.attributes.items()},
         plugin=_plugin(record.source, registry),
     )
 
@@ -197,6 +197,11 @@ def _plugin(source: str, registry: Registry) -> dict[str, str | None] | None:
         "version": record.version,
         "state": record.state.value,
     }
+
+
+def _shown(text: str | bytes) -> str:
+    """Return a text by which nothing is found: a load takes one that is not UTF-8, so it is shown as well as can be."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def _body_name(model: ModelProto, record: ContextNodeRecord) -> str:

@@ -77,26 +77,36 @@ def test_the_plugin_shown_is_the_one_that_takes_the_source_as_it_is_spelled(sour
     assert found.plugin["ep"] == ep
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["an_input", "an_output", "a_node", "an_attribute", "a_body's_node", "a_file", "a_producer", "a_mode"],
-)
-def test_a_name_that_is_no_text_is_refused_and_not_shown_as_bytes(name):
+def full_of_names():
+    """A model as bytes in which each name and each text that an inspection shows stands once."""
     said = {"an_attribute": 1, "source": "S", "ep_cache_context": b"payload"}
     node = helper.make_node("EPContext", ["x"], ["y"], "a_node", domain="com.microsoft", **said)
     body = helper.make_graph([node], "b", [], [])
-    outer = helper.make_node("If", ["k"], ["z"], "a_body's_node", then_branch=body, else_branch=body)
+    outer = helper.make_node("If", ["k"], ["z"], "a_body's_node", then_branch=body)
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("an_input", "an_output")]
     graph = helper.make_graph([outer], "g", values[:1], values[1:], [elsewhere("a_file")])
     model = helper.make_model(graph, producer_name="a_producer")
     model.metadata_props.add(key="weightless_mode", value="a_mode")
-    data = model.SerializeToString()
-    damaged = data.replace(name.encode(), b"\xff" + name.encode()[1:])
+    return model.SerializeToString()
 
-    assert json.dumps(epctx.inspect_model(data).as_dict())
-    assert damaged != data
+
+def without_text(data, name):
+    """Spoil a name where it stands."""
+    assert data.count(name) == 1
+    return data.replace(name, b"\xff" + name[1:])
+
+
+@pytest.mark.parametrize("name", [b"an_input", b"an_output", b"a_node", b"a_body's_node", b"a_file"])
+def test_a_name_that_is_no_text_is_refused_as_a_load_refuses_it(name):
     with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
-        epctx.inspect_model(damaged)
+        epctx.inspect_model(without_text(full_of_names(), name))
+
+
+@pytest.mark.parametrize("text", [b"a_producer", b"a_mode", b"an_attribute"])
+def test_other_text_that_is_none_is_shown_as_well_as_can_be(text):
+    shown = json.dumps(epctx.inspect_model(without_text(full_of_names(), text)).as_dict())
+
+    assert "\\ufffd" + text.decode()[1:] in shown
 
 
 @pytest.mark.parametrize("look", [epctx.inspect_model, epctx.verify_model])
