@@ -53,12 +53,17 @@ def ending(path, isolate):
     """Load a model and run it; return its results, or its error.
 
     Not the error's node: a weight of a source model is read for one node without isolation, and for all with it.
+    Nor the words of an error in a run: they say which node ran, or which hook.
     """
     try:
-        with epctx.InferenceSession(path, options_for(isolate=isolate)) as session:
-            results = session.run(None, make_inputs(session.get_inputs(), 0))
+        session = epctx.InferenceSession(path, options_for(isolate=isolate))
     except epctx.EpctxError as error:
         return type(error), error.message, error.ep
+    with session:
+        try:
+            results = session.run(None, make_inputs(session.get_inputs(), 0))
+        except epctx.EpctxError as error:
+            return type(error), error.ep
     return [(result.dtype, result.shape, result.tobytes()) for result in results]
 
 
