@@ -50,6 +50,13 @@ class Seal:
         segments = entry.segments[:-1]
         return cls(name=entry.name, size=entry.size, digest=_root(segments), segments=segments)
 
+    def check(self) -> None:
+        """Raise ValueError if no file can have this seal."""
+        if self.size != sum(segment.length for segment in self.segments) + len(_mark(self.digest)):
+            raise ValueError("the segments do not add up to the size")
+        if self.digest != _root(self.segments):
+            raise ValueError("the digest is not that of the segments")
+
     def is_on(self, file: io.FileIO) -> bool:
         """Whether an open file ends in this seal; the file's position changes."""
         expected = _mark(self.digest)
@@ -103,11 +110,9 @@ def read_seal(model: ModelProto) -> Seal | None:
             digest=str(data["digest"]),
             segments=read_segments(data["segments"]),
         )
+        seal.check()
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidGraph(f"the model's {KEY} metadata is damaged: {error!r:.200}.", hint=_HINT) from error
-    length = sum(segment.length for segment in seal.segments) + len(_mark(seal.digest))
-    if seal.digest != _root(seal.segments) or seal.size != length:
-        raise InvalidGraph(f"the model's {KEY} metadata is damaged: no file is like that.", hint=_HINT)
     return seal
 
 

@@ -145,6 +145,15 @@ def names_as_text() -> Iterator[None]:
         ) from error
 
 
+def text_of(name: str | bytes) -> str:
+    """Return a name out of a model.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see `names_as_text`.
+    """
+    return name.decode() if isinstance(name, bytes) else name
+
+
 def check_text(messages: Iterable[Message]) -> None:
     """Check that all text in parts of a model is text, where onnx's own code would stumble over it.
 
@@ -161,8 +170,7 @@ def check_text(messages: Iterable[Message]) -> None:
             elif kind.type == kind.TYPE_STRING:
                 with names_as_text():
                     for text in values:
-                        # Protobuf gives bytes where decoding failed; so it fails here again, and says where.
-                        _ = text.decode() if isinstance(text, bytes) else text
+                        text_of(text)
 
 
 def detach_model(

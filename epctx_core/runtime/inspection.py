@@ -16,7 +16,7 @@ from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, f
 from epctx_core.errors import InvalidGraph, system_errors_typed
 from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type
-from epctx_core.graph.model_io import parse_model, read_model
+from epctx_core.graph.model_io import names_as_text, parse_model, read_model, text_of
 from epctx_core.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class ModelInfo:
 
 
 @system_errors_typed("inspecting the model")
+@names_as_text()
 def inspect_model(
     path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry = default_registry
 ) -> ModelInfo:
@@ -121,7 +122,7 @@ def inspect_model(
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is none.
-        InvalidGraph: an EPContext node or the manifest is damaged.
+        InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes)
     model = parse_model(data, path)
@@ -135,9 +136,9 @@ def inspect_model(
         required_files=_required_files(model, records),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
-        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
         manifest=manifest,
-        weightless_mode=next((p.value for p in model.metadata_props if p.key == MODE_KEY), ""),
+        weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
         source_files=_source_files(records, manifest),
     )
 
@@ -163,7 +164,7 @@ def _node_info(
         except InvalidGraph as error:
             problem = error.message
     return ContextNodeInfo(
-        name=record.name,
+        name=text_of(record.name),
         body=_body_name(model, record),
         source=record.source,
         main_context=int(record.main_context),
@@ -172,7 +173,7 @@ def _node_info(
         payload_file=name,
         payload_bytes=size,
         problem=problem,
-        attributes=record.attributes,
+        attributes={_shown(key): value for key, value in record.attributes.items()},
         plugin=_plugin(record.source, registry),
     )
 
@@ -198,18 +199,25 @@ def _plugin(source: str, registry: Registry) -> dict[str, str | None] | None:
     }
 
 
+def _shown(text: str | bytes) -> str:
+    """Return a text by which nothing is found: a load takes one that is not UTF-8, so it is shown as well as can be."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
 def _body_name(model: ModelProto, record: ContextNodeRecord) -> str:
     graph, parts = model.graph, []
     for place, attribute in record.path:
         node = graph.node[place]
-        parts.append(f"{node.name or f'{node.op_type}_{place}'}.{attribute}")
+        name = text_of(node.name) or f"{text_of(node.op_type)}_{place}"
+        parts.append(f"{name}.{text_of(attribute)}")
         graph = dict(named_bodies(node))[attribute]
     return "/".join(parts)
 
 
 def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord]) -> list[str]:
     binaries = (record.file_name for record in records)
-    return list(dict.fromkeys(name for name in (*binaries, *external_locations(model)) if name))
+    weights = map(text_of, external_locations(model))
+    return list(dict.fromkeys(name for name in (*binaries, *weights) if name))
 
 
 def _source_files(records: Sequence[ContextNodeRecord], manifest: Manifest | None) -> tuple[str, ...]:
@@ -219,4 +227,4 @@ def _source_files(records: Sequence[ContextNodeRecord], manifest: Manifest | Non
 
 
 def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:
-    return {v.name: str(tensor_type(v.type)) for v in values if v.name not in initialized}
+    return {text_of(v.name): str(tensor_type(v.type)) for v in values if v.name not in initialized}

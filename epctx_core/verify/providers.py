@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from epctx_core.compile.provenance import judge
 from epctx_core.context.compatibility import all_compatibility_info
-from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplementedByProvider,
+)
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, Finding
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.runtime.compatibility import UNSUPPORTED_HINT
@@ -170,7 +176,8 @@ def _answer(
                 return _checked(choice, answer)
         except InvalidArgument:
             raise
-        except InvalidGraph as error:
+        except (InvalidGraph, InvalidProtobuf) as error:
+            # The latter is about a source model in which the payload left weights.
             findings.add_error("container-refused", error, node=first)
             return None
         except EpctxError as error:

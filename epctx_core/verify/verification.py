@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.payload_sources import source_weights
-from epctx_core.errors import InvalidGraph, system_errors_typed
+from epctx_core.errors import InvalidGraph, InvalidProtobuf, system_errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
@@ -114,7 +114,7 @@ def _has_source(subject: Subject, findings: Findings) -> bool:
     try:
         for name in subject.manifest.source_weights:
             source.tensor(name)
-    except InvalidGraph as error:
+    except (InvalidGraph, InvalidProtobuf) as error:
         findings.add_error("source-refused", error)
         return False
     return True

@@ -185,6 +185,14 @@ def test_a_node_without_outputs_is_refused():
         read_context_node(node_with(outputs=()), 0)
 
 
+@pytest.mark.parametrize("elem_type", [29, 255, -1, 0])
+def test_a_tensor_of_a_type_that_onnx_does_not_have_is_refused_with_its_attribute(elem_type):
+    vendor = AttributeProto(name="vendor", type=AttributeProto.TENSOR, t=TensorProto(data_type=elem_type))
+
+    with pytest.raises(InvalidGraph, match=r"'vendor', which cannot be read: .*[Ee]lement type"):
+        read_context_node(node_with(vendor), 0)
+
+
 def test_a_vendors_own_attributes_are_kept_with_their_types():
     record = read_context_node(
         node_with(

@@ -108,7 +108,9 @@ def test_another_compiles_file_is_refused_in_every_mode(pairs, folder, mode):
         {"segments": []},
         {"segments": [[9, "00"]]},
         {"segments": [[-1, "0" * 64]]},
+        {"segments": [[10**4300 - 1, "0" * 64]] * 3},
         {"digest": "0" * 64},
+        {"digest": "\ud800"},
         {"bytes": 9},
     ],
 )

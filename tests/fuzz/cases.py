@@ -10,6 +10,7 @@ from random import Random
 import onnx
 from fuzz.mutations import any_bytes, fields_of_a_model, json_text, wire
 from fuzz.payloads import npz, payload
+from fuzz.seals import sealed_again
 from fuzz.seeds import INDEX, NPZ
 from google.protobuf.message import DecodeError
 
@@ -59,6 +60,9 @@ def case(seeds: list[Seed], number: int) -> Case:
             files[name] = any_bytes(random, files[name])
     if others and random.random() < 0.7:
         files[seed.model] = _without_manifest(files[seed.model])
+    model = _parsed(files[seed.model])
+    if model is not None and random.random() < 0.6:
+        files |= sealed_again(random, model, seed.model, files)
     return Case(number=number, seed=seed.name, model=seed.model, files=files)
 
 

@@ -11,6 +11,7 @@ import io
 import json
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from random import Random
 
 import numpy as np
@@ -32,15 +33,9 @@ def payload(random: Random, data: bytes) -> bytes:
     return any_bytes(random, data)
 
 
-def container(random: Random, data: bytes, made_by: dict[str, str] | None = None) -> bytes:
+def container(random: Random, data: bytes) -> bytes:
     """Change tables, graphs, weights or the foot of a container of the simulated SDK."""
-    foot = Foot.unpack(memoryview(data)[-FOOT_SIZE:])
-    weights = data[: foot.structures_start]
-    tables_start = foot.structures_start + foot.structures
-    structures, tables = data[foot.structures_start : tables_start], data[tables_start:-FOOT_SIZE]
-    if made_by is not None:
-        tables = _with_facts(tables, made_by)
-        return _packed(random, weights, structures, tables, honest=True)
+    weights, structures, tables = split(data)
     change = random.randrange(5)
     if change <= 1:
         tables = json_text(random, tables)
@@ -49,6 +44,13 @@ def container(random: Random, data: bytes, made_by: dict[str, str] | None = None
     else:
         weights = weights[:16] + any_bytes(random, weights[16:])
     return _packed(random, weights, structures, tables, honest=random.random() < 0.9)
+
+
+def split(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return a container's weights (with its head), structures and tables."""
+    foot = Foot.unpack(memoryview(data)[-FOOT_SIZE:])
+    tables = foot.structures_start + foot.structures
+    return data[: foot.structures_start], data[foot.structures_start : tables], data[tables:-FOOT_SIZE]
 
 
 def _with_facts(tables: bytes, made_by: dict[str, str]) -> bytes:
@@ -71,11 +73,15 @@ def _other_graph(random: Random, structures: bytes, tables: bytes) -> tuple[byte
 
 
 def _packed(random: Random, weights: bytes, structures: bytes, tables: bytes, *, honest: bool) -> bytes:
+    wrong = {} if honest else {random.randrange(4): random.choice(NUMBERS) & _MOST}
+    return joined(weights, structures, tables, wrong)
+
+
+def joined(weights: bytes, structures: bytes, tables: bytes, wrong: Mapping[int, int]) -> bytes:
+    """Return a container whose digest is right; `wrong` are sizes that its foot says, by their place there."""
     body = structures + tables
     sizes = [len(weights), len(structures), len(tables), len(weights) + len(body) + FOOT_SIZE]
-    if not honest:
-        sizes[random.randrange(4)] = random.choice(NUMBERS) & _MOST
-    start, inner, table, total = sizes
+    start, inner, table, total = (wrong.get(place, size) for place, size in enumerate(sizes))
     foot = Foot(structures_start=start, structures=inner, tables=table, total=total)
     return weights + body + foot.pack(body)
 
@@ -83,21 +89,34 @@ def _packed(random: Random, weights: bytes, structures: bytes, tables: bytes, *,
 def _archive(random: Random, data: bytes) -> bytes:
     """Change an archive of the simulated VitisAI: its description, its container, or a header."""
     try:
-        found = {name: bytes(view) for name, view in tar.members(memoryview(data)).items()}
+        context, compiled = members(data)
     except tar.BadTarError:
         return any_bytes(random, data)
     change = random.randrange(4)
     if change == 0:
         return _with_header(random, data)
-    context, compiled = found[archive.CONTEXT], found[archive.COMPILED]
     if change == 1:
-        context = json_text(random, context)
-        digest = hashlib.sha256(context).hexdigest()
-        compiled = container(random, compiled, {archive.CONTEXT_FACT: digest})
-    else:
-        compiled = container(random, compiled)
-    members = ((archive.CONTEXT, context), (archive.COMPILED, compiled))
-    return b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in members) + tar.END
+        return archived(json_text(random, context), compiled)
+    compiled = container(random, compiled)
+    return _tar((archive.CONTEXT, context), (archive.COMPILED, compiled))
+
+
+def members(data: bytes) -> tuple[bytes, bytes]:
+    """Return what an archive says of itself, and the container in it."""
+    found = tar.members(memoryview(data))
+    return bytes(found[archive.CONTEXT]), bytes(found[archive.COMPILED])
+
+
+def archived(context: bytes, compiled: bytes) -> bytes:
+    """Return an archive whose container knows what the archive says of itself."""
+    weights, structures, tables = split(compiled)
+    tables = _with_facts(tables, {archive.CONTEXT_FACT: hashlib.sha256(context).hexdigest()})
+    compiled = joined(weights, structures, tables, {})
+    return _tar((archive.CONTEXT, context), (archive.COMPILED, compiled))
+
+
+def _tar(*files: tuple[str, bytes]) -> bytes:
+    return b"".join(tar.header(n, len(c)) + c + tar.padding(len(c)) for n, c in files) + tar.END
 
 
 def _with_header(random: Random, data: bytes) -> bytes:

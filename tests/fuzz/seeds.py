@@ -1,7 +1,9 @@
 """What the fuzzer starts from: small folders with a model and its files, made from a seed by what this project writes.
 
 Each is one way for foreign bytes into a host: context models of the simulated EPs, payloads in files and in the model,
-a body that holds an EP's work, functions, weights in a file, text, vendors' own files, and inputs as `.npz`.
+a body that holds an EP's work, functions, weights in a file, weights that a compile left over in a file with a seal,
+custom operators that a compile left over with what it says of their types, weights that a payload left in the source model,
+text, vendors' own files, and inputs as `.npz`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import onnx
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from end_to_end.small_models import chain, finished, saved, tensor
+from kernel_eps.acme import Acme, kernel_ep, model_of, scaling
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
@@ -23,6 +26,8 @@ INDEX = "seeds.json"
 NPZ = "in.npz"
 EPS = {"vitisai": VITISAI, "qnn": QNN, "openvino": OPENVINO}
 """In the order in which they share a network, so that each finds work."""
+KERNEL_EP = kernel_ep(scaling(create=lambda _node: lambda inputs: [inputs[0] * np.float32(2)]), described=())
+"""The EP that a load finds for custom operators; it says nothing of their types, so what the model says counts."""
 
 
 def write_seeds(folder: Path) -> None:
@@ -37,6 +42,9 @@ def write_seeds(folder: Path) -> None:
         (folder / name).mkdir()
         saved(model, folder / name / "m.onnx")
     models["weights"] = _with_weights_outside(folder / "weights")
+    models["kernels"] = _with_custom_operators(folder / "kernels")
+    models["initializers"] = _with_initializers_outside(folder / "initializers")
+    models["weightless"] = _weightless(folder / "weightless")
     embedded = (folder / "qnn_embedded" / "m_ctx.onnx").read_bytes()
     models["body_qnn"] = _in_a_body(embedded, folder / "body_qnn")
     for name, files in (
@@ -186,14 +194,74 @@ def _with_weights_outside(folder: Path) -> str:
     model = chain(["Add", "Relu", "Mul"])
     content = b""
     for weight in model.graph.initializer:
-        data = weight.raw_data * 100
+        weight.raw_data *= 100
         weight.dims[:] = (100, *weight.dims)
-        weight.ClearField("raw_data")
-        weight.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "w.bin"), ("offset", str(len(content))), ("length", str(len(data)))):
-            weight.external_data.add(key=key, value=value)
-        content += data
+        content += _moved_outside(weight, len(content))
     model.graph.output[0].type.tensor_type.ClearField("shape")
     (folder / "w.bin").write_bytes(content)
     saved(model, folder / "m.onnx")
     return "m.onnx"
+
+
+def _moved_outside(weight: TensorProto, offset: int) -> bytes:
+    """Let a weight say that its bytes are in a file; return them."""
+    data = weight.raw_data
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
+        weight.external_data.add(key=key, value=value)
+    return data
+
+
+def _weightless(folder: Path) -> str:
+    """Write a context model whose payload left weights in the source model, and in a file of that."""
+    folder.mkdir()
+    model = chain(["Add", "Relu", "Mul"])
+    (folder / "w.bin").write_bytes(_moved_outside(model.graph.initializer[0], 0))
+    source = saved(model, folder / "source.onnx")
+    options = epctx.SessionOptions()
+    options.add_provider(OPENVINO)
+    options.add_session_config_entry("ep.enable_weightless_mode", "2")
+    epctx.ModelCompiler(options, source).compile_to_file(folder / "m_ctx.onnx")
+    return "m_ctx.onnx"
+
+
+def _with_custom_operators(folder: Path) -> str:
+    """Write a compiled model around operators that only an EP's kernels know."""
+    folder.mkdir()
+    body = "a = Relu(x) b = acme.Scale(a) c = Sigmoid(b) d = acme.Scale(c, a) y = Neg(d)"
+    source = saved(model_of(body, inner="float[2] b, float[2] d"), folder / "m.onnx")
+    registry, options = epctx.Registry(), epctx.SessionOptions()
+    registry.register(Acme)
+    for name in (QNN, Acme.name):
+        options.add_provider(name)
+    compiler = epctx.ModelCompiler(options, source, embed_compiled_data_into_model=True, registry=registry)
+    compiler.compile_to_file(folder / "m_ctx.onnx")
+    source.unlink()
+    return "m_ctx.onnx"
+
+
+def _with_initializers_outside(folder: Path) -> str:
+    """Write a compiled model whose left-over operators have their weights in a file that ends in a seal."""
+    folder.mkdir()
+    weights = {"taken": np.float32, "left": np.float64, "other": np.float64}
+    nodes = [
+        helper.make_node("Mul", ["x", "taken"], ["m"]),
+        helper.make_node("Cast", ["m"], ["wide"], to=TensorProto.DOUBLE),
+        helper.make_node("Mul", ["wide", "left"], ["wider"]),
+        helper.make_node("Add", ["wider", "other"], ["widest"]),
+        helper.make_node("Cast", ["widest"], ["y"], to=TensorProto.FLOAT),
+    ]
+    arrays = [
+        numpy_helper.from_array(np.arange(6, dtype=kind).reshape(2, 3) + len(name), name)
+        for name, kind in weights.items()
+    ]
+    source = saved(finished(nodes, [tensor("x")], [tensor("y")], arrays), folder / "m.onnx")
+    options = epctx.SessionOptions()
+    options.add_provider(QNN)
+    compiler = epctx.ModelCompiler(
+        options, source, external_initializers_file_path="m.data", external_initializers_size_threshold=0
+    )
+    compiler.compile_to_file(folder / "m_ctx.onnx")
+    source.unlink()
+    return "m_ctx.onnx"

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from fuzz.cases import Case, case, read_seeds
-from fuzz.seeds import NPZ
+from fuzz.seeds import KERNEL_EP, NPZ
 
 import epctx_core as epctx
 from epctx_core.cli.arrays import load_inputs, make_inputs
@@ -42,8 +42,8 @@ def attempt(made: Case, folder: Path) -> dict[str, Any]:
     outcomes: dict[str, str] = {}
     faults: list[str] = []
     actions: dict[str, Callable[[], object]] = {
-        "inspect": lambda: epctx.inspect_model(path).as_dict(),
-        "verify": lambda: json.dumps(epctx.verify_model(path, _options()).as_dict()),
+        "inspect": lambda: json.dumps(epctx.inspect_model(path).as_dict()),
+        "verify": lambda: _verify(path, faults),
         "load": lambda: _load_and_run(path, outcomes, faults),
     }
     if made.model == NPZ:
@@ -61,8 +61,9 @@ def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], 
         outcomes[name] = "ok"
     except epctx.EpctxError as error:
         outcomes[name] = type(error).__name__
-        # An EP that stumbles over a file has not looked at it.
-        if isinstance(error, epctx.PluginError) and not isinstance(error.__cause__, epctx.EpctxError):
+        # An EP that stumbles over a file has not looked at it; a verification ends with a report.
+        stumbled = isinstance(error, epctx.PluginError) and not isinstance(error.__cause__, epctx.EpctxError)
+        if stumbled or name == "verify":
             faults.append(f"{name}: {_story(error)}")
     except BaseException as error:  # noqa: BLE001 - this is what is looked for
         outcomes[name] = type(error).__name__
@@ -70,6 +71,12 @@ def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], 
     grown = _memory("VmHWM") - before
     if name != "run" and grown > 1 << 20:
         faults.append(f"{name}: {grown >> 10} MiB of memory")
+
+
+def _verify(path: Path, faults: list[str]) -> None:
+    report = epctx.verify_model(path, _options())
+    json.dumps(report.as_dict())
+    faults.extend(f"verify: {f.message}" for f in report.findings if f.code == "plugin-broken")
 
 
 def _load_and_run(path: Path, outcomes: dict[str, str], faults: list[str]) -> None:
@@ -80,12 +87,20 @@ def _load_and_run(path: Path, outcomes: dict[str, str], faults: list[str]) -> No
         _watched("run", lambda: _run(session, inputs), outcomes, faults)
 
 
+class Stopped(epctx.RuntimeException):
+    """A run took longer than it may here."""
+
+
 def _run(session: epctx.InferenceSession, inputs: Any) -> None:
     options = epctx.RunOptions()
     timer = threading.Timer(_SECONDS_OF_A_RUN, lambda: setattr(options, "terminate", True))
     timer.start()
     try:
         session.run(None, make_inputs(inputs, 0), options)
+    except epctx.RuntimeException as error:
+        if options.terminate:
+            raise Stopped(f"it was stopped after {_SECONDS_OF_A_RUN} s.") from error
+        raise
     finally:
         timer.cancel()
         timer.join()
@@ -141,6 +156,7 @@ def main(seeds: Path, folder: Path) -> None:
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     logging.disable(logging.CRITICAL)
+    epctx.register_execution_provider(KERNEL_EP)
     for made in read_seeds(seeds):
         _put(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
         attempt(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)

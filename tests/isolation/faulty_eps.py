@@ -189,6 +189,26 @@ class Faulty(Alpha):
         self._reach("shutdown")
 
 
+class Pointing(Alpha):
+    """Believes its payload, as native readers do: the last eight bytes say where in memory there is more, or zero."""
+
+    name = "PointingExecutionProvider"
+    binary_suffix = "pointing"
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        nodes = super().get_ep_context_nodes(writer)
+        nodes[0].payload.write(bytes(8))
+        return nodes
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        where = int.from_bytes(reader.payload(nodes[0]).view[-8:], "little")
+        if where:
+            ctypes.string_at(where)
+        return super().load_context(nodes, reader)
+
+
 class Patient(Alpha):
     """Waits in its compile until the host wants it to stop, and says so."""
 

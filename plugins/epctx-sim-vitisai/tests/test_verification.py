@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import epctx_core as epctx
 
@@ -33,16 +35,25 @@ def test_what_this_ep_writes_is_good(bench, embed):
         ({"n1": {"index": 2}}, "index is 2, and its archive holds 2 graphs"),
         ({"n0": {"cache_file_prefix": "other"}}, "its cache_file_prefix is 'other', that of the payload"),
         ({"n1": {"cache_file_prefix": None}}, "it has no cache_file_prefix"),
+        ({"n0": {"cache_file_prefix": onnx.GraphProto()}}, "it has no cache_file_prefix"),
+        ({"n0": {"cache_file_prefix": [1, 2]}}, "it has no cache_file_prefix"),
+        (
+            {"n0": {"enable_encryption": numpy_helper.from_array(np.ones(2))}},
+            "its enable_encryption is no number",
+        ),
         ({"n0": {"enable_encryption": 1}}, "is not encrypted, but the node says that it is"),
         ({"n1": {"partition_name": "elsewhere"}}, "not 'elsewhere'"),
         ({"n1": {"version_of_xcompiler": "sim-9.0.0"}}, "sim-9.0.0"),
     ],
-    ids=str,
+    ids=lambda value: str(value).replace("\n", " "),
 )
 def test_a_node_that_a_load_refuses_is_found(bench, compiled, changes, words):
     bench.change(compiled, **changes)
 
     refused = found(bench, compiled)
+
+    with pytest.raises(epctx.InvalidGraph):
+        epctx.InferenceSession(compiled)
 
     assert any(words in finding.message for finding in refused), refused
     assert {finding.code for finding in refused} == {"container-refused"}

@@ -115,7 +115,10 @@ class NodeLoader:
 
     def _unlocked(self, node: ContextNode, payload: PayloadView) -> memoryview:
         """Return the bytes of an archive, decrypted if they are encrypted."""
-        stated = node.attributes.get("enable_encryption", 0) == 1
+        switch = node.attributes.get("enable_encryption", 0)
+        if not isinstance(switch, int):
+            raise _refused(node, "its enable_encryption is no number.", _RECOMPILE)
+        stated = switch == 1
         if is_sealed(payload.view):
             if self._sealer is None:
                 raise _refused(

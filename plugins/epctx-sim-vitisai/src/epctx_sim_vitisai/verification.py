@@ -33,7 +33,7 @@ def verify_archives(
     loader = NodeLoader(context, GraphReader(engine=context.engine), sealer)
     members = Members(reader)
     findings: list[Finding] = []
-    shut: set[object] = set()
+    shut: set[str | None] = set()
     for node in nodes:
         if not node.main_context:
             continue
@@ -82,5 +82,7 @@ def _locked(node: ContextNode, payload: PayloadView) -> Finding:
     )
 
 
-def _prefix(node: ContextNode) -> object:
-    return node.attributes.get("cache_file_prefix")
+def _prefix(node: ContextNode) -> str | None:
+    """Return by what a node finds its archive; None if what it says is no text."""
+    prefix = node.attributes.get("cache_file_prefix")
+    return prefix if isinstance(prefix, str) else None
