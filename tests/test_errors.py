@@ -76,7 +76,6 @@ def test_an_error_without_a_hint_is_its_message(cls):
     assert str(cls("it broke.")) == "it broke."
 
 
-@EACH
 def test_a_name_without_end_does_not_make_an_error_without_end():
     error = errors.InvalidGraph(f"no plugin for {'x' * 1_000_000!r}")
 
@@ -85,6 +84,7 @@ def test_a_name_without_end_does_not_make_an_error_without_end():
     assert error.message.endswith("characters more]")
 
 
+@EACH
 def test_an_error_survives_the_way_between_two_processes(cls):
     error = cls("it broke.", node="n", path="/p", hint="Mend it.")
 
