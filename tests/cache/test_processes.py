@@ -169,19 +169,19 @@ def assert_nothing_lost(kills):
 
 
 def test_killed_at_any_change_the_next_one_who_asks_gets_a_whole_entry(cache, model):
-    kills = killed(model, cache, 1, 1000, 5)
+    kills = killed(model, cache, 2, 1000, 4)
 
-    assert sum(kill["killed"] for kill in kills) >= 6
+    assert sum(kill["killed"] for kill in kills) >= 8
     assert_nothing_lost(kills)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.stress)])
 def test_killed_at_any_change_whoever_reads_finds_whole_entries_old_or_new(cache, model, step):
     older = saved(chain(["Sigmoid", "Add"]), model.with_name("older.onnx"))
 
     kills = killed(model, cache, 1, 1000, step, older)
 
-    assert sum(kill["killed"] for kill in kills) >= 4
+    assert sum(kill["killed"] for kill in kills) >= 17
     assert all(kill["answers"] == kills[0]["answers"] for kill in kills)
     assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [(2, [], [])] * len(kills)
     for kill in kills:
