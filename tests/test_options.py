@@ -28,6 +28,7 @@ FLAGS = [
     "ep.context_enable",
     "ep.context_embed_mode",
     "ep.enable_weightless",
+    "ep.enable_weightless_ep_context_nodes",
     "ep.share_ep_contexts",
     "ep.stop_share_ep_contexts",
     "session.disable_cpu_ep_fallback",
@@ -212,6 +213,16 @@ def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(opt
         options.config()
 
     assert "ep.enable_weightless_mode alone" in caught.value.hint
+
+
+@pytest.mark.entry(131)
+def test_the_first_name_of_weightless_mode_means_the_same(options):
+    options.add_session_config_entry("ep.enable_weightless_ep_context_nodes", "1")
+    assert options.config().weightless is WeightlessMode.ALL
+
+    options.add_session_config_entry("ep.enable_weightless", "0")
+    with pytest.raises(InvalidArgument, match=r"nodes=1 and ep\.enable_weightless=0 contradict each other"):
+        options.config()
 
 
 def set_weightless(options, switch, mode):

@@ -42,6 +42,7 @@ COMPILE_KEYS = (
 
 REFUSED_KEYS = (
     "ep.enable_weightless",
+    "ep.enable_weightless_ep_context_nodes",
     "ep.enable_weightless_mode",
     "ep.share_ep_contexts",
     "ep.stop_share_ep_contexts",

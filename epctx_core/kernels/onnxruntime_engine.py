@@ -282,6 +282,8 @@ def _check_boundary(session: onnxruntime.InferenceSession) -> None:
 
 def _creation_error(error: Exception) -> InvalidGraph | NotImplementedByProvider:
     text = " ".join(str(error).split())
-    if any(sign in text for sign in _MISSING):
+    # Types that it has names for and no operator, in its own words a model that is wrong.
+    unknown_type = any(f"Type Error: Type '{name}'" in text for name in _SUB_BYTE)
+    if unknown_type or any(sign in text for sign in _MISSING):
         return NotImplementedByProvider(f"onnxruntime has no kernel: {text}")
     return InvalidGraph(f"onnxruntime refuses a piece of the model: {text}")

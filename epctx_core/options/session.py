@@ -111,6 +111,14 @@ class SessionConfig:
     isolation_bytes: int | None = None
 
 
+_WEIGHTLESS_KEYS = (
+    "ep.enable_weightless_ep_context_nodes",
+    "ep.enable_weightless",
+    "ep.enable_weightless_mode",
+)
+"""What one wish was called in ONNX Runtime, the newest name last."""
+
+
 class SessionOptions(HostData, Strict):
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
 
@@ -294,13 +302,14 @@ class SessionOptions(HostData, Strict):
         return stops
 
     def _weightless(self) -> WeightlessMode:
-        """Return what the two keys for weightless mode say together; the newer one says more exactly which."""
-        switch, mode = (self._entries.get(f"ep.enable_weightless{end}") for end in ("", "_mode"))
-        if switch is not None and mode is not None and (switch == "0") != (mode == "0"):
+        """Return what the keys for weightless mode say together; the newest one says more exactly which."""
+        said = {key: self._entries[key] for key in _WEIGHTLESS_KEYS if key in self._entries}
+        if len({value == "0" for value in said.values()}) > 1:
             raise InvalidArgument(
-                f"ep.enable_weightless={switch} and ep.enable_weightless_mode={mode} contradict each other.",
-                hint="Set ep.enable_weightless_mode alone.",
+                f"{' and '.join(f'{key}={value}' for key, value in said.items())} contradict each other.",
+                hint=f"Set {_WEIGHTLESS_KEYS[-1]} alone.",
             )
+        mode = said.pop(_WEIGHTLESS_KEYS[-1], None)
         if mode is None:
-            return WeightlessMode.ALL if switch == "1" else WeightlessMode.NONE
+            return WeightlessMode.ALL if "1" in said.values() else WeightlessMode.NONE
         return WeightlessMode(int(mode))

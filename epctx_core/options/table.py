@@ -140,11 +140,17 @@ _OPTIONS = (
         doc="1: payloads refer to all of the source's weights instead of holding them; ONNX Runtime 1.29's key.",
     ),
     SessionOption(
+        key="ep.enable_weightless_ep_context_nodes",
+        default="0",
+        choices=_FLAG,
+        doc="The same under the name that ONNX Runtime 1.25 gave it.",
+    ),
+    SessionOption(
         key="ep.enable_weightless_mode",
         default="0",
         choices=("0", "1", "2"),
         doc="Which of the source's weights payloads refer to instead of holding them: 0: none; 1: those in external"
-        " files; 2: all. Set together with ep.enable_weightless, both must say yes or both no.",
+        " files; 2: all. Set together with the older keys, all must say yes or all no.",
     ),
     SessionOption(
         key="ep.share_ep_contexts",
@@ -250,12 +256,14 @@ IGNORED_KEYS = frozenset(
     session.dynamic_block_base session.enable_cpu_mem_arena session.enable_dq_matmulnbits_fusion
     session.enable_mem_pattern session.enable_moe_expert_counting session.enable_moe_expert_statistics
     session.enable_profiling session.enable_quant_qdq_cleanup session.enable_saved_runtime_optimizations
-    session.execution_mode session.force_spinning_stop session.function_expansion_byte_limit
-    session.function_expansion_node_limit session.gqa_value_layout session.graph_optimization_level
-    session.graph_optimizations_loop_level session.inter_op.allow_spinning session.inter_op.spin_backoff_max
-    session.inter_op.spin_duration_us session.inter_op_num_threads session.intra_op.allow_spinning
-    session.intra_op.spin_backoff_max session.intra_op.spin_duration_us session.intra_op_num_threads
-    session.intra_op_thread_affinities session.layer_assignment_settings session.load_model_format session.log_id
+    session.execution_mode session.external_data_loader.chunk_bytes session.external_data_loader.min_size_bytes
+    session.external_data_loader.pinned_memory_bytes session.external_data_loader.threads
+    session.force_spinning_stop session.function_expansion_byte_limit session.function_expansion_node_limit
+    session.gqa_value_layout session.graph_optimization_level session.graph_optimizations_loop_level
+    session.inter_op.allow_spinning session.inter_op.spin_backoff_max session.inter_op.spin_duration_us
+    session.inter_op_num_threads session.intra_op.allow_spinning session.intra_op.spin_backoff_max
+    session.intra_op.spin_duration_us session.intra_op_num_threads session.intra_op_thread_affinities
+    session.kernel_dispatch_policy session.layer_assignment_settings session.load_model_format session.log_id
     session.log_severity_level session.log_verbosity_level session.max_shape_override
     session.moe_expert_counter_alpha session.moe_expert_counter_beta session.moe_expert_counter_state_file
     session.name_based_layer_assignment session.node_partition_config_file
@@ -271,10 +279,10 @@ IGNORED_KEYS = frozenset(
     session.use_per_session_threads session.x64quantprecision
     """.split()  # noqa: SIM905 - seventy names read better without quotes and commas
 )
-"""What onnxruntime 1.31 acts on and epctx does not."""
+"""What onnxruntime up to 1.32 acts on and epctx does not."""
 
-IGNORED_STARTS = ("ep.cuda.", "ep.nnapi.")
-"""How the keys of EPs begin that onnxruntime carries in itself."""
+IGNORED_STARTS = ("ep.cpu.", "ep.cuda.", "ep.nnapi.", "session.moe.offload.")
+"""How the keys begin of EPs that onnxruntime carries in itself, and of where it keeps experts."""
 
 OWNED_STARTS = ("ep.", "session.")
 """Where every key must be known: a misspelt one would silently do nothing."""

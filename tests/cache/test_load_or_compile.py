@@ -191,6 +191,7 @@ def test_the_weights_of_a_model_from_bytes_lie_where_the_host_says(cache, with_w
     [
         ("ep.share_ep_contexts", "1"),
         ("ep.enable_weightless", "1"),
+        ("ep.enable_weightless_ep_context_nodes", "1"),
         ("ep.enable_weightless_mode", "2"),
     ],
 )

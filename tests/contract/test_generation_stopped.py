@@ -138,6 +138,7 @@ def test_a_flag_set_while_a_stream_takes_the_model_leaves_no_binary(source):
     assert snapshot(source.parent) == before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_control_c_is_a_wish_to_stop_for_an_eps_threads_and_leaves_nothing(source):
     seen = []
 
@@ -168,6 +169,7 @@ def test_control_c_is_a_wish_to_stop_for_an_eps_threads_and_leaves_nothing(sourc
     assert not options.cancellation.requested
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_control_c_while_a_payload_is_written_leaves_nothing(source):
     def interrupted(honest, _writer):
         honest()

@@ -124,7 +124,7 @@ class ReadsAcrossStrides(Computing):
         return array
 
 
-@lie("onnx_s_own_cases_r_what_is_claimed_gives_the_expected_outputs")
+@lie("onnx_s_own_cases_s_what_is_claimed_gives_the_expected_outputs")
 class OverlooksAttributes(HonestProvider):
     """Compiles every operator as if it had no attributes."""
 
