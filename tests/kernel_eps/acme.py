@@ -8,6 +8,7 @@ import numpy as np
 import onnx.parser
 
 import epctx_core as epctx
+from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import (
     ComputeCapability,
     ExecutionProvider,
@@ -32,6 +33,8 @@ def model_of(body, *, inputs="float[2] x", outputs="float[2] y", inner="", acme=
 
 def scale(node):
     """Make the kernel of acme::Scale: x times an attribute, plus a second input if the node has one."""
+    if len(node.outputs) > 1:
+        raise InvalidGraph(f"acme::Scale has one output, not {len(node.outputs)}.", node=node.name)
     by = np.float32(node.attributes.get("by", 2.0))
     return lambda inputs: [
         inputs[0] * by + (inputs[1] if len(inputs) > 1 and inputs[1] is not None else np.float32(0))

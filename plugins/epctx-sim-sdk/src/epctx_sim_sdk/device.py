@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -159,8 +159,7 @@ def _parse(content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph
         raise InvalidGraph(f"{subject} is damaged: its graph {graph!r} is no ONNX model.") from error
     outside = {t.name: t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
     fits = outside.keys() == arrays.keys() and all(
-        tuple(tensor.dims) == arrays[name].shape
-        and onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type) == arrays[name].dtype
+        tuple(tensor.dims) == arrays[name].shape and _is_of(tensor.data_type, arrays[name].dtype)
         for name, tensor in outside.items()
     )
     # Nothing lies outside without a location, so that most graphs need no search.
@@ -168,6 +167,13 @@ def _parse(content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph
     if not fits or hidden:
         raise InvalidGraph(f"{subject} is damaged: graph {graph!r} and the tables name different weights.")
     return model
+
+
+def _is_of(elem_type: int, dtype: np.dtype[Any]) -> bool:
+    try:
+        return bool(onnx.helper.tensor_dtype_to_np_dtype(elem_type) == dtype)
+    except KeyError:  # no type of ONNX's
+        return False
 
 
 def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
