@@ -78,7 +78,7 @@ def _watch(scene: Scene) -> Watched:
     folders = {name: scene.folder() for name in ("current", "temporary", "model", "job")}
     model = folders["model"] / "m.onnx"
     model.write_bytes(scene.network.data)
-    np.savez(folders["job"] / "inputs.npz", allow_pickle=False, **scene.network.feeds())
+    np.savez(folders["job"] / "inputs.npz", **scene.network.feeds())  # type: ignore[arg-type]
     job = Job(
         path=[str(Path(entry).absolute()) for entry in sys.path],
         module=provider.__module__,

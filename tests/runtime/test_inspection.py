@@ -125,7 +125,10 @@ def test_a_file_named_by_a_tensor_of_a_context_node_is_not_sought_in_the_working
     model = helper.make_model(helper.make_graph([node], "g", [], []))
     (tmp_path / "models" / "m.onnx").write_bytes(model.SerializeToString())
     read = []
-    monkeypatch.setattr(onnx.external_data_helper, "_read_external_data_bytes", lambda *a: read.append(a))
+    # onnx 1.23.0 has no function of this name; there a location that is missing still raises.
+    monkeypatch.setattr(
+        onnx.external_data_helper, "_read_external_data_bytes", lambda *a: read.append(a), raising=False
+    )
 
     found = look(tmp_path / "models" / "m.onnx")
 
