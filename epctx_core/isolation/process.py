@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
 from epctx_core.isolation.channel import Channel
 from epctx_core.isolation.line import Line
-from epctx_core.isolation.process_group import end_group, has_ended, wait_and_end
+from epctx_core.isolation.process_group import end_group, ending, has_ended, wait_and_end
 
 if TYPE_CHECKING:
     from typing import IO
@@ -113,8 +112,7 @@ class ChildProcess:
     def kill(self, why: str) -> None:
         """End the process and what it started; the first reason given counts."""
         self._ended_because = self._ended_because or why
-        if self._process.returncode is None:
-            end_group(self._process)
+        end_group(self._process)
         self._line.cut()
 
     def end_what_it_left(self) -> bool:
@@ -140,18 +138,9 @@ class ChildProcess:
     def how_it_ended(self) -> str:
         """Return how the process ended and what it printed last; it has to be closed."""
         code = self._process.returncode
-        how = self._ended_because or (
-            f"it was ended by {_signal(-code)}" if code < 0 else f"it ended with exit code {code}"
-        )
+        how = self._ended_because or f"it {ending(code)}"
         said = "\n  ".join(self._lines)
         return f"{how}. It printed:\n  {said}" if said else f"{how}."
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _keep_lines(pipe: IO[bytes], lines: deque[str]) -> None:

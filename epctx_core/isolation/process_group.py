@@ -46,6 +46,16 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             process.kill()
 
 
+def ending(code: int) -> str:
+    """Return how a process ended, as its return code says it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether a process has ended; it is not waited for, so that its number is its own. False where the system cannot tell."""
     if not hasattr(os, "waitid"):

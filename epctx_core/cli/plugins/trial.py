@@ -6,7 +6,6 @@ The child is this module's `report`; both sides speak JSON. Knows records, knows
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from epctx_core.errors import EpctxError
-from epctx_core.isolation.process_group import wait_and_end
+from epctx_core.isolation.process_group import ending, wait_and_end
 from epctx_core.registry.records import PluginRecord, PluginState
 
 TIMEOUT = 60.0
@@ -109,10 +108,7 @@ def _why(code: int | None, written: str, timeout: float) -> str:
 def _ending(code: int | None, timeout: float) -> str:
     if code is None:
         return f"it took longer than {timeout:g} s"
-    if code < 0:
-        with suppress(ValueError):
-            return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process ended with exit code {code}"
+    return f"its process {ending(code)}"
 
 
 def report(asked: Mapping[str, Any]) -> None:
