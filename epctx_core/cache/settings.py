@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from epctx_core.context.private_folder import user_folder
 from epctx_core.errors import InvalidArgument
 
 FOLDER_VARIABLE = "EPCTX_CACHE_DIR"
@@ -79,18 +80,6 @@ def _folder(given: str | os.PathLike[str] | None, environment: Mapping[str, str]
         raise InvalidArgument(f"cache_dir is {given!r:.80}, which is no path.")
     named = os.fspath(given) if given is not None else environment.get(FOLDER_VARIABLE, "")
     return Path(named).expanduser().absolute() if named else user_folder(sys.platform, environment)
-
-
-def user_folder(platform: str, environment: Mapping[str, str]) -> Path:
-    """Return where the user's caches lie on a platform, with this one's name."""
-    home = Path(environment.get("HOME") or Path.home())
-    if platform == "darwin":
-        return home / "Library" / "Caches" / "epctx"
-    if platform == "win32":
-        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "epctx" / "cache"
-    base = environment.get("XDG_CACHE_HOME", "")
-    # The XDG rules: a relative path is to be ignored.
-    return (Path(base) if base.startswith("/") else home / ".cache") / "epctx"
 
 
 def _size(text: str) -> int:

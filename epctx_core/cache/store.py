@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Self
 from epctx_core.cache import record as records
 from epctx_core.cache.key_lock import key_lock
 from epctx_core.cache.record import CorruptEntryError, EntryRecord, check_head, read_record
+from epctx_core.context.private_folder import make_private_folder
 from epctx_core.publish import posix
 from epctx_core.publish.tree import remove_tree
 
@@ -178,7 +179,7 @@ class EntryStore:
             OSError: the cache cannot be written.
         """
         lock = self.locks_folder / key
-        _make_folder(lock.parent)
+        make_private_folder(lock.parent)
         found: list[Lease] = []
 
         def appeared() -> bool:
@@ -203,7 +204,7 @@ class EntryStore:
 
     def _write(self, key: str, write: Callable[[Path], EntryRecord | None]) -> Lease | None:
         staging = self._root / "staging" / key
-        _make_folder(staging.parent)
+        make_private_folder(staging.parent)
         remove_tree(staging)  # of a process that was killed
         staging.mkdir(mode=0o700)
         try:
@@ -218,7 +219,7 @@ class EntryStore:
         (staging / _USED).touch()
         _write_synced(staging / records.NAME, record.dump())
         posix.sync_folder(staging)
-        _make_folder(final.parent)
+        make_private_folder(final.parent)
         lock = posix.FileLock.take(staging / records.NAME, shared=True)
         if lock is None:
             raise OSError(f"{staging} is in use by somebody else")
@@ -241,7 +242,7 @@ class EntryStore:
             data = posix.read_regular(path, _SECRET_BYTES) if path.exists() else None
             if data is not None and len(data) == _SECRET_BYTES:
                 return data
-            _make_folder(path.parent)
+            make_private_folder(path.parent)
             path.unlink(missing_ok=True)  # a damaged one; what was found with it cannot be found again anyway
             _draw_secret(path)
         raise OSError(f"{path} cannot be read back")
@@ -281,7 +282,7 @@ class EntryStore:
     def _move_out(self, folder: Path) -> None:
         """Take an entry out of its place in one step, then remove its files."""
         outgoing = self._root / "staging" / f"{_OUTGOING}{secrets.token_hex(8)}"
-        _make_folder(outgoing.parent)
+        make_private_folder(outgoing.parent)
         with suppress(FileNotFoundError):
             folder.rename(outgoing)
             remove_tree(outgoing)
@@ -338,13 +339,3 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder of the cache and those above; other users get no access to those made here."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
