@@ -132,7 +132,7 @@ class Compilation:
             wanted = find_destination(model, bool(choices))
             # Before it joins: a model that is refused must not begin a new group.
             check_member(model, wanted)
-            with open_groups.joined(wanted, choices) as group:
+            with open_groups.get().joined(wanted, choices) as group:
                 member = self.compile_member(group, model, wanted, providers, choices, cancel)
                 self.progress("write", 0, 1)
                 written = group.stop(member) if config.stop_sharing else group.publish(member)

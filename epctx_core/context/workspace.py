@@ -5,11 +5,12 @@ A shared workspace lives as long as any session uses it. Which sessions meet is 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from typing import Any, TypeVar
+
+from epctx_core.registry.forking import PerProcess
 
 T = TypeVar("T")
 
@@ -96,11 +97,6 @@ class SharedWorkspaces:
             self._users[workspace] = key, users + 1
             return workspace
 
-    def forget(self) -> None:
-        """In a forked child: begin anew; what the parent's EPs keep is closed by the parent."""
-        self._lock = threading.Lock()
-        self._found, self._users = {}, {}
-
     def __len__(self) -> int:
         """How many workspaces have users."""
         with self._lock:
@@ -117,7 +113,5 @@ class SharedWorkspaces:
             return True
 
 
-loaded_workspaces = SharedWorkspaces()
-"""Of all sessions of this process that load context models with `ep.share_ep_contexts=1`."""
-
-os.register_at_fork(after_in_child=loaded_workspaces.forget)
+loaded_workspaces = PerProcess(SharedWorkspaces)
+"""Of all sessions of one process that load context models with `ep.share_ep_contexts=1`."""

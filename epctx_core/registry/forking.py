@@ -1,30 +1,37 @@
 """Forked processes: what a child may go on using of its parent's, and what it must leave alone.
 
-A fork copies memory but no threads and no devices. Tables of names can be used on if no other thread was in the
-middle of changing them; EPs, their engines and what they hold are the parent's.
+A fork copies memory but no threads and no devices. Tables of names can be used on; EPs, their engines and what they
+hold are the parent's. Objects look at the process when they are used: a hook at each fork would cost every fork of
+the host, and run between a host's `fork` and `exec`. What must not be collected, no child collects (`graph/garbage`).
 """
 
 from __future__ import annotations
 
+import ctypes  # not where it is used: a child that ends imports nothing any more
 import os
-import threading
-from typing import Any
-from weakref import WeakSet
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
-_held: WeakSet[Any] = WeakSet()
-_adding = threading.RLock()  # a set that grows while a fork goes through it would stop that
+T = TypeVar("T")
 
 
-def hold_while_forking(lock: Any) -> None:
-    """Fork only while no other thread has a lock, so that a child finds what it guards whole and the lock free.
-
-    For locks that are held for a moment and under which nobody else's code runs.
+class PerProcess(Generic[T]):
+    """An object that each process makes for itself; what a child inherits of it is kept and not used.
 
     Args:
-        lock: a `threading.Lock` or `RLock`; let go of when its owner is.
+        make: makes it, on the first use in a process.
     """
-    with _adding:
-        _held.add(lock)
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def get(self) -> T:
+        """Return this process's."""
+        process = os.getpid()
+        found = self._made.get(process)
+        # Of two threads that come first, both get the one that was kept.
+        return self._made.setdefault(process, self._make()) if found is None else found
 
 
 def keep_forever(inherited: object) -> None:
@@ -33,25 +40,4 @@ def keep_forever(inherited: object) -> None:
     For what a child inherits: onnxruntime's destructor joins threads that a fork did not copy, and crashes;
     a vendor's may stop a device that the parent uses.
     """
-    import ctypes  # only a forked child needs it
-
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
-
-
-_while_forking = threading.local()
-
-
-def _hold() -> None:
-    _adding.acquire()
-    _while_forking.locks = [*_held, _adding]
-    for lock in _while_forking.locks[:-1]:
-        lock.acquire()
-
-
-def _let_go() -> None:
-    for lock in _while_forking.locks:
-        lock.release()
-    del _while_forking.locks
-
-
-os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.registry import lookup
 from epctx_core.registry.discovery import CPU_PROVIDER
-from epctx_core.registry.forking import hold_while_forking
+from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.given import GivenClasses, check_given
 from epctx_core.registry.guard import blame, broken_by, plugin_error
 from epctx_core.registry.inventory import Entry, Inventory
@@ -50,13 +50,14 @@ class Registry:
 
     def __init__(self, *, entry_points: bool = True) -> None:
         """Make a registry; reads nothing yet."""
-        self._lock = threading.RLock()
-        hold_while_forking(self._lock)
+        # A child may inherit the lock of a thread that it does not have, and the tables between two steps of a
+        # change. Each step leaves them whole; only what was derived from them may be stale, so each process derives.
+        self._locks = PerProcess(threading.RLock)
         self._entry_points = entry_points
         self._given = GivenClasses(changed=self._changed)
         self._inventory = Inventory(entry_points=entry_points, given=self._given.givers)
         self._preferred: dict[str, str] = {}
-        self._selected: dict[RecordKey, PluginRecord] | None = None
+        self._selected: dict[int, dict[RecordKey, PluginRecord]] = {}
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class Registry:
         importlib.invalidate_caches()
         if self._entry_points:
             self._given.develop(os.environ, again=True)
-        with self._lock:
+        with self._locks.get():
             self._inventory.forget()
             self._changed()
             self._present()
@@ -92,21 +93,23 @@ class Registry:
 
     def _present(self) -> dict[RecordKey, PluginRecord]:
         """Return the same; imports nothing."""
-        with self._lock:
+        with self._locks.get():
             found = self._inventory.entries()
-            if self._selected is None:
+            selected = self._selected.get(os.getpid())
+            if selected is None:
                 records = self._inventory.selection.apply(
                     [entry.record for entry in found.values()],
                     chosen=self._preferred,
                     given=self._given.givers(),
                 )
                 records += [entry.record for entry in self._given.entries().values()]
-                self._selected = {record.key: record for record in sorted(records, key=sort_key)}
-            return self._selected
+                selected = {record.key: record for record in sorted(records, key=sort_key)}
+                self._selected[os.getpid()] = selected
+            return selected
 
     def _changed(self) -> None:
-        with self._lock:
-            self._selected = None
+        with self._locks.get():
+            self._selected = {}
 
     # -- what the host says ----------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class Registry:
     def _register(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
         check_given(cls, sources)
         self._view()
-        with self._lock:
+        with self._locks.get():
             self._refuse_taken(cls.name)
             return self._given.add(cls, sources)
 
@@ -146,7 +149,7 @@ class Registry:
             NotFound: the host registered no class of that EP type.
             Fail: a session, a compile or a share group uses it.
         """
-        with self._lock:
+        with self._locks.get():
             self._given.remove(name)
 
     @contextmanager
@@ -173,7 +176,7 @@ class Registry:
         try:
             yield entry.record
         finally:
-            with self._lock:
+            with self._locks.get():
                 self._given.end(entry)
 
     def add_path(self, path: str | os.PathLike[str]) -> list[PluginRecord]:
@@ -195,7 +198,7 @@ class Registry:
             InvalidArgument: it brings no EP, cannot be read, or is a wheel with native modules.
         """
         importlib.invalidate_caches()
-        with self._lock:
+        with self._locks.get():
             keys = self._inventory.add(path)
             self._changed()
         view = self._view()
@@ -216,12 +219,12 @@ class Registry:
         Raises:
             InvalidArgument: that distribution is not installed or does not bring it.
         """
-        with self._lock:
+        with self._locks.get():
             found = [entry.record for entry in self._inventory.entries().values()]
             chosen = lookup.pick_by_distribution(ep, distribution, found)
             for record in chosen:
                 self._preferred[record.name] = distribution
-            self._selected = None
+            self._selected = {}
 
     # -- from a name or a source to a class ------------------------------------------------------
 
@@ -245,7 +248,7 @@ class Registry:
         return self._entry_of(record).record
 
     def _entry_of(self, record: PluginRecord) -> Entry:
-        with self._lock:
+        with self._locks.get():
             entry = self._given.entries().get(record.name) if record.distribution is None else None
             entry = entry or self._inventory.entries().get(record.key)
         if entry is None:
@@ -280,9 +283,9 @@ class Registry:
         return outcome.cls
 
     def _keep(self, entry: Entry, record: PluginRecord) -> None:
-        with self._lock:
+        with self._locks.get():
             entry.record = record
-            self._selected = None
+            self._selected = {}
             if record.distribution is not None:
                 self._inventory.imported(entry)
 
@@ -295,7 +298,7 @@ class Registry:
             PluginError: the class can't be loaded, raised, or answered with something else.
         """
         answer = ask_availability(record, self.load(record), purpose)
-        with self._lock:
+        with self._locks.get():
             entry = self._entry_of(record)
             if entry.record.usable:  # no refresh has found meanwhile that it is gone
                 self._keep(entry, answered(entry.record, purpose, answer.said, answer.traceback))

@@ -70,7 +70,7 @@ class SessionExport:
             check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
             # Before it joins: a model that is refused must not begin a new group.
             check_member(model, wanted)
-            self._group = stack.enter_context(open_groups.joined(wanted, choices))
+            self._group = stack.enter_context(open_groups.get().joined(wanted, choices))
             self._group.share_digests(model)
         self._destination = self._existing.plan(wanted, embedded=config.embed)
 

@@ -8,9 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
-from weakref import WeakSet
 
 from epctx_core.compile.arguments import given_model, given_options
 from epctx_core.compile.providers import CPU_EP
@@ -65,6 +65,7 @@ class InferenceSession(Strict):
         *,
         registry: Registry = default_registry,
     ) -> None:
+        self._process = getpid()
         model = given_model(path_or_bytes)
         self._options = given_options(SessionOptions() if sess_options is None else sess_options)
         requested = requested_providers(self._options, providers, provider_options)
@@ -75,9 +76,7 @@ class InferenceSession(Strict):
         # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
         self._running: deque[int] = deque()
         self._closed = False
-        self._is_inherited = False
         self._closing = threading.Lock()
-        _open_sessions.add(self)
 
     def run(
         self,
@@ -103,7 +102,7 @@ class InferenceSession(Strict):
         self._running.append(thread)
         try:
             state = self._state
-            if state is None or self._closed:
+            if state is None or self._closed or getpid() != self._process:
                 raise self._over()
             wanted = self._places(output_names) if output_names else None
             feeds = self._feeds.order(input_feed)
@@ -192,6 +191,8 @@ class InferenceSession(Strict):
         Raises:
             RuntimeException: called from within a run of this session, which it would wait for.
         """
+        if self._is_inherited:
+            return
         if get_ident() in self._running:
             raise RuntimeException(
                 "close was called from within a run of the same session.",
@@ -206,9 +207,14 @@ class InferenceSession(Strict):
                 state.close()
 
     def _open(self) -> SessionState:
-        if self._state is None:
+        if self._state is None or self._is_inherited:
             raise self._over()
         return self._state
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether another process made it, so that its EPs and threads are not here."""
+        return getpid() != self._process
 
     def _over(self) -> RuntimeException:
         if self._is_inherited:
@@ -217,13 +223,6 @@ class InferenceSession(Strict):
                 hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
             )
         return RuntimeException("the session is closed.", hint="Make a new session.")
-
-    def _disown(self) -> None:
-        """In a forked child: leave everything to the parent. A run that forks has to find its own thread."""
-        keep_forever(self._state)
-        self._state, self._is_inherited = None, True
-        self._running = deque(thread for thread in self._running if thread == get_ident())
-        self._closing = threading.Lock()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied.
@@ -247,19 +246,12 @@ class InferenceSession(Strict):
     def __del__(self) -> None:
         # A constructor that raised leaves no state behind.
         state = self.__dict__.get("_state")
-        if state is not None:
+        if state is None:
+            return
+        if self._is_inherited:
+            keep_forever(state)
+        else:
             state.close()
-
-
-_open_sessions: WeakSet[InferenceSession] = WeakSet()
-
-
-def _disown_sessions() -> None:
-    for session in list(_open_sessions):
-        session._disown()  # noqa: SLF001 - of this module
-
-
-os.register_at_fork(after_in_child=_disown_sessions)
 
 
 def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:

@@ -49,7 +49,7 @@ class LoadSharing:
         if not binaries:
             return private_workspace(choice)
         # What one session opened was verified as that one asked for.
-        return loaded_workspaces.join((fingerprint([choice]), self._verification, binaries))
+        return loaded_workspaces.get().join((fingerprint([choice]), self._verification, binaries))
 
     def _binaries(self, ep: str) -> frozenset[Hashable] | None:
         """Return what tells an EP's binaries from all others; None if one is no file or is not there."""

@@ -288,9 +288,20 @@ def test_standard_output_that_cannot_be_written_is_one_plain_error(arguments, bu
 
 @pytest.mark.parametrize("arguments", [["plugins", "list"], ["plugins", "list", "--json"], ["--help"]])
 def test_standard_output_that_was_closed_is_told_in_the_same_way(arguments):
-    code, err = ran(*arguments, preexec_fn=lambda: os.close(1))
+    command = [sys.executable, "-m", "epctx_core", *arguments]
 
-    assert (code, err) == (2, "error: standard output could not be written: it is closed.\n")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: standard output could not be written: it is closed.\n",
+    )
 
 
 def test_a_report_that_cannot_be_written_takes_nothing_back_that_was(model):

@@ -38,10 +38,10 @@ def test_a_second_session_takes_its_graph_from_the_first_and_opens_no_file(ep, t
         with epctx.InferenceSession(out / "b_ctx.onnx", sharing(ep)) as second:
             result = second.run(None, example(8))[0]
         assert len(opened) == 1
-        assert len(loaded_workspaces) == 1
+        assert len(loaded_workspaces.get()) == 1
 
     assert np.array_equal(result, run(out / "b_ctx.onnx", 8, options(ep)))
-    assert len(loaded_workspaces) == 0
+    assert len(loaded_workspaces.get()) == 0
 
 
 @pytest.mark.entry(106)
@@ -75,7 +75,7 @@ def test_a_graph_that_was_taken_is_loaded_from_the_file_again(ep, tmp_path, open
     assert all(np.array_equal(result, results[0]) for result in results)
     # The archive of VitisAI stays open for whoever comes; the others read the file again.
     assert len(opened) == (1 if ep == VITISAI else 3)
-    assert len(loaded_workspaces) == 0
+    assert len(loaded_workspaces.get()) == 0
 
 
 @pytest.mark.parametrize("ep", EPS)
@@ -89,7 +89,7 @@ def test_a_first_session_may_end_before_the_second(ep, tmp_path):
 
     assert np.array_equal(second.run(None, example(8))[0], expected)
     second.close()
-    assert len(loaded_workspaces) == 0
+    assert len(loaded_workspaces.get()) == 0
 
 
 def test_sessions_with_other_options_or_another_file_of_that_name_do_not_meet(tmp_path, opened):
@@ -105,7 +105,7 @@ def test_sessions_with_other_options_or_another_file_of_that_name_do_not_meet(tm
         epctx.InferenceSession(there / "out" / "b_ctx.onnx", sharing(QNN)),
     ]
 
-    assert len(loaded_workspaces) == len(opened) == 3
+    assert len(loaded_workspaces.get()) == len(opened) == 3
     for session in sessions:
         session.close()
 

@@ -395,7 +395,7 @@ def test_sessions_of_a_group_begin_run_and_end_in_many_threads(ep, seconds, tmp_
         rounds = list(pool.map(work, range(THREADS)))
 
     assert min(rounds) >= 1
-    assert len(loaded_workspaces) == 0
+    assert len(loaded_workspaces.get()) == 0
     assert held(tmp_path) == before
 
 

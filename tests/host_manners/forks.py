@@ -105,15 +105,14 @@ def in_thread(block):
     thread = threading.Thread(target=work)
     thread.start()
     inside.wait()
-    yield over.set
+    yield
     over.set()
     thread.join()
 
 
 def locked():
-    """Fork while another thread is in the registry, which it leaves a moment later."""
-    with in_thread(default_registry._lock) as leave:
-        threading.Timer(0.2, leave).start()
+    """Fork while another thread is in the registry."""
+    with in_thread(default_registry._locks.get()):
         return in_child(use_registry)
 
 
@@ -149,7 +148,10 @@ def main(folder):
         "group": in_child(group.finish),
         "group left": in_child(lambda: [group.discard(), gc.collect() >= 0]),
         "workspaces": in_child(
-            lambda: [outputs(folder / "m_ctx.onnx", feeds, options(shares=True)), len(loaded_workspaces)]
+            lambda: [
+                outputs(folder / "m_ctx.onnx", feeds, options(shares=True)),
+                len(loaded_workspaces.get()),
+            ]
         ),
         "fork": by_multiprocessing("fork", model, feeds),
         "spawn": by_multiprocessing("spawn", model, feeds),

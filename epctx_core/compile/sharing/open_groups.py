@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from epctx_core.compile.sharing.group import Group
 from epctx_core.compile.sharing.rules import fingerprint
 from epctx_core.errors import Fail
-from epctx_core.registry.forking import keep_forever
+from epctx_core.registry.forking import PerProcess
 
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderChoice
@@ -70,12 +70,6 @@ class OpenGroups:
         for entry in entries:
             _warn(entry.group)
             entry.group.close()
-
-    def forget(self) -> None:
-        """In a forked child: begin anew; the parent's groups are ended by the parent."""
-        keep_forever(self._groups)
-        self._lock = threading.Lock()
-        self._groups = {}
 
     def _enter(self, key: Hashable, model: str) -> tuple[_Open, _Open | None]:
         """Return the group that a model joins, and the one in whose place it is."""
@@ -137,8 +131,7 @@ def _warn(group: Group) -> None:
         )
 
 
-open_groups = OpenGroups()
-"""Of this process."""
+open_groups = PerProcess(OpenGroups)
+"""Of each process."""
 
-atexit.register(open_groups.warn_of_open)
-os.register_at_fork(after_in_child=open_groups.forget)
+atexit.register(lambda: open_groups.get().warn_of_open())

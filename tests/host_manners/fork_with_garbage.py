@@ -1,0 +1,146 @@
+"""A host that forks while onnxruntime's sessions lie in reference cycles: prints how its children ended, as JSON.
+
+Runs as a program of its own: `fork_with_garbage.py fork|preexec_fn|compiling|collector`. The limits of the collector are so low
+that a child which collects anything inherited collects these sessions, whose destructor crashes it or hangs.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+
+
+def allocate():
+    """Make what starts a collection; as other packages' hooks may do, registered before ours and after."""
+    return [[i] for i in range(2000)]
+
+
+os.register_at_fork(after_in_child=allocate)
+import onnxruntime  # noqa: E402 - after the hook
+from onnx import TensorProto, helper  # noqa: E402 - after the hook
+
+import epctx_core as epctx  # noqa: E402 - after the hook
+
+assert epctx.InferenceSession  # imports what sessions need
+os.register_at_fork(after_in_child=allocate)
+
+SECONDS = 20
+"""After which a child that hangs is killed."""
+ROUNDS = 20
+OFTEN = (50, 1, 1 << 30)
+"""The collector's limits: after 50 objects, then the next generation each time, never the oldest."""
+x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+MODEL = helper.make_model(
+    graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+).SerializeToString()
+OPTIONS = onnxruntime.SessionOptions()
+OPTIONS.intra_op_num_threads = 4
+
+
+class Cycle:
+    """An object that only the collector frees, with sessions."""
+
+    def __init__(self):
+        self.itself = self
+        self.sessions = [
+            onnxruntime.InferenceSession(MODEL, OPTIONS, providers=["CPUExecutionProvider"]),
+            epctx.InferenceSession(MODEL),
+        ]
+
+
+def garbage():
+    """Leave a cycle in the middle generation, so that the parent's own few allocations do not collect it."""
+    gc.collect()
+    cycle = Cycle()
+    gc.collect(0)
+    return weakref.ref(cycle)
+
+
+def work():
+    signal.alarm(SECONDS)
+    allocate()
+
+
+def forked(is_left):
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    return os.waitpid(pid, 0)[1], is_left()
+
+
+def started(is_left):
+    return subprocess.Popen(["true"], preexec_fn=work).wait(), is_left()  # noqa: PLW1509 - what hosts do
+
+
+def children(way):
+    ended = []
+    for _ in range(ROUNDS):
+        gc.disable()
+        left = garbage()
+        gc.set_threshold(*OFTEN)
+        gc.enable()
+        ended.append(way(lambda left=left: left() is not None))
+        gc.set_threshold(700, 10, 10)
+    return {
+        "forks": len(ended),
+        "children that died or hung": len([status for status, _ in ended if status]),
+        "garbage that the parent still had": sum(left for _, left in ended),
+    }
+
+
+def started_while_compiling(is_left):
+    """Start a process while another thread compiles, which pauses the collector; CPython itself turns it off."""
+    inside, over = threading.Event(), threading.Event()
+
+    def write(_data):
+        inside.set()
+        over.wait(SECONDS)
+
+    compiler = epctx.ModelCompiler(epctx.SessionOptions(), MODEL)
+    thread = threading.Thread(target=compiler.compile_to_stream, args=[write])
+    thread.start()
+    inside.wait(SECONDS)
+    seen = started(is_left)
+    over.set()
+    thread.join()
+    return seen
+
+
+def state_in_child():
+    """Return whether the collector is on in a child and in the parent afterwards, and frees what the child makes."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        enabled = gc.isenabled()
+        itself = type("Made", (), {})()
+        itself.itself = itself
+        made = weakref.ref(itself)
+        del itself
+        gc.collect()
+        os.write(writer, json.dumps([enabled, made() is None]).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    enabled, collected = json.loads(os.read(reader, 100))
+    return [enabled, gc.isenabled(), collected]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "collector":
+        seen = {"on": state_in_child()}
+        gc.disable()
+        seen["off"] = state_in_child()
+    else:
+        seen = children(
+            {"fork": forked, "preexec_fn": started, "compiling": started_while_compiling}[sys.argv[1]]
+        )
+    json.dump(seen, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)
