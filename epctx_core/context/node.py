@@ -108,6 +108,8 @@ def read_placed_nodes(places: Iterable[tuple[BodyPath, int, NodeProto]]) -> list
     reader = _AttributeReader()
     for path, i, node in places:
         record = read_context_node(node, i, path, reader)
+        for wrong in wrong_switches(record):
+            raise wrong
         # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
         if record.name in found:
             place = "/".join(str(step) for level in (*path, (i,)) for step in level)
@@ -149,6 +151,18 @@ def read_context_node(
         outputs=outputs,
         attributes=MappingProxyType(values),
     )
+
+
+def wrong_switches(record: ContextNodeRecord) -> Iterator[InvalidGraph]:
+    """Yield an error for each attribute that is 0 or 1 and has another value."""
+    for key in ("embed_mode", "main_context"):
+        value = record.attributes[key]
+        if value not in (0, 1):
+            yield InvalidGraph(
+                f"EPContext node {record.name!r} has {key}={value}; the operator has 0 and 1.",
+                node=record.name,
+                hint="Compile the source model again.",
+            )
 
 
 class _AttributeReader:

@@ -15,7 +15,7 @@ from epctx_core.graph.functions import used_functions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto, SparseTensorProto
+    from onnx import GraphProto, NodeProto
 
     from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import ValueInfo
@@ -104,9 +104,6 @@ class _CanonicalForm:
         for tensor in body.initializer:
             self.add(f"constant {numbers[tensor.name]}")
             self.add(_tensor_bytes(tensor))
-        for sparse in body.sparse_initializer:
-            self.add(f"constant {numbers[sparse.values.name]}")
-            self.add(_sparse_bytes(sparse))
         for node in body.node:
             self.add_node(node, node.input, node.output)
         self.add(f"body out {[numbers[value.name] for value in body.output]}")
@@ -114,16 +111,12 @@ class _CanonicalForm:
 
 
 def _special_initializers(graph: GraphIndex, nodes: Sequence[int]) -> dict[str, bytes]:
-    """Return the content of the string and sparse initializers that nodes read: these are no weights."""
+    """Return the content of the initializers of text that nodes read: these are no weights."""
     special = graph.special_constants
     read = {name for i in nodes for name in graph.inputs[i] if name in special} if special else set()
     if not read:
         return {}
-    return {
-        name: _tensor_bytes(t) if isinstance(t, TensorProto) else _sparse_bytes(t)
-        for name, t in graph.special_tensors.items()
-        if name in read
-    }
+    return {name: _tensor_bytes(t) for name, t in graph.special_tensors.items() if name in read}
 
 
 def _attribute_bytes(attribute: AttributeProto) -> bytes:
@@ -143,15 +136,6 @@ def _tensor_bytes(tensor: TensorProto) -> bytes:
     copy = TensorProto()
     copy.CopyFrom(tensor)
     _clear_names(copy)
-    data: bytes = copy.SerializeToString(deterministic=True)
-    return data
-
-
-def _sparse_bytes(sparse: SparseTensorProto) -> bytes:
-    copy = type(sparse)()
-    copy.CopyFrom(sparse)
-    _clear_names(copy.values)
-    _clear_names(copy.indices)
     data: bytes = copy.SerializeToString(deterministic=True)
     return data
 

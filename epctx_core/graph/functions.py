@@ -5,7 +5,7 @@ Inlining puts functions in place of their calls, so that EPs see operators.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
@@ -13,9 +13,10 @@ import onnx.inliner
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import bodies
+from epctx_core.graph.normalise import read_with_versions
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
     from epctx_core.graph.model_io import SourceModel
 
@@ -31,8 +32,7 @@ MOST_NODES = 1 << 18
 def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
     """Put function bodies in place of their calls, in place; functions that nothing calls then are dropped.
 
-    A function may be written for other operator versions than the model's: the checker has made sure
-    that its operators are the same in both.
+    A function may import other operator versions than the model: see `read_with_versions`.
 
     Args:
         source: a model without its large weights.
@@ -46,10 +46,9 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
         return
     _check_size(source)
     _add_imports(proto)
-    versions = {o.domain: o.version for o in proto.opset_import}
     for function in proto.functions:
         if (function.domain, function.name) not in kept:
-            _move_to_versions(function, versions)
+            read_with_versions(function, proto.opset_import)
     source.proto = inlined = _inlined(source, kept)
     left = used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]
@@ -90,26 +89,6 @@ def _add_imports(proto: ModelProto) -> None:
             if opset.domain not in known:
                 known.add(opset.domain)
                 proto.opset_import.add(domain=opset.domain, version=opset.version)
-
-
-def _move_to_versions(function: FunctionProto, versions: Mapping[str, int]) -> None:
-    """Make a function import the model's versions where its operators are the same in both."""
-    for opset in function.opset_import:
-        wanted = versions.get(opset.domain, opset.version)
-        if wanted != opset.version and all(
-            _since(node.op_type, opset) == _since(node.op_type, opset, wanted)
-            for node in function.node
-            if node.domain == opset.domain
-        ):
-            opset.version = wanted
-
-
-def _since(op_type: str, opset: OperatorSetIdProto, version: int | None = None) -> int:
-    """Return the version of an operator that an import gives; 0 for one that onnx does not know."""
-    try:
-        return int(onnx.defs.get_schema(op_type, version or opset.version, opset.domain).since_version)
-    except onnx.defs.SchemaError:
-        return 0
 
 
 def _spell_default_domain(graph: GraphProto) -> None:

@@ -28,7 +28,7 @@ from epctx_core.graph.wiring import node_kinds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.inference import TypeTable
@@ -106,7 +106,7 @@ class GraphIndex:
         self.producer: dict[str, int] = {name: i for i, names in enumerate(self.outputs) for name in names}
         self.producer.pop("", None)
         input_names = {value.name for value in graph.input}
-        initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+        initializers = {t.name for t in graph.initializer}
         _check_text(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
@@ -120,7 +120,7 @@ class GraphIndex:
         if ir_version >= 4 and not CONSTANT_OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
         outer = holder.graph.special_tensors if holder is not None else {}
-        self.special_tensors: Mapping[str, TensorProto | SparseTensorProto] = self._special_tensors(outer)
+        self.special_tensors: Mapping[str, TensorProto] = self._special_tensors(outer)
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
@@ -199,19 +199,16 @@ class GraphIndex:
 
     @cached_property
     def special_constants(self) -> frozenset[str]:
-        """Constants that are no weights: string and sparse initializers."""
+        """Constants that are no weights: initializers of text."""
         return frozenset(self.constants - self.weights.keys())
 
-    def _special_tensors(
-        self, outer: Mapping[str, TensorProto | SparseTensorProto]
-    ) -> Mapping[str, TensorProto | SparseTensorProto]:
+    def _special_tensors(self, outer: Mapping[str, TensorProto]) -> Mapping[str, TensorProto]:
         special = self.special_constants
         if not special:
             return {}
         return {
             **{name: tensor for name, tensor in outer.items() if name in special},
             **{t.name: t for t in self.graph.initializer if t.name in special},
-            **{t.values.name: t for t in self.graph.sparse_initializer if t.values.name in special},
         }
 
     @cached_property

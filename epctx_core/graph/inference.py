@@ -21,8 +21,6 @@ from epctx_core.graph.model_io import structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
 if TYPE_CHECKING:
-    from onnx import SparseTensorProto
-
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin.views import Dimension
 
@@ -164,7 +162,7 @@ def infer_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None 
         InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
             takes what a model declares for a hint.
     """
-    probe = _with_dense_initializers(structure(proto))
+    probe = structure(proto)
     inferred = _inferred(probe, data_prop=False)
     if _propagates(probe.graph) and not _has_long_vectors(inferred.graph):
         inferred = _inferred(probe, data_prop=True)
@@ -194,24 +192,6 @@ def _typed(graph: GraphProto) -> list[ValueInfoProto]:
         *graph.value_info,
         *[onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in graph.initializer],
     ]
-
-
-def _with_dense_initializers(proto: ModelProto) -> ModelProto:
-    """Return a model whose sparse initializers are dense inputs, which is how operators see them."""
-    if not proto.graph.sparse_initializer:
-        return proto
-    probe = ModelProto()
-    probe.CopyFrom(proto)
-    del probe.graph.sparse_initializer[:]
-    present = {value.name for value in probe.graph.input}
-    for sparse in proto.graph.sparse_initializer:
-        if sparse.values.name not in present:
-            probe.graph.input.append(_dense_value(sparse))
-    return probe
-
-
-def _dense_value(sparse: SparseTensorProto) -> ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, list(sparse.dims))
 
 
 def _inferred(proto: ModelProto, *, data_prop: bool) -> ModelProto:

@@ -19,8 +19,9 @@ from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.digests import digest_beside
+from epctx_core.graph.normalise import normalise
 from epctx_core.graph.tensors import all_tensors, is_detached
-from epctx_core.graph.weights import OpenExternal, Weight, detach_weights
+from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, write_out_sparse
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -31,7 +32,6 @@ LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
 MOST_BYTES = (1 << 31) - 1
 """What protobuf takes of one message."""
-_LEFT_OPEN = "is required but missing"
 
 
 @dataclass(kw_only=True)
@@ -196,6 +196,7 @@ def detach_model(
         InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a function's text is none.
     """
     check_text((*proto.opset_import, *proto.functions))
+    _refuse_newer(proto, path)
     with digest_beside(data) as digest:
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
         # is in a payload only, the model stands as its bytes say.
@@ -207,6 +208,7 @@ def detach_model(
             del proto
             checked = passes_checker(data)
             proto = parse_model(data, path)
+            write_out_sparse(proto.graph, proto.functions)
         source = SourceModel(proto=proto, weights=weights, path=path, digest="")
         if not checked:
             check_model(source, None if detached else data)
@@ -228,30 +230,55 @@ def passes_checker(data: bytes) -> bool:
     return True
 
 
+def _refuse_newer(proto: ModelProto, path: Path | None) -> None:
+    """Raise for operators of a later version than onnx has: it would take those it knows for the newest."""
+    newest = onnx.defs.onnx_opset_version()
+    for opset in proto.opset_import:
+        if opset.domain in DEFAULT_DOMAINS and opset.version > newest:
+            raise InvalidGraph(
+                f"{path.name if path else 'the model given as bytes'} imports version {opset.version} of ONNX's "
+                f"operators; onnx {onnx.__version__} has up to {newest}.",
+                path=path,
+                hint="Install a newer onnx, or export the model for an older version.",
+            )
+
+
 def check_model(source: SourceModel, data: bytes | None = None) -> None:
     """Run the ONNX checker over a model's structure.
 
-    Inputs and outputs may leave their shape open, and outputs their type, as onnxruntime lets them.
+    What onnxruntime lets models leave open or in disorder is brought in order first (`normalise`). Inputs and
+    outputs may leave their shape open, and outputs their type.
 
     Args:
-        source: the model.
+        source: the model; changed in place where it is not as ONNX asks for.
         data: its bytes, if they are at hand and still say the same.
 
     Raises:
         InvalidGraph: with the checker's words.
     """
-    probe = structure(source.proto)
     try:
         try:
-            onnx.checker.check_model(probe if data is None else data)
-        except onnx.checker.ValidationError as error:
-            if _LEFT_OPEN not in str(error):
-                raise
-            onnx.checker.check_model(_with_types(probe))
+            onnx.checker.check_model(structure(source.proto) if data is None else data)
+        except onnx.checker.ValidationError:
+            normalise(source.proto)
+            onnx.checker.check_model(_with_types(structure(source.proto)))
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError where the checker's own words hold a name that is no UTF-8.
         text = " ".join(str(error).split())
         raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
+
+
+def checked_piece(model: ModelProto) -> ModelProto:
+    """Return a copy of a model that a third party gives, in the form that ONNX asks for (see `normalise`).
+
+    Raises:
+        InvalidGraph: the ONNX checker refuses it.
+    """
+    own = ModelProto()
+    own.CopyFrom(model)
+    write_out_sparse(own.graph, own.functions)
+    check_model(SourceModel(proto=own, weights={}, path=None, digest=""))
+    return own
 
 
 def _with_types(proto: ModelProto) -> ModelProto:

@@ -100,11 +100,10 @@ def _splice_graph(
     replaced = read & graph.producer.keys()
     gone = replaced - _made(target) if replaced else ()
     target.initializer.extend(graph.weights[name].tensor_proto() for name in sorted(gone))
-    target.sparse_initializer.extend(t for t in graph.graph.sparse_initializer if t.values.name not in taken)
     _splice_value_info(target, graph, replacements)
 
 
-_REBUILT = frozenset({"node", "input", "initializer", "sparse_initializer", "value_info"})
+_REBUILT = frozenset({"node", "input", "initializer", "value_info"})
 
 
 def copy_field(target: ModelProto | GraphProto | NodeProto, name: str, value: object) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from epctx_core.graph.canonical import partition_digest
 from epctx_core.graph.functions import used_functions
@@ -162,13 +162,10 @@ class Subgraph:
         return value
 
     def _add_special_initializers(self, graph: onnx.GraphProto) -> None:
-        """Add string and sparse initializers, which are no weights: they stay whole in the protobuf."""
+        """Add initializers of text, which are no weights: they stay whole in the protobuf."""
         special = {name for name in self.weight_names if name not in self.graph.weights}
-        for name, tensor in self.graph.special_tensors.items() if special else ():
-            if name in special:
-                (graph.initializer if isinstance(tensor, TensorProto) else graph.sparse_initializer).append(
-                    tensor
-                )
+        if special:
+            graph.initializer.extend(t for name, t in self.graph.special_tensors.items() if name in special)
 
 
 def _leaving(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:

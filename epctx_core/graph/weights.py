@@ -7,22 +7,24 @@ weights. Knows no EP, and opens no path: the caller says how a name out of a mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import AttributeProto, GraphProto, TensorProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.digests import Digest
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.graph.tensors import PACKED_BITS, checked_shape, inner_tensors, is_detached, raw_size
 from epctx_core.plugin import Extent
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto
+    from onnx import FunctionProto, SparseTensorProto
 
 
 class ExternalFile(Protocol):
@@ -145,7 +147,8 @@ def detach_weights(
     """Take the initializers' bytes out of a graph.
 
     Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at `DETACHED_LOCATION`, small
-    ones inline; string tensors are no weights. External tensors elsewhere, as in bodies, are read in.
+    ones inline; string tensors are no weights. External tensors elsewhere, as in bodies, are read in, and sparse
+    tensors become dense ones.
 
     Args:
         graph: changed in place.
@@ -161,6 +164,9 @@ def detach_weights(
     """
     opened: dict[str, MappedFile] = {}
     weights: dict[str, Weight] = {}
+    if files:
+        _read_in(inner_tensors(graph, functions), opened, open_external)
+    write_out_sparse(graph, functions)
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
             continue
@@ -170,8 +176,6 @@ def detach_weights(
             replace_data(tensor, detached_tensor(weight))
         elif is_detached(tensor):
             replace_data(tensor, weight.tensor_proto())
-    if files:
-        _read_in(inner_tensors(graph, functions), opened, open_external)
     return weights
 
 
@@ -194,20 +198,79 @@ def _read_in(
         replace_data(tensor, weight.tensor_proto())
 
 
+def write_out_sparse(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+    """Make sparse initializers and Constants dense, in place and in bodies too, as onnxruntime does for EPs.
+
+    Raises:
+        InvalidGraph: elements outside of the shape, or more bytes in all than `COPIED_LIMIT`.
+    """
+    left = COPIED_LIMIT
+
+    def dense(sparse: SparseTensorProto, name: str) -> TensorProto:
+        nonlocal left
+        tensor = _dense_tensor(sparse, name, left)
+        left -= raw_size(tensor.data_type, tuple(tensor.dims))
+        return tensor
+
+    pending: list[GraphProto | FunctionProto] = [graph, *functions]
+    while pending:
+        graph = pending.pop()
+        if isinstance(graph, GraphProto) and graph.sparse_initializer:
+            graph.initializer.extend(
+                [dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer]
+            )
+            del graph.sparse_initializer[:]
+        for node in graph.node:
+            if node.op_type == "Constant":
+                for attribute in node.attribute:
+                    if attribute.HasField("sparse_tensor"):
+                        tensor = dense(attribute.sparse_tensor, "")
+                        attribute.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor))
+            elif may_hold_bodies(node):
+                pending += bodies(node)
+
+
+def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProto:
+    """Return a sparse tensor written out.
+
+    Args:
+        sparse: the tensor.
+        name: what it is called.
+        most: the bytes that it may take.
+    """
+    shape = checked_shape(TensorProto(name=name, dims=sparse.dims))
+    values = weight_of(sparse.values, {}, _no_files).array()
+    if raw_size(sparse.values.data_type, shape) > most:
+        raise InvalidGraph(
+            f"the sparse tensor {name!r} of shape {list(shape)} needs more than the {most:,} bytes that sparse tensors "
+            "may still take when they are written out.",
+            hint="Store it dense, as an initializer of the main graph.",
+        )
+    places = weight_of(sparse.indices, {}, _no_files).array()
+    if places.ndim == 2:  # noqa: PLR2004 - an index for each dimension
+        inside = places.shape[1] == len(shape) and bool(((places >= 0) & (places < shape)).all())
+        flat = np.ravel_multi_index(tuple(places.T), shape) if inside else places
+    else:
+        inside, flat = bool(((places >= 0) & (places < math.prod(shape))).all()), places
+    if not inside or places.dtype != np.int64 or len(flat) != values.size:
+        raise InvalidGraph(f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it.")
+    array = np.zeros(math.prod(shape), values.dtype)
+    array[flat] = values.reshape(-1)
+    return onnx.numpy_helper.from_array(array.reshape(shape), name)
+
+
+def _no_files(location: str, tensor: str) -> ExternalFile:
+    raise InvalidGraph(f"the tensor {tensor!r} names the file {location!r}, which was not read.")
+
+
 def body_weights(graph: GraphProto) -> dict[str, Weight]:
     """Return the initializers of a body by name; their bytes stay in the protobuf (see `detach_weights`).
 
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape.
     """
-
-    def no_files(location: str, tensor: str) -> ExternalFile:
-        raise InvalidGraph(
-            f"initializer {tensor!r} of a body names the file {location!r}, which was not read."
-        )
-
     return {
-        t.name: weight_of(t, {}, no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
+        t.name: weight_of(t, {}, _no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
     }
 
 

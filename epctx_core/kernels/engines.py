@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
+from epctx_core.graph.model_io import checked_piece
 from epctx_core.graph.tensors import is_detached
 from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
 from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize, rewritten_bytes
@@ -158,9 +159,11 @@ class CpuEngine:
     ) -> RunnableModel:
         first, *others = self._engines
         try:
-            return first.prepare(model, weights, heavy=heavy)
+            # onnxruntime looks for itself; the reference would stumble in a run over what nobody has checked.
+            return first.prepare(model if others else checked_piece(model), weights, heavy=heavy)
         except NotImplementedByProvider as error:
             refusal = error
+        model = checked_piece(model)
         if others and len(model.graph.node) > 1:
             from epctx_core.kernels.splitting import SplitModel, split
 

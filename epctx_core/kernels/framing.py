@@ -10,25 +10,12 @@ from onnx import ModelProto
 from epctx_core.graph.bodies import all_graphs
 
 
-def drop_initializer_inputs(model: ModelProto) -> None:
-    """Before IR version 4 every initializer stood among the inputs; onnxruntime would fold none of them."""
-    if model.ir_version >= 4:  # noqa: PLR2004 - the version that made them optional
-        return
-    names = {t.name for t in model.graph.initializer} | {
-        t.values.name for t in model.graph.sparse_initializer
-    }
-    kept = [value for value in model.graph.input if value.name not in names]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    model.ir_version = 4
-
-
 def with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     """Return the optimised nodes and weights in a model that says of itself what the source did."""
     model = ModelProto()
     model.CopyFrom(source)
     graph = model.graph
-    for field in ("node", "initializer", "sparse_initializer", "value_info", "quantization_annotation"):
+    for field in ("node", "initializer", "value_info", "quantization_annotation"):
         graph.ClearField(field)
         getattr(graph, field).extend(getattr(found.graph, field))
     kept = {annotation.tensor_name for annotation in source.graph.quantization_annotation}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,8 +162,15 @@ def _checked(argument: NodeArg, value: Any) -> Any:
         return value
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise InvalidArgument(f"the input {argument.name!r} is no array: {error}.") from error
+        if isinstance(value, (list, tuple)) and _are_numbers(array, wanted.dtype):
+            # Python's numbers have no type of ONNX's: as with onnxruntime they get the input's.
+            with np.errstate(all="ignore"):
+                array = np.array(value, wanted.dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgument(
+            f"the input {argument.name!r} is no array of {wanted.dtype}: {error}.",
+            hint="Give a numpy array, or a list of numbers nested evenly.",
+        ) from error
     if array.dtype != wanted.dtype and not _is_text(array, wanted):
         raise InvalidArgument(
             f"the input {argument.name!r} is {array.dtype}; the model takes {wanted.dtype}.",
@@ -176,6 +184,15 @@ def _checked(argument: NodeArg, value: Any) -> Any:
     if array.dtype.kind in "ST":
         array = _as_objects(argument, array)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _are_numbers(array: np.ndarray, wanted: np.dtype[Any]) -> bool:
+    """Whether a list became numbers where such are wanted; nothing is any type's, and long integers are objects."""
+    if not array.size or wanted.kind == "O":
+        return not array.size
+    if array.dtype.kind == "O":
+        return all(isinstance(element, Number) for element in array.flat)
+    return array.dtype.kind in "biufc"
 
 
 def _as_objects(argument: NodeArg, array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
-from epctx_core.context.node import ContextNodeRecord, check_attribute, is_context_node, read_context_node
+from epctx_core.context.node import (
+    ContextNodeRecord,
+    check_attribute,
+    is_context_node,
+    read_context_node,
+    wrong_switches,
+)
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import EXECUTABLE, is_executable, named_bodies, placed_nodes
 
@@ -20,7 +26,6 @@ if TYPE_CHECKING:
     from epctx_core.verify.subject import Subject
 
 _COMPILE = "Compile the source model again."
-_SWITCHES = ("embed_mode", "main_context")
 _SHOWN_NAMES = 5
 
 
@@ -134,15 +139,8 @@ def _without(node: NodeProto, places: Sequence[int]) -> NodeProto:
 
 def _check_values(record: ContextNodeRecord, findings: Findings) -> None:
     """Check what single attributes say."""
-    for key in _SWITCHES:
-        value = record.attributes[key]
-        if value not in (0, 1):
-            findings.add(
-                "attribute-value",
-                f"EPContext node {record.name!r} has {key}={value}; the operator has 0 and 1.",
-                node=record.name,
-                hint=_COMPILE,
-            )
+    for wrong in wrong_switches(record):
+        findings.add_error("attribute-value", wrong)
     if not record.source:
         findings.add(
             "source-missing",

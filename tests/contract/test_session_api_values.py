@@ -11,6 +11,8 @@ from contract.judging_eps import compiled, options_with, registry_with
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import finished, saved, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
@@ -299,3 +301,74 @@ def test_a_dimension_has_one_length():
 
     with refused(InvalidArgument, "'n' was given the length 2 before, and now 3"):
         options.add_free_dimension_override_by_name("n", 3)
+
+
+NUMERIC = ["FLOAT", "DOUBLE", "FLOAT16", "INT8", "UINT8", "INT32", "INT64", "BOOL"]
+
+
+def identity(kind, shape=None):
+    element = getattr(TensorProto, kind)
+    return finished(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [tensor("x", element, shape)],
+        [tensor("y", element, shape)],
+    ).SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def both():
+    """By element type, a session of ours and one of onnxruntime."""
+    return {
+        k: (epctx.InferenceSession(identity(k)), onnxruntime.InferenceSession(identity(k))) for k in NUMERIC
+    }
+
+
+@st.composite
+def number_lists(draw):
+    """Evenly nested lists of Python's or numpy's numbers."""
+    shape = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    numbers = draw(
+        st.sampled_from([
+            st.integers(-100, 300), st.floats(-100, 100, width=16), st.booleans(), st.integers(0, 1 << 70),
+            st.integers(-9, 9).map(np.int16), st.floats(-9, 9, width=32).map(np.float32),
+        ])
+    )  # fmt: skip
+
+    def nested(lengths):
+        return [nested(lengths[1:]) for _ in range(lengths[0])] if lengths else draw(numbers)
+
+    return nested(shape)
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered in cast")
+@given(kind=st.sampled_from(NUMERIC), value=number_lists())
+@settings(max_examples=150, deadline=None)
+def test_lists_of_numbers_become_the_inputs_type_as_in_onnxruntime(both, kind, value):
+    ours, theirs = both[kind]
+    try:
+        (wanted,) = theirs.run(None, {"x": value})
+    except Exception:  # noqa: BLE001 - its exceptions have no base of their own
+        with pytest.raises(InvalidArgument):
+            ours.run(None, {"x": value})
+        return
+
+    (result,) = ours.run(None, {"x": value})
+
+    assert result.dtype == wanted.dtype
+    np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], ["1"], [1, "a"], [None], [1 + 2j], [b"1"], [[1], 2]])
+def test_lists_that_are_ragged_or_of_something_else_are_refused(value):
+    with (
+        epctx.InferenceSession(identity("FLOAT")) as session,
+        refused(InvalidArgument, "the input 'x' is"),
+    ):
+        session.run(None, {"x": value})
+
+
+def test_lists_are_checked_against_the_shape():
+    with epctx.InferenceSession(identity("FLOAT", [2, 2])) as session:
+        assert session.run(None, {"x": [[1, 2], [3, 4]]})[0].dtype == np.float32
+        with refused(InvalidArgument, "has the shape"):
+            session.run(None, {"x": [1, 2]})

@@ -93,8 +93,8 @@ def test_the_checkers_words_are_passed_on():
         opened(wrong)
 
 
-def test_nodes_out_of_order_are_refused():
-    wrong = model([node("Neg", ["a"], ["y"]), node("Abs", ["x"], ["a"])], ["x"], ["y"])
+def test_a_value_that_nothing_makes_is_refused():
+    wrong = model([node("Neg", ["a"], ["y"]), node("Abs", ["x"], ["b"])], ["x"], ["y"])
 
     with pytest.raises(InvalidGraph, match="topologically sorted"):
         opened(wrong)

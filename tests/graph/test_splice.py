@@ -200,7 +200,7 @@ def test_a_default_that_the_caller_may_override_stays_a_default():
     assert list(result.graph.node[0].input) == ["x", "w1"]
 
 
-def test_sparse_and_string_weights_go_with_the_nodes_that_read_them():
+def test_sparse_weights_go_with_the_nodes_that_read_them():
     def sparse(name):
         values = numpy_helper.from_array(np.array([3.0], np.float32), name)
         return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1], np.int64)), [2])
@@ -214,7 +214,7 @@ def test_sparse_and_string_weights_go_with_the_nodes_that_read_them():
 
     result = compiled(made, [0])
 
-    assert [s.values.name for s in result.graph.sparse_initializer] == ["s2"]
+    assert [tensor.name for tensor in result.graph.initializer] == ["s2"]
 
 
 def typed(result):

@@ -207,8 +207,3 @@ def test_sparse_weights_are_written_out(scene, places):
     (weight,) = model.graph.initializer
     assert not model.graph.sparse_initializer
     assert numpy_helper.to_array(weight).tolist() == [[0, 1.5, 0], [0, 0, -2.0]]
-
-
-def test_a_sparse_weight_that_is_huge_when_written_out_is_refused_by_name(scene):
-    with pytest.raises(EPFail, match=r"'w'.*1,073,741,824 bytes"):
-        scene.graph(with_sparse_weight([1, 5], [1 << 20, 1 << 20]))

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 
 from epctx_core.errors import EPFail
@@ -28,9 +27,6 @@ SMALL = 1024
 
 MOST_OPTIMIZED = 256
 """Graphs of one EP instance that are optimised; a network in more pieces gains too little for the time."""
-
-_LARGEST_DENSE = 1 << 30
-"""Bytes up to which a sparse weight is written out: it lies in the structure, a protobuf."""
 
 _WORTH_NODES = 8
 _WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -142,7 +138,6 @@ def compile_partition(
     """
     model = partition.model()
     _check_boundary(partition, model, ep)
-    _make_dense(model, partition, ep)
     external = {
         tensor.name: partition.weights[tensor.name]
         for tensor in model.graph.initializer
@@ -196,27 +191,6 @@ def _check_boundary(partition: Partition, model: onnx.ModelProto, ep: str) -> No
             ep=ep,
             node=partition.name,
         )
-
-
-def _make_dense(model: onnx.ModelProto, partition: Partition, ep: str) -> None:
-    """Write sparse weights out, as ONNX Runtime does before an EP sees a model; the container has no others."""
-    for sparse in model.graph.sparse_initializer:
-        values = onnx.numpy_helper.to_array(sparse.values)
-        if math.prod(sparse.dims) * values.itemsize > _LARGEST_DENSE:
-            raise EPFail(
-                f"{ep} cannot compile partition {partition.name!r}: the sparse weight {sparse.values.name!r} of "
-                f"shape {list(sparse.dims)} has more than {_LARGEST_DENSE:,} bytes when it is written out.",
-                ep=ep,
-                node=partition.name,
-            )
-        array = np.zeros(tuple(sparse.dims), values.dtype)
-        places = onnx.numpy_helper.to_array(sparse.indices)
-        if places.ndim == 1:
-            array.reshape(-1)[places] = values
-        else:
-            array[tuple(places.T)] = values
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, sparse.values.name))
-    del model.graph.sparse_initializer[:]
 
 
 def _check_weight(view: TensorView, partition: Partition, ep: str) -> None:

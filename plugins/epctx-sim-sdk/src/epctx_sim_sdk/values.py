@@ -18,7 +18,7 @@ def is_constant(graph: GraphView, name: str) -> bool:
 
 
 def constant(graph: GraphView, name: str) -> np.ndarray | None:
-    """Return the value of a constant; None if it is none, or one of strings or sparse."""
+    """Return the value of a constant; None if it is none, or one of text."""
     weight = graph.initializer(name)
     if weight is not None:
         return weight.array()
