@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         EPFail,
         ErrorCode,
         Fail,
+        InternalError,
         InvalidArgument,
         InvalidGraph,
         InvalidProtobuf,
@@ -73,8 +74,8 @@ _HOME = {
     "epctx_core.compile.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.context.payloads.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
-        "EPFail", "EpctxError", "ErrorCode", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf",
-        "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
+        "EPFail", "EpctxError", "ErrorCode", "Fail", "InternalError", "InvalidArgument", "InvalidGraph",
+        "InvalidProtobuf", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
     ),
     "epctx_core.runtime.assignment_info": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph"),

@@ -2,6 +2,7 @@
 
     EpctxError                      .code .node .ep .path .hint
     |-- Fail                        output exists, nothing compiled under the flag, a callback raised
+    |   `-- InternalError           an exception that nobody foresaw: a mistake in epctx
     |-- InvalidArgument             an option, an argument, an input of `run`      (also ValueError)
     |-- NoSuchFile                  a path that the caller gave does not exist     (also FileNotFoundError)
     |-- RuntimeException            an EP or a kernel raised in `run`
@@ -90,6 +91,10 @@ class Fail(EpctxError):
     """An output exists, nothing could be compiled under the flag, or a callback raised."""
 
     code = ErrorCode.FAIL
+
+
+class InternalError(Fail):
+    """A mistake in epctx: an exception that nobody foresaw, which is the `__cause__`. Please report it."""
 
 
 class InvalidArgument(EpctxError, ValueError):
@@ -200,19 +205,21 @@ def suggestion(name: str, known: object) -> str:
 
 
 @contextmanager
-def system_errors_typed(doing: str) -> Iterator[None]:
-    """Turn an OSError that nobody nearer gave a meaning into a `Fail`; also a decorator.
+def errors_typed(doing: str) -> Iterator[None]:
+    """Let nothing but typed errors leave the outermost calls, such as a compile; also a decorator.
 
-    For the outermost calls only, such as a compile: a disk can refuse any read, far from whoever knows what
-    it is for.
+    An OSError that nobody nearer gave a meaning becomes a `Fail`: a disk can refuse any read, far from whoever knows
+    what it is for. Any other exception becomes an `InternalError`. These pass as they are: what is no `Exception`,
+    such as a KeyboardInterrupt; a MemoryError; and a warning, which the host itself turned into an error. What host
+    callbacks and plugins raise is typed where they are called.
 
     Args:
         doing: what was tried, such as "compiling the model"; it begins the sentence.
     """
     try:
         yield
-    except EpctxError:
-        raise  # NoSuchFile is an OSError too
+    except (EpctxError, MemoryError, Warning):  # NoSuchFile is an OSError too
+        raise
     except OSError as error:
         where = f" ({error.filename})" if error.filename is not None else ""
         raise Fail(
@@ -220,3 +227,14 @@ def system_errors_typed(doing: str) -> Iterator[None]:
             path=error.filename if isinstance(error.filename, str) else None,
             hint="The system refused this. Check the disk and its permissions, then try again.",
         ) from error
+    except Exception as error:
+        raise internal_error(doing, error) from error
+
+
+def internal_error(doing: str, error: Exception) -> InternalError:
+    """Return the error for an exception that nobody foresaw; the caller makes that one its cause."""
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return InternalError(
+        f"{doing} failed within epctx itself: {said}",
+        hint="This is a mistake in epctx: please report it with the traceback of its cause (`__cause__`, or -v).",
+    )

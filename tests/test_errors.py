@@ -14,6 +14,7 @@ from epctx_core.errors import EpctxError, ErrorCode, InvalidArgument, NoSuchFile
 
 CODES = {
     "Fail": 1,
+    "InternalError": 1,
     "InvalidArgument": 2,
     "NoSuchFile": 3,
     "RuntimeException": 6,
@@ -39,7 +40,8 @@ def test_the_tree_is_the_one_drawn_at_the_top_of_the_file():
     ]
 
     assert sorted(drawn) == sorted(found) == sorted(CODES)
-    assert all(cls.__mro__[1] is EpctxError for cls in CLASSES)
+    assert all(cls.__mro__[1] is EpctxError for cls in CLASSES if cls is not errors.InternalError)
+    assert issubclass(errors.InternalError, errors.Fail)
 
 
 @EACH

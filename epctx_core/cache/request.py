@@ -33,6 +33,7 @@ from epctx_core.errors import (
     InvalidProtobuf,
     ModelRequiresCompilation,
     NoSuchFile,
+    errors_typed,
 )
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
@@ -71,6 +72,7 @@ class Request:
     registry: Registry
     compiled: bool = False
 
+    @errors_typed("loading or compiling the model")
     @each_told_once()
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
@@ -90,6 +92,7 @@ class Request:
         """Whether there is anything to compile with; without, a session from an entry would gain nothing."""
         return bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
 
+    @errors_typed("compiling the model into the cache")
     @each_told_once()
     def path(self) -> Path:
         """Return the context model's path; see `compile_cached`."""

@@ -20,7 +20,7 @@ from epctx_core.cli.arguments import CommandParser, add_verbose
 from epctx_core.cli.console import Console
 from epctx_core.cli.exit_codes import DONE, FAILED, INTERRUPTED, USAGE, exit_code
 from epctx_core.cli.streams import UnwritableError
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
+from epctx_core.errors import EpctxError, InvalidArgument, PluginError, internal_error, suggestion
 
 COMMANDS = MappingProxyType(
     {
@@ -81,12 +81,12 @@ def _guarded(argv: list[str], console: Console) -> int:
     except UnwritableError:
         raise
     except MemoryError as error:
-        return _unforeseen(error, "there is not enough memory for this.", console)
+        return _out_of_memory(error, console)
     except Exception as error:  # noqa: BLE001 - a user must never meet a traceback that was not asked for
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
-        return _unforeseen(
-            error, f"epctx itself failed: {said}\nThis is a mistake in epctx; -v shows where.", console
-        )
+        unforeseen = internal_error("the command", error)
+        unforeseen.__cause__ = error
+        _show(unforeseen, console)
+        return exit_code(unforeseen)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace | int:
@@ -152,7 +152,8 @@ def _where(error: EpctxError) -> Iterator[str]:
             yield f"{label}: {value}"
 
 
-def _unforeseen(error: BaseException, message: str, console: Console) -> int:
+def _out_of_memory(error: MemoryError, console: Console) -> int:
+    message = "there is not enough memory for this."
     if console.verbose:
         message += "\n\n" + "".join(traceback.format_exception(error)).rstrip()
     console.error(message)

@@ -12,6 +12,7 @@ from epctx_core.errors import (
     EpctxError,
     EPFail,
     Fail,
+    InternalError,
     InvalidArgument,
     InvalidGraph,
     InvalidProtobuf,
@@ -47,6 +48,7 @@ CODES: dict[type[EpctxError], int] = {
     EPFail: PLUGIN,
     RuntimeException: FAILED,
     ModelLoadCanceled: FAILED,
+    InternalError: FAILED,
     Fail: FAILED,
 }
 """A `Fail` about a place to write to is USAGE: see `exit_code`."""

@@ -31,7 +31,7 @@ from epctx_core.compile.sharing.rules import check_member, check_shared_options
 from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.compile.writing.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compile.writing.size import check_weights_fit
-from epctx_core.errors import Fail, system_errors_typed
+from epctx_core.errors import Fail, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
@@ -78,7 +78,7 @@ class Compilation:
     digests: ExtentDigests | None = None
     watch: Stopwatch = field(default_factory=Stopwatch, init=False)
 
-    @system_errors_typed("compiling the model")
+    @errors_typed("compiling the model")
     @collection_paused()
     def run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file.

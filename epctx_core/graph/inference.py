@@ -204,11 +204,16 @@ def _inferred(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         text = " ".join(str(error).split())
         if any(sign in text for sign in _TYPES_CONTRADICT):
             raise InvalidGraph(f"type inference refuses the model: {text}") from error
-    except (ValueError, RuntimeError):
+    except (ValueError, RuntimeError, onnx.checker.ValidationError):
         pass
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (
+        onnx.shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+        onnx.checker.ValidationError,
+    ) as error:
         raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
 
 

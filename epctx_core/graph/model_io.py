@@ -299,7 +299,7 @@ def _give_shapes(kind: TypeProto) -> None:
         _give_shapes(getattr(kind, which).elem_type)
     elif which == "map_type":
         _give_shapes(kind.map_type.value_type)
-    elif which is not None:
+    elif which in {"tensor_type", "sparse_tensor_type"}:
         getattr(kind, which).shape.SetInParent()
 
 

@@ -23,7 +23,7 @@ from epctx_core.compile.providers import (
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
-from epctx_core.errors import Fail, ModelRequiresCompilation, system_errors_typed
+from epctx_core.errors import Fail, ModelRequiresCompilation, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
@@ -99,7 +99,7 @@ def _with_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
     return run_between_hooks
 
 
-@system_errors_typed("loading the model")
+@errors_typed("loading the model")
 def build_session(
     path_or_bytes: str | os.PathLike[str] | bytes,
     session: SessionOptions,

@@ -13,7 +13,7 @@ from epctx_core.compile.provenance import judge
 from epctx_core.compile.providers import CPU_EP, choose_provider
 from epctx_core.context.compatibility import EARLIER_PREFIX, PREFIX, all_compatibility_info, texts_of
 from epctx_core.context.model_head import read_metadata
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility
 from epctx_core.registry import Registry, default_registry
@@ -64,6 +64,7 @@ def check_compatibility(
     return warnings
 
 
+@errors_typed("asking for the model's compatibility")
 def get_model_compatibility(
     path_or_bytes: str | os.PathLike[str] | bytes,
     ep: str,
@@ -106,6 +107,7 @@ def get_model_compatibility(
     return max((judge(choice, text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
 
 
+@errors_typed("reading the model's compatibility")
 def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | bytes, ep: str) -> str | None:
     """Return what an EP wrote about a compiled model, or None; imports no plugin.
 

@@ -13,7 +13,7 @@ from epctx_core.context.named_files import external_locations
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, files_of
-from epctx_core.errors import InvalidGraph, system_errors_typed
+from epctx_core.errors import InvalidGraph, errors_typed
 from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type
 from epctx_core.graph.model_io import names_as_text, parse_model, read_model, text_of
@@ -113,7 +113,7 @@ class ModelInfo:
         }
 
 
-@system_errors_typed("inspecting the model")
+@errors_typed("inspecting the model")
 @names_as_text()
 def inspect_model(
     path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry = default_registry

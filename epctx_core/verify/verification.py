@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.payload_sources import source_weights
-from epctx_core.errors import InvalidGraph, InvalidProtobuf, system_errors_typed
+from epctx_core.errors import InvalidGraph, InvalidProtobuf, errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
@@ -27,7 +27,7 @@ ATTEMPTS = 5
 """How often a verification starts again because the model was being replaced meanwhile, as a load does."""
 
 
-@system_errors_typed("verifying the model")
+@errors_typed("verifying the model")
 def verify_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,

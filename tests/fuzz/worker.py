@@ -63,7 +63,7 @@ def _watched(name: str, action: Callable[[], object], outcomes: dict[str, str], 
         outcomes[name] = type(error).__name__
         # An EP that stumbles over a file has not looked at it; a verification ends with a report.
         stumbled = isinstance(error, epctx.PluginError) and not isinstance(error.__cause__, epctx.EpctxError)
-        if stumbled or name == "verify":
+        if stumbled or name == "verify" or isinstance(error, epctx.InternalError):
             faults.append(f"{name}: {_story(error)}")
     except BaseException as error:  # noqa: BLE001 - this is what is looked for
         outcomes[name] = type(error).__name__

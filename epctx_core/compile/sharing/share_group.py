@@ -21,7 +21,7 @@ from epctx_core.compile.sharing.savings import shared_weight_bytes
 from epctx_core.compile.writing.destination import Destination, destination_of
 from epctx_core.compile.writing.initializers import DEFAULT_THRESHOLD, placement_of
 from epctx_core.context.naming import is_plain_name
-from epctx_core.errors import Fail, InvalidArgument, system_errors_typed
+from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
@@ -179,7 +179,7 @@ class ShareGroup:
                 hint="Leave a with block, or call finish(), to write the group; discard() if that is meant.",
             )
 
-    @system_errors_typed("compiling a model of the share group")
+    @errors_typed("compiling a model of the share group")
     def compile(
         self,
         model: str | os.PathLike[str] | bytes,
@@ -241,7 +241,7 @@ class ShareGroup:
         self._group.add(member)
         self._members.append(member)
 
-    @system_errors_typed("writing the share group")
+    @errors_typed("writing the share group")
     def finish(self) -> ShareReport:
         """Write all context models and the binaries, all or none; the group is over then.
 
