@@ -242,7 +242,10 @@ class _Plain:
         elif operator == "Clip" and self._opset >= _CLIP_INPUTS:
             bounds = [self._constant(np.array(p, np.float32)) for p in parameters]
             self._add(operator, [source, *bounds], [target])
-        elif len(parameters) == len(names.get(operator, ())):
+        elif operator == "HardSwish" and not parameters:
+            self._add("HardSigmoid", [source], [f"{target}:gate"], alpha=1 / 6, beta=0.5)  # from version 1 on
+            self._add("Mul", [source, f"{target}:gate"], [target])
+        elif operator in names and len(parameters) == len(names[operator]):
             self._add(operator, [source], [target], **dict(zip(names[operator], parameters, strict=True)))
         else:
             raise NotPlainError(f"it has the activation {operator!r} in a convolution in blocks")

@@ -77,15 +77,13 @@ def test_convolutions_are_arranged_for_this_cpu_and_the_model_says_so(engine):
     assert close(engine.prepare(found.model, arrays(found.weights)).run([image()])[0], plain)
 
 
-@pytest.mark.parametrize("opset", [9, 13])
 @pytest.mark.parametrize(
-    ("activation", "attributes"),
+    ("opset", "activation", "attributes"),
     [
-        ("Relu", {}),
-        ("Sigmoid", {}),
-        ("Tanh", {}),
-        ("LeakyRelu", {"alpha": 0.2}),
-        ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
+        *((opset, name, {}) for opset in (9, 13) for name in ("Relu", "Sigmoid", "Tanh")),
+        *((opset, "LeakyRelu", {"alpha": 0.2}) for opset in (9, 13)),
+        *((opset, "HardSigmoid", {"alpha": 0.3, "beta": 0.4}) for opset in (9, 13)),
+        (14, "HardSwish", {}),
     ],
 )
 def test_elsewhere_the_model_is_arranged_back_and_computes_the_same(
