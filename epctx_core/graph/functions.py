@@ -46,6 +46,7 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
         return
     _check_size(source)
     _add_imports(proto)
+    _add_defaults(proto)
     for function in proto.functions:
         if (function.domain, function.name) not in kept:
             read_with_versions(function, proto.opset_import)
@@ -89,6 +90,19 @@ def _add_imports(proto: ModelProto) -> None:
             if opset.domain not in known:
                 known.add(opset.domain)
                 proto.opset_import.add(domain=opset.domain, version=opset.version)
+
+
+def _add_defaults(proto: ModelProto) -> None:
+    """Write the defaults of functions' attributes into calls that leave them out: onnx's inliner drops them."""
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
+    pending = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
+    while pending:
+        node = pending.pop()
+        given = {a.name for a in node.attribute}
+        missing = defaults.get((node.domain, node.op_type, node.overload), ())
+        node.attribute.extend(a for a in missing if a.name not in given)
+        for body in bodies(node):
+            pending.extend(body.node)
 
 
 def _spell_default_domain(graph: GraphProto) -> None:

@@ -64,6 +64,19 @@ def test_no_function_is_left_in_a_context_model(tmp_path):
     assert outcome.taken == 6
 
 
+def test_attributes_that_a_call_leaves_out_have_the_functions_defaults(tmp_path):
+    leaky = node("LeakyRelu", ["a"], ["b"])
+    leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    example = one_function([leaky])
+    example.model.functions[0].attribute_proto.append(helper.make_attribute("slope", 0.5))
+    wanted = expected(example.model, example.feeds)
+
+    outcome = through_everything(saved(example.model, tmp_path / "in"), example.feeds, tmp_path / "out")
+
+    for results in (outcome.original, outcome.compiled, outcome.loaded):
+        assert_same(results, wanted)
+
+
 def test_an_ep_gets_calls_of_the_functions_that_it_keeps(tmp_path):
     example = sequence_of_functions()
     wanted = expected(example.model, example.feeds)
