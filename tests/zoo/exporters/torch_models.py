@@ -1,0 +1,97 @@
+# /// script
+# dependencies = ["torch==2.13.0", "onnxscript==0.7.2", "onnx==1.23.2"]
+# [tool.zoo]
+# models = ["torch_*"]
+# ///
+"""Make small networks of PyTorch: exported by its old exporter to opsets 7 to 17 and by its new one to 18."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from saving import ROWS, drawn, save
+from torch import nn
+
+torch.set_num_threads(1)
+
+
+class Convolutions(nn.Module):
+    """Images: convolutions, of which one is depthwise, normalisation, pooling, a flattened end."""
+
+    def __init__(self) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8), nn.BatchNorm2d(8), nn.Hardtanh(0, 6),
+            nn.MaxPool2d(2), nn.Dropout(),
+        )  # fmt: skip
+        self.end = nn.Linear(8 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return class scores."""
+        x = self.body(x)
+        return torch.softmax(self.end(x.view(x.size(0), -1)), dim=1)
+
+
+class Recurrent(nn.Module):
+    """Sequences: an embedding, a GRU in both directions, a slice of its end."""
+
+    def __init__(self) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.embedding = nn.Embedding(20, 6)
+        self.gru = nn.GRU(6, 5, batch_first=True, bidirectional=True)
+        self.end = nn.Linear(10, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return class scores."""
+        return self.end(self.gru(self.embedding(tokens))[0][:, -1])
+
+
+class Attention(nn.Module):
+    """Tokens: one transformer layer."""
+
+    def __init__(self) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output."""
+        return self.layer(x)
+
+
+def by_trace(name: str, network: nn.Module, given: torch.Tensor, opset: int) -> None:
+    """Save a network as the exporter writes it that traces."""
+    written = io.BytesIO()
+    torch.onnx.export(
+        network.eval(), (given,), written, dynamo=False, opset_version=opset,
+        input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}},
+    )  # fmt: skip
+    save(f"torch_{name}_opset{opset}", written.getvalue(), {"x": given.numpy()})
+
+
+def by_graph(name: str, network: nn.Module, given: torch.Tensor) -> None:
+    """Save a network as the exporter writes it that captures a graph."""
+    program = torch.onnx.export(
+        network.eval(), (given,), dynamo=True, opset_version=18,
+        input_names=["x"], output_names=["y"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )  # fmt: skip
+    model = program.model_proto
+    for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
+        del node.metadata_props[:]  # stack traces, which name folders of the machine
+    save(f"torch_{name}", model, {"x": given.numpy()})
+
+
+torch.manual_seed(0)
+images = torch.from_numpy(drawn(ROWS, 3, 8, 8))
+tokens = torch.from_numpy((drawn(ROWS, 7) * 5).astype("int64") % 20)
+convolutions, recurrent, attention = Convolutions(), Recurrent(), Attention()
+for opset in (7, 8, 9, 10, 11):
+    by_trace("convolutions", convolutions, images, opset)
+by_trace("recurrent", recurrent, tokens, 9)
+by_trace("attention", attention, torch.from_numpy(drawn(ROWS, 5, 8)), 17)
+by_graph("convolutions", convolutions, images)
+by_graph("attention", attention, torch.from_numpy(drawn(ROWS, 5, 8)))

@@ -1,0 +1,89 @@
+"""The scripts that made the zoo. `make stress` gives each the exporters that it names, and runs it again."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+HERE = Path(__file__).parent
+FOLDER = HERE / "models"
+SCRIPTS = sorted((HERE / "exporters").glob("*_models.py"))
+
+
+def header(script):
+    """Return the metadata in a script's first comment, which names what it needs and what it makes."""
+    block = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", script.read_text("utf-8"))[1]
+    return tomllib.loads(re.sub(r"(?m)^# ?", "", block))
+
+
+def models_of(script):
+    patterns = header(script)["tool"]["zoo"]["models"]
+    names = {path.stem for path in FOLDER.glob("*.onnx")}
+    return {name for pattern in patterns for name in fnmatch.filter(names, pattern)}
+
+
+def results(model, inputs):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    found = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, inputs)
+    return [[list(row.values()) for row in each] if isinstance(each, list) else each for each in found]
+
+
+def assert_same_model(made, shipped, inputs):
+    """Expect the same bytes, or the same operators and near results: training sums differ between CPUs."""
+    if made == shipped:
+        return
+    one, other = (Counter(n.op_type for n in onnx.load_from_string(m).graph.node) for m in (made, shipped))
+    assert one == other
+    for a, b in zip(results(made, inputs), results(shipped, inputs), strict=True):
+        if np.asarray(a).dtype.kind in "fiub":
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+        else:
+            assert np.array_equal(a, b)
+
+
+def test_each_model_is_made_by_one_script_and_all_are_small():
+    made = Counter(name for script in SCRIPTS for name in models_of(script))
+
+    assert made == dict.fromkeys((path.stem for path in FOLDER.glob("*.onnx")), 1)
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_000_000
+    assert all(script.name in (HERE / "README.md").read_text("utf-8") for script in SCRIPTS)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_makes_its_models_again(script, tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *header(script)["dependencies"]], check=True)
+
+    subprocess.run(
+        [python, "-W", "ignore", script, tmp_path / "made"],
+        check=True,
+        stdout=sys.stderr,
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+    )
+
+    made = {path.stem: path for path in (tmp_path / "made").glob("*.onnx")}
+    assert made.keys() == models_of(script)
+    for name, path in made.items():
+        with np.load(FOLDER / f"{name}.npz") as stored, np.load(path.with_suffix(".npz")) as again:
+            inputs = dict(stored)
+            assert all(
+                np.array_equal(inputs[key], again[key], equal_nan=inputs[key].dtype.kind == "f")
+                for key in again
+            )
+        assert_same_model(path.read_bytes(), (FOLDER / f"{name}.onnx").read_bytes(), inputs)
