@@ -114,15 +114,24 @@ class CpuEngine:
         return PreparedHandle(shared)
 
     def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
-        """Make a piece of the default CPU EP ready to run, optimised first where that pays."""
+        """Make a piece of the default CPU EP ready to run, with all of onnxruntime's optimisations where they pay."""
         if self.policy.pays_to_optimize(model):
-            if self._may_be_copied(model, weights):
-                prepared = self._prepare_optimized(model, weights)
-                if prepared is not None:
-                    return prepared
-            else:
-                model, weights = self.optimize(model, weights) or (model, weights)
+            try:
+                return PreparedHandle(self._prepare_optimized(model, weights))
+            except (NotOptimizedError, NotImplementedByProvider, InvalidGraph) as error:
+                _log.info("a piece stays as it is: %s.", error)
         return self.prepare(model, {name: weight.array() for name, weight in weights.items()})
+
+    def _prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
+        """Have the first engine run an optimised form of a piece, which nobody else gets to see."""
+        engine = self._engines[0]
+        if not hasattr(engine, "prepare_optimized"):
+            raise NotOptimizedError(f"{engine.name} has no optimiser")
+        if self.policy.is_alone() or self._may_be_copied(model, weights):
+            made: RunnableModel = engine.prepare_optimized(model, weights)
+            return made
+        found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
+        return engine.prepare(found.model, {name: weight.array() for name, weight in found.weights.items()})
 
     def _may_be_copied(self, model: ModelProto, weights: Mapping[str, TensorView]) -> bool:
         """Whether an engine that optimises for itself, over copies of all weights, needs not much more memory."""
@@ -131,20 +140,6 @@ class CpuEngine:
             return False
         kept = sum(weight.nbytes for weight in weights.values()) - rewritten_bytes(model, weights)
         return kept <= PREPACK_LIMIT
-
-    def _prepare_optimized(
-        self, model: ModelProto, weights: Mapping[str, TensorView]
-    ) -> PreparedModel | None:
-        """Have the first engine optimise for itself; None if it cannot, or does not take the model."""
-        engine = self._engines[0]
-        if not hasattr(engine, "prepare_optimized"):
-            return None
-        try:
-            arrays = {name: weight.array() for name, weight in weights.items()}
-            return PreparedHandle(engine.prepare_optimized(model, arrays))
-        except (NotImplementedByProvider, InvalidGraph) as error:
-            _log.info("a piece stays as it is: %s.", error)
-            return None
 
     def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""

@@ -21,7 +21,7 @@ from epctx_core.graph.bodies import bodies
 from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import DETACHED_LOCATION
 from epctx_core.kernels.in_place import write_in_place
-from epctx_core.kernels.optimiser import SWITCHED_OFF
+from epctx_core.kernels.optimiser import check_files, hand_over
 from epctx_core.kernels.stopping import CURRENT
 from epctx_core.kernels.versions import fit_versions
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.kernels.policy import EnginePolicy
+    from epctx_core.plugin import TensorView
 
 # The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
 _PLACEHOLDER_FOLDER = str(Path(__file__).parent)
@@ -68,7 +69,11 @@ class OnnxRuntimeEngine:
     ) -> OnnxRuntimeModel:
         """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
         arrays, model = _weights_in_place(model, weights or {})
-        options = self._session_options(model, arrays, heavy)
+        prepacks = self._policy.prepacks(sum(array.nbytes for array in arrays.values()))
+        options = self._session_options(model, heavy, prepacks=prepacks)
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", _PLACEHOLDER_FOLDER
+        )
         values = {name: _ort_value(array) for name, array in arrays.items()}
         for name, value in values.items():
             options.add_initializer(name, value)
@@ -76,27 +81,28 @@ class OnnxRuntimeEngine:
         _check_boundary(session)
         return OnnxRuntimeModel(session, model, (weights, arrays, values))
 
-    def prepare_optimized(self, model: ModelProto, weights: Mapping[str, np.ndarray]) -> OnnxRuntimeModel:
-        """Create a session that optimises the model for itself, which takes copies of its weights.
+    def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OnnxRuntimeModel:
+        """Create a session that optimises the model for itself: copies weights in memory, maps those in files.
 
         In less time than to optimise a model and then to prepare it, since nothing is written in between.
+
+        Raises:
+            NotImplementedByProvider: as `prepare`.
+            NotOptimizedError: a file of weights was replaced.
         """
-        arrays, model = _weights_in_place(model, weights)
-        for tensor in model.graph.initializer:
-            if tensor.name in arrays:
-                place = {"offset": "0", "length": str(arrays[tensor.name].nbytes)}
-                tensor.external_data.extend(
-                    onnx.StringStringEntryProto(key=key, value=value) for key, value in place.items()
-                )
-        options = self._session_options(model, arrays, None)
+        own = type(model)()
+        own.CopyFrom(model)
+        fit_versions(own)
+        size = sum(view.nbytes for view in weights.values())
+        prepacks = self._policy.is_alone() or self._policy.prepacks(size)
+        options = self._session_options(own, None, prepacks=prepacks)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
-        values = {name: _ort_value(array) for name, array in arrays.items()}
-        if values:
-            options.add_external_initializers(list(values), list(values.values()))
-        session = _session(model, options)
+        lent = hand_over(own, weights, options)
+        session = _session(own, options)
+        del lent
+        check_files(weights)
         _check_boundary(session)
-        return OnnxRuntimeModel(session, model, None)
+        return OnnxRuntimeModel(session, own, None)
 
     def has_kernels(self, model: ModelProto) -> bool:
         """Whether all operators of a model without detached weights have kernels for its types."""
@@ -116,7 +122,7 @@ class OnnxRuntimeEngine:
         return elem_type not in _NOT_PASSED
 
     def _session_options(
-        self, model: ModelProto, arrays: Mapping[str, np.ndarray], heavy: bool | None
+        self, model: ModelProto, heavy: bool | None, *, prepacks: bool
     ) -> onnxruntime.SessionOptions:
         policy = self._policy
         options = onnxruntime.SessionOptions()
@@ -129,11 +135,8 @@ class OnnxRuntimeEngine:
         elif policy.pieces > 1:
             # Several pools that spin take the cores from one another.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if not policy.prepacks(sum(array.nbytes for array in arrays.values())):
+        if not prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", _PLACEHOLDER_FOLDER
-        )
         return options
 
 

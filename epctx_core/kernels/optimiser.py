@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,10 +79,12 @@ class Allowed:
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
         layouts: the blocked layouts of this machine's CPU; see `epctx_core.kernels.nchwc`.
+        anything: all that onnxruntime has, for a model that this process runs and nobody writes to a file.
     """
 
     contrib: bool = False
     layouts: bool = False
+    anything: bool = False
 
 
 def optimize(
@@ -144,17 +146,74 @@ def _attempts(
     level: GraphOptimizationLevel, allowed: Allowed
 ) -> Iterator[tuple[GraphOptimizationLevel, Allowed]]:
     yield level, allowed
-    if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED and allowed.layouts:
+    lower = replace(allowed, layouts=False)
+    if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
         level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        yield level, Allowed(contrib=allowed.contrib)
+        yield level, lower
     if level > GraphOptimizationLevel.ORT_ENABLE_BASIC:
-        yield GraphOptimizationLevel.ORT_ENABLE_BASIC, Allowed(contrib=allowed.contrib)
+        yield GraphOptimizationLevel.ORT_ENABLE_BASIC, lower
 
 
 def rewritten_bytes(model: ModelProto, weights: Mapping[str, TensorView]) -> int:
     """Return how many bytes of weights are the optimiser's to change."""
     names = {n for node in model.graph.node if node.op_type in _REWRITTEN for n in node.input}
     return sum(weights[name].nbytes for name in names if name in weights)
+
+
+def hand_over(
+    model: ModelProto, views: Mapping[str, TensorView], options: onnxruntime.SessionOptions
+) -> object:
+    """Give a session that optimises its weights: onnxruntime's optimisers read no others.
+
+    Args:
+        model: its detached initializers are rewritten in place: those in files name them, others are lent or inlined.
+        views: by initializer name.
+        options: of the session, which copies what is lent.
+
+    Returns:
+        What must live until the session is made.
+    """
+    import onnxruntime
+
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", _PLACEHOLDER.anchor
+    )
+    names, values = [], []
+    for tensor in model.graph.initializer:
+        if not is_detached(tensor):
+            continue
+        view = views[tensor.name]
+        del tensor.external_data[:]
+        extent = view.extent
+        if extent is not None and Path(extent.file).anchor == _PLACEHOLDER.anchor:
+            place = (_below_root(Path(extent.file)), extent.offset, extent.length)
+        elif view.dtype.isbuiltin == 1 and view.nbytes:
+            place = (_below_root(_PLACEHOLDER), 0, view.nbytes)
+            names.append(tensor.name)
+            values.append(onnxruntime.OrtValue.ortvalue_from_numpy(view.array()))
+        else:
+            tensor.ClearField("data_location")
+            tensor.raw_data = b"".join(view.chunks())
+            continue
+        for key, value in zip(("location", "offset", "length"), place, strict=True):
+            tensor.external_data.add(key=key, value=str(value))
+    if names:
+        options.add_external_initializers(names, values)
+    return values
+
+
+def check_files(views: Mapping[str, TensorView]) -> None:
+    """Check that the files that onnxruntime opened, which it does by name only, are those mapped.
+
+    Raises:
+        NotOptimizedError: another file lies there by now.
+        InvalidGraph: one was written to meanwhile.
+    """
+    mappings = (view.mapping for view in views.values() if isinstance(view, Weight))
+    for mapped in {mapping[0] for mapping in mappings if mapping is not None}:
+        mapped.check_unchanged()
+        if not mapped.is_at(Path(mapped.path)):
+            raise NotOptimizedError(f"another file lies at {mapped.path!r} by now")
 
 
 class _Optimisation:
@@ -185,63 +244,25 @@ class _Optimisation:
         options.log_severity_level = _FATAL_ONLY
         # One thread: a pool costs more to make than most models to optimise.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", _PLACEHOLDER.anchor
-        )
-        if not self._allowed.contrib:
+        if not (self._allowed.contrib or self._allowed.anything):
             options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
         level = onnxruntime.GraphOptimizationLevel(int(self._level))
         try:
-            content, values = self._input(options)
+            model = ModelProto()
+            model.CopyFrom(self._source)
+            drop_initializer_inputs(model)
+            values = hand_over(model, self._views, options)
             data = onnxruntime.ModelCompiler(
                 options,
-                content,
+                model.SerializeToString(),
                 graph_optimization_level=level,
                 get_initializer_location_func=self._location,
             ).compile_to_bytes()
         except Exception as error:  # onnxruntime's exceptions have no base
             raise NotOptimizedError(f"onnxruntime refuses it: {' '.join(str(error).split())}") from error
         del values
-        self._check_files()
+        check_files(self._views)
         return self._finish(ModelProto.FromString(data))
-
-    def _check_files(self) -> None:
-        """Raise unless the files that onnxruntime opened, which it does by name only, are those mapped."""
-        mappings = (view.mapping for view in self._views.values() if isinstance(view, Weight))
-        for mapped in {mapping[0] for mapping in mappings if mapping is not None}:
-            mapped.check_unchanged()
-            if not mapped.is_at(Path(mapped.path)):
-                raise NotOptimizedError(f"another file lies at {mapped.path!r} by now")
-
-    def _input(self, options: onnxruntime.SessionOptions) -> tuple[bytes, object]:
-        """Return the model as onnxruntime can read it, and what must live until it has."""
-        import onnxruntime
-
-        model = ModelProto()
-        model.CopyFrom(self._source)
-        drop_initializer_inputs(model)
-        names, values = [], []
-        for tensor in model.graph.initializer:
-            if not is_detached(tensor):
-                continue
-            view = self._views[tensor.name]
-            del tensor.external_data[:]
-            extent = view.extent
-            if extent is not None and Path(extent.file).anchor == _PLACEHOLDER.anchor:
-                place = (_below_root(Path(extent.file)), extent.offset, extent.length)
-            elif view.dtype.isbuiltin == 1 and view.nbytes:
-                place = (_below_root(_PLACEHOLDER), 0, view.nbytes)
-                names.append(tensor.name)
-                values.append(onnxruntime.OrtValue.ortvalue_from_numpy(view.array()))
-            else:
-                tensor.ClearField("data_location")
-                tensor.raw_data = b"".join(view.chunks())
-                continue
-            for key, value in zip(("location", "offset", "length"), place, strict=True):
-                tensor.external_data.add(key=key, value=str(value))
-        if names:
-            options.add_external_initializers(names, values)
-        return model.SerializeToString(), values
 
     def _location(
         self,
@@ -291,6 +312,9 @@ class _Optimisation:
         return True
 
     def _finish(self, found: ModelProto) -> OptimizedModel:
+        if self._allowed.anything:
+            weights = self._weights(found)
+            return OptimizedModel(with_frame(found, self._source), weights)
         blocked = any(node.domain == NCHWC for node in found.graph.node)
         if not self._has_allowed_operators(found) or (blocked and not self._allowed.layouts):
             raise NotOptimizedError("onnxruntime put in operators that are not allowed here")

@@ -50,9 +50,13 @@ class EnginePolicy:
         """Whether a piece with so many bytes of weights is prepacked."""
         return weight_bytes <= PREPACK_LIMIT if self.prefer_latency is None else self.prefer_latency
 
+    def is_alone(self) -> bool:
+        """Whether there is one piece and nobody asked to spare memory: it is run as onnxruntime would run it."""
+        return self.pieces == 1 and self.prefer_latency is not False
+
     def pays_to_optimize(self, model: ModelProto) -> bool:
-        """Whether a piece is optimised before it is prepared."""
-        return self.optimizes and self.pieces <= OPTIMIZED_PIECES and _is_heavy(model)
+        """Whether a piece is optimised before it is prepared: what is the whole session, and heavy ones if few."""
+        return self.optimizes and (self.pieces == 1 or (self.pieces <= OPTIMIZED_PIECES and _is_heavy(model)))
 
     def threads(self, model: ModelProto, heavy: bool | None) -> int:
         """Return the thread count for a piece; 0 means one a core."""

@@ -167,7 +167,8 @@ _OPTIONS = (
     SessionOption(
         key="ep.prefer_latency",
         choices=("", *_FLAG),
-        doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights.",
+        doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights, "
+        "and all in a session that is one piece of the CPU EP.",
     ),
     SessionOption(
         key="ep.partition_min_nodes",

@@ -75,12 +75,16 @@ def test_a_prefill_and_a_decode_model_of_bert_have_their_weights_once(ep, networ
     report = grouped(ep, sources)
 
     taken = TensorProto.INT8 if ep == VITISAI else TensorProto.FLOAT
+    plain = epctx.SessionOptions()
+    if ep == VITISAI:
+        # A fused LayerNormalization adds in another order, and the last bit decides how INT8 is rounded.
+        plain.graph_optimization_level = epctx.GraphOptimizationLevel.ORT_DISABLE_ALL
     (binary,) = report.binaries
     assert binary.bytes <= 1.01 * unique_weight_bytes(*sources, elem_type=taken) + GRAPH_ROOM * len(sources)
     for source, length in zip(sources, lengths.values(), strict=True):
         inputs = {name: array[:, :length] for name, array in exported.inputs.items()}
         results = []
-        for model, how in ((source, epctx.SessionOptions()), (context_model(source), options(ep))):
+        for model, how in ((source, plain), (context_model(source), options(ep))):
             with epctx.InferenceSession(model, how) as session:
                 results.append(session.run(None, inputs)[0])
         assert results[0].shape == (1, length, 128)

@@ -1,4 +1,4 @@
-"""Heavy pieces of the default CPU EP: their engine optimises for itself where copies of weights cost little."""
+"""Pieces of the default CPU EP: one that is alone is run as onnxruntime would, of several the heavy ones are optimised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kernels.test_optimiser import WIDE, convolution_and_normalisation, drawn
 from epctx_core.context.paths import ModelFolder
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.kernels import CpuEngine, EnginePolicy, engines
-from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 
@@ -37,8 +36,8 @@ def whole(source):
     return Subgraph(graph, range(len(graph.nodes)))
 
 
-def prepared(piece):
-    return CpuEngine(EnginePolicy(optimizes=True)).prepare_piece(piece.model(), piece.weights)
+def prepared(piece, pieces=2):
+    return CpuEngine(EnginePolicy(optimizes=True, pieces=pieces)).prepare_piece(piece.model(), piece.weights)
 
 
 def wanted(made, x=X):
@@ -54,30 +53,32 @@ def test_weights_in_memory_are_optimised_in_the_session_that_runs_them(optimised
     np.testing.assert_allclose(handle.run([X])[0], wanted(made)[0], rtol=1e-4, atol=1e-4)
 
 
-def test_such_a_session_needs_the_weights_it_was_made_with_no_more():
-    made = convolution_and_normalisation()
-    piece = whole(opened(made))
-    arrays = {name: weight.array().copy() for name, weight in piece.weights.items()}
-    engine = OnnxRuntimeEngine(EnginePolicy(optimizes=True))
-
-    prepared_by_itself = engine.prepare_optimized(piece.model(), arrays)
-    for array in arrays.values():
-        array[:] = 0
-
-    np.testing.assert_allclose(prepared_by_itself.run([X])[0], wanted(made)[0], rtol=1e-4, atol=1e-4)
-
-
-def test_weights_in_a_file_stay_there(tmp_path, optimised):
-    made = convolution_and_normalisation()
-    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+@pytest.fixture
+def source_in_a_file(tmp_path):
+    onnx.save(
+        convolution_and_normalisation(),
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+    )
     folder = ModelFolder(tmp_path)
     proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    source = opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
+    return opened(proto, lambda name, tensor: folder.open(name, what="weights", node=tensor))
 
-    handle = prepared(whole(source))
+
+def test_weights_in_a_file_stay_there(source_in_a_file, optimised):
+    handle = prepared(whole(source_in_a_file))
 
     assert len(optimised) == 1
     np.testing.assert_allclose(handle.run([X])[0], wanted(convolution_and_normalisation())[0], atol=1e-4)
+
+
+def test_the_only_piece_of_a_session_is_onnxruntimes_to_optimise_and_to_map(source_in_a_file, optimised):
+    handle = prepared(whole(source_in_a_file), pieces=1)
+
+    assert not optimised
+    assert np.array_equal(handle.run([X])[0], wanted(convolution_and_normalisation())[0])
 
 
 def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(monkeypatch, optimised):

@@ -12,7 +12,7 @@ from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
 
 
 def session_options(policy, made, weight, *, heavy=None):
-    return OnnxRuntimeEngine(policy)._session_options(made, {"w": weight}, heavy)
+    return OnnxRuntimeEngine(policy)._session_options(made, heavy, prepacks=policy.prepacks(weight.nbytes))
 
 
 @pytest.mark.parametrize(

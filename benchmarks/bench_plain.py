@@ -1,0 +1,370 @@
+"""Cost of a plain session, without any EP: one `run` against onnxruntime's at its default settings, on 20 networks.
+
+Networks are made here from seeds, nothing is downloaded. The sessions live in one process and take turns, so that what
+else the machine does hits all; a process gives the median ratio of neighbouring turns, and the median of some processes,
+which create the sessions in another order each, is a network's figure. A second session of onnxruntime is the control:
+its ratio to the first is what the machine's noise amounts to.
+
+    python benchmarks/bench_plain.py              # all networks
+    python benchmarks/bench_plain.py mobilenet_qdq gru
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import DATA, report
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+ROOT = Path(__file__).parent.parent
+FOLDER = DATA / "plain"
+BAR = 1.05
+ROUNDS = 5
+"""Fresh processes for each network; the median of their medians counts."""
+SECONDS = 3.0
+"""How long a process takes turns."""
+TURN = 0.02
+"""Seconds of one library's turn, at least one run."""
+
+
+class Network:
+    """A graph under construction, its weights drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        import numpy as np
+
+        self._draw = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def weight(self, *shape: int, scale: float | None = None) -> str:
+        """Add a drawn weight, by default scaled so that a sum over all but the first dimension keeps its strength."""
+        import math
+
+        import numpy as np
+
+        deviation = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if scale is None else scale
+        return self.constant((self._draw.standard_normal(shape) * deviation).astype(np.float32))
+
+    def constant(self, array: np.ndarray) -> str:
+        """Add a constant."""
+        from onnx import numpy_helper
+
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+        """Add a node and return its first result."""
+        from onnx import helper
+
+        names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(
+            helper.make_node(op, list(inputs), names, name=f"n{len(self.nodes)}_{op}", **attributes)
+        )
+        return names[0]
+
+    def model(self, shape: Sequence[int], result: str, elem_type: int = 1) -> onnx.ModelProto:
+        """Return the finished model; its only input is called x."""
+        from onnx import helper, shape_inference
+
+        self.nodes.append(helper.make_node("Identity", [result], ["y"], name="last"))
+        graph = helper.make_graph(
+            self.nodes,
+            "network",
+            [helper.make_tensor_value_info("x", elem_type, list(shape))],
+            [helper.make_tensor_value_info("y", 1, None)],
+            self.weights,
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return shape_inference.infer_shapes(made)
+
+
+def mobilenet() -> onnx.ModelProto:
+    """Return convolutions by channel and by point in turn, with Clip between 0 and 6."""
+    import numpy as np
+
+    net = Network(1)
+    bounds = [net.constant(np.array(n, np.float32)) for n in (0, 6)]
+
+    def convolution(x: str, channels: int, inputs: int, size: int, stride: int = 1, group: int = 1) -> str:
+        weight, bias = net.weight(channels, inputs // group, size, size), net.weight(channels, scale=0.1)
+        return net.add(
+            "Conv", x, weight, bias,
+            kernel_shape=[size, size], strides=[stride] * 2, pads=[size // 2] * 4, group=group,
+        )  # fmt: skip
+
+    x = net.add("Clip", convolution("x", 32, 3, 3, stride=2), *bounds)
+    channels = 32
+    for width, stride in (
+        (64, 1),
+        (128, 2),
+        (128, 1),
+        (256, 2),
+        (256, 1),
+        (512, 2),
+        *((512, 1),) * 3,
+        (1024, 2),
+    ):
+        x = net.add("Clip", convolution(x, channels, channels, 3, stride, channels), *bounds)
+        x = net.add("Clip", convolution(x, width, channels, 1), *bounds)
+        channels = width
+    flat = net.add("Flatten", net.add("GlobalAveragePool", x))
+    return net.model([1, 3, 160, 160], net.add("Gemm", flat, net.weight(100, 1024), transB=1))
+
+
+def transformer(width: int = 256, heads: int = 4, length: int = 64, layers: int = 4) -> onnx.ModelProto:
+    """Return an encoder, as exporters write it: normalisation and Gelu in single operators."""
+    import numpy as np
+
+    net = Network(2)
+    two, root, half, one, tiny = (net.constant(np.array(n, np.float32)) for n in (2, 2**0.5, 0.5, 1, 1e-5))
+
+    def dense(x: str, inputs: int, outputs: int) -> str:
+        product = net.add("MatMul", x, net.weight(inputs, outputs, scale=inputs**-0.5))
+        return net.add("Add", product, net.weight(outputs, scale=0.1))
+
+    def normalised(x: str) -> str:
+        centred = net.add("Sub", x, net.add("ReduceMean", x, axes=[-1]))
+        variance = net.add("ReduceMean", net.add("Pow", centred, two), axes=[-1])
+        scaled = net.add("Div", centred, net.add("Sqrt", net.add("Add", variance, tiny)))
+        return net.add("Add", net.add("Mul", scaled, net.weight(width)), net.weight(width))
+
+    def split(x: str, order: Sequence[int]) -> str:
+        shape = net.constant(np.array([1, length, heads, width // heads]))
+        return net.add("Transpose", net.add("Reshape", x, shape), perm=order)
+
+    x = "x"
+    for _ in range(layers):
+        q, k, v = (dense(x, width, width) for _ in range(3))
+        scores = net.add("MatMul", split(q, (0, 2, 1, 3)), split(k, (0, 2, 3, 1)))
+        depth = net.constant(np.array((width // heads) ** 0.5, np.float32))
+        weights = net.add("Softmax", net.add("Div", scores, depth), axis=-1)
+        mixed = net.add("Transpose", net.add("MatMul", weights, split(v, (0, 2, 1, 3))), perm=(0, 2, 1, 3))
+        joined = net.add("Reshape", mixed, net.constant(np.array([1, length, width])))
+        x = normalised(net.add("Add", x, dense(joined, width, width)))
+        inner = dense(x, width, 4 * width)
+        bent = net.add("Add", net.add("Erf", net.add("Div", inner, root)), one)
+        inner = net.add("Mul", net.add("Mul", inner, bent), half)
+        x = normalised(net.add("Add", x, dense(inner, 4 * width, width)))
+    return net.model([1, length, width], x)
+
+
+def recurrent(operator: str, width: int = 128, length: int = 64) -> onnx.ModelProto:
+    """Return two layers of a recurrent operator and a dense one."""
+    import numpy as np
+
+    net = Network(3)
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
+    x = "x"
+    for _ in range(2):
+        given = [net.weight(1, gates * width, width, scale=width**-0.5) for _ in range(2)]
+        bias = net.weight(1, 2 * gates * width, scale=0.1)
+        x = net.add(
+            "Squeeze", net.add(operator, x, *given, bias, hidden_size=width), net.constant(np.array([1]))
+        )
+    return net.model([length, 1, width], net.add("MatMul", x, net.weight(width, 50, scale=0.1)))
+
+
+def small() -> onnx.ModelProto:
+    """Return a Gelu in single operators: few nodes without heavy ones."""
+    import numpy as np
+
+    net = Network(4)
+    root, one, half = (net.constant(np.array(n, np.float32)) for n in (2**0.5, 1, 0.5))
+    bent = net.add("Add", net.add("Erf", net.add("Div", "x", root)), one)
+    return net.model([64, 1024], net.add("Mul", net.add("Mul", "x", bent), half))
+
+
+def filled(name: str) -> onnx.ModelProto:
+    """Return a light network of the onnx package with weights."""
+    sys.path.insert(0, str(ROOT / "tests" / "networks"))
+    from fill import fill
+
+    return fill(name)
+
+
+def exported(name: str) -> onnx.ModelProto:
+    """Return a network of tests/models."""
+    import onnx
+
+    return onnx.load(ROOT / "tests" / "models" / name / "model.onnx")
+
+
+def quantised(make: Callable[[], onnx.ModelProto], form: str, **options: Any) -> onnx.ModelProto:
+    """Return a network as onnxruntime.quantization writes it: QDQ, QOperator or dynamic."""
+    import onnx
+    from onnxruntime import quantization as q
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    logging.disable(logging.WARNING)
+    scratch = FOLDER / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    source, prepared, output = (scratch / f"{n}.onnx" for n in ("source", "prepared", "output"))
+    onnx.save(make(), source)
+    if form == "dynamic":
+        q.quantize_dynamic(source, output, **options)
+    else:
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        generator = inputs_of(onnx.load(prepared))
+
+        class Calibration(q.CalibrationDataReader):  # type: ignore[misc]
+            left = iter([next(generator) for _ in range(2)])
+
+            def get_next(self) -> dict[str, np.ndarray] | None:
+                return next(self.left, None)
+
+        q.quantize_static(prepared, output, Calibration(), quant_format=q.QuantFormat[form], **options)
+    made = onnx.load(output)
+    shutil.rmtree(scratch)
+    return made
+
+
+def inputs_of(model: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
+    """Yield drawn inputs without end; indices are below 100 and open dimensions 2."""
+    import numpy as np
+    from onnx import helper
+
+    generator = np.random.default_rng(0)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    while True:
+        feeds = {}
+        for value in model.graph.input:
+            if value.name in weights:
+                continue
+            kind = value.type.tensor_type
+            shape = [d.dim_value or 2 for d in kind.shape.dim]
+            dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
+            feeds[value.name] = drawn.astype(dtype)
+        yield feeds
+
+
+_SIGNED = {"per_channel": True, "reduce_range": True}
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "mobilenet": mobilenet,
+    "mobilenet_qdq": lambda: quantised(mobilenet, "QDQ"),
+    "mobilenet_qdq_per_channel": lambda: quantised(mobilenet, "QDQ", **_SIGNED),
+    "mobilenet_qoperator": lambda: quantised(mobilenet, "QOperator"),
+    "mobilenet_dynamic": lambda: quantised(mobilenet, "dynamic"),
+    "squeezenet": lambda: filled("squeezenet"),
+    "squeezenet_qdq": lambda: quantised(lambda: filled("squeezenet"), "QDQ"),
+    "squeezenet_qoperator": lambda: quantised(lambda: filled("squeezenet"), "QOperator"),
+    "shufflenet": lambda: filled("shufflenet"),
+    "densenet121": lambda: filled("densenet121"),
+    "inception_v1": lambda: filled("inception_v1"),
+    "resnet50": lambda: filled("resnet50"),
+    "alexnet": lambda: filled("bvlc_alexnet"),
+    "transformer": transformer,
+    "transformer_qdq": lambda: quantised(transformer, "QDQ"),
+    "transformer_dynamic": lambda: quantised(transformer, "dynamic"),
+    "bert": lambda: exported("bert"),
+    "lstm": lambda: exported("lstm"),
+    "lstm_dynamic": lambda: quantised(functools.partial(recurrent, "LSTM"), "dynamic"),
+    "gru": lambda: recurrent("GRU"),
+    "resnet_exported": lambda: exported("resnet"),
+    "small": small,
+}
+
+
+def make(name: str) -> None:
+    """Write a network."""
+    import onnx
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    onnx.save(NETWORKS[name](), FOLDER / f"{name}.onnx")
+
+
+def compare(name: str, first: str) -> None:
+    """Report median ratios of neighbouring turns, each library's fastest turn, and how far results are apart.
+
+    Args:
+        name: the network.
+        first: the number of the session that is created first.
+    """
+    import numpy as np
+    import onnx
+    import onnxruntime
+
+    import epctx_core
+
+    path = FOLDER / f"{name}.onnx"
+    feeds = next(inputs_of(onnx.load(path)))
+    libraries = (epctx_core, onnxruntime, onnxruntime)
+    order = [(int(first) + i) % len(libraries) for i in range(len(libraries))]
+    runs: dict[int, Callable[[], Any]] = {}
+    for who in order:
+        session = libraries[who].InferenceSession(path, providers=["CPUExecutionProvider"])
+        runs[who] = functools.partial(session.run, None, feeds)
+    error = max(
+        float(np.max(np.abs(a - b), initial=0) / max(1e-9, float(np.max(np.abs(b), initial=0))))
+        for a, b in zip(runs[0](), runs[1](), strict=True)
+    )
+    count = max(1, int(TURN / max(1e-9, min(turn(run, 3) for run in runs.values()))))
+    ours, control = [], []
+    best = dict.fromkeys(runs, float("inf"))
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(ours) < len(order):
+        order = [*order[1:], order[0]]
+        times = {who: turn(runs[who], count) for who in order}
+        ours.append(times[0] / times[1])
+        control.append(times[2] / times[1])
+        best = {who: min(best[who], times[who]) for who in times}
+    report(
+        ratio=statistics.median(ours), control=statistics.median(control), ours=best[0],
+        theirs=min(best[1], best[2]), error=error,
+    )  # fmt: skip
+
+
+def turn(run: Callable[[], object], count: int) -> float:
+    """Return the mean seconds of some runs in a row."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count
+
+
+def child(*arguments: str) -> str:
+    """Run this script in a fresh process and return what it prints."""
+    return subprocess.check_output([sys.executable, __file__, *arguments], text=True)
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure the networks and print the table."""
+    print("| network | ours | onnxruntime | ratio | of each process | control | largest difference |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    worst = 0.0
+    for name in names:
+        if not (FOLDER / f"{name}.onnx").exists():
+            child("make", name)
+        found = [json.loads(child("compare", name, str(i)).splitlines()[-1]) for i in range(ROUNDS)]
+        ratio, control = (statistics.median(f[key] for f in found) for key in ("ratio", "control"))
+        worst = max(worst, ratio)
+        ours, theirs = (min(f[who] for f in found) * 1e3 for who in ("ours", "theirs"))
+        each = f"{min(f['ratio'] for f in found):.2f} to {max(f['ratio'] for f in found):.2f}"
+        error = max(f["error"] for f in found)
+        print(
+            f"| {name} | {ours:.3g} ms | {theirs:.3g} ms | {ratio:.3f} | {each} | {control:.3f} | {error:.1g} |",
+            flush=True,
+        )
+    print(f"\nworst = **{worst:.3f}** (bar {BAR:g}: {'reached' if worst <= BAR else 'MISSED'})")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["make"], ["compare"]):
+        {"make": make, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+    else:
+        main(sys.argv[1:] or list(NETWORKS))
