@@ -20,6 +20,7 @@ from epctx_core.cache.content import ContentIndex, ModelContent, ModelSource
 from epctx_core.cache.housekeeping import collect
 from epctx_core.cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
 from epctx_core.cache.store import EntryStore, Lease
+from epctx_core.compile.arguments import path_of
 from epctx_core.compile.compilation import Compilation
 from epctx_core.compile.optional import each_told_once
 from epctx_core.compile.providers import Progress, ProviderChoice, choose_providers
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from epctx_core.cache.content import Model
     from epctx_core.cache.settings import CacheSettings
     from epctx_core.compile.report import CompileReport
-    from epctx_core.compile.source import OpenModel
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.registry import Registry
 
 INITIALIZERS = "model.weights"
@@ -199,12 +200,12 @@ class Request:
             digests=self._source.digests,
         )
 
-        def destination(model: OpenModel, _has_payloads: bool) -> Destination:
+        def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
             return destination_of(
-                model.source.path,
+                path_of(self.model) if source is None else source.path,
                 str(folder / records.MODEL),
                 replace=True,
-                reads=model.source.weights_files,
+                reads=() if source is None else source.weights_files,
                 initializers=placement.file,
             )
 

@@ -72,6 +72,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add_verbose(parser, default=argparse.SUPPRESS)
 
 
+def add_allow_uncompiled(parser: argparse.ArgumentParser) -> None:
+    """Add `--allow-uncompiled`."""
+    parser.add_argument(
+        "--allow-uncompiled",
+        action="store_true",
+        help="exit 0 also where nothing of a model was compiled and a plain model was written",
+    )
+
+
 def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
     """Add `-v`, which stands before or after the command's name."""
     parser.add_argument(

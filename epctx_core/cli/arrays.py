@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from epctx_core.compile.writing.file_checks import check_folder
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
 if TYPE_CHECKING:
@@ -109,22 +110,16 @@ def _retyped(array: np.ndarray, wanted: np.dtype[Any] | None) -> np.ndarray:
 
 
 def check_writable(path: str) -> None:
-    """Raise if a file cannot be written, before any work is done for it.
+    """Raise if a file cannot be written, before any work is done for it. A missing folder will be created.
 
     Raises:
-        InvalidArgument: the path names a folder.
-        NoSuchFile: its folder does not exist.
+        InvalidArgument: the path names a folder, or its own folder is not one.
         Fail: its folder is not writable.
     """
     target = Path(path)
     if target.is_dir() or path.endswith(("/", os.sep)):
         raise InvalidArgument(f"{path!r} is a folder, not a file.", path=target)
-    if not target.parent.is_dir():
-        raise NoSuchFile(
-            f"the folder {str(target.parent)!r} does not exist.", path=target.parent, hint="Make it first."
-        )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise Fail(f"the folder {str(target.parent)!r} is not writable.", path=target.parent)
+    check_folder(target.parent)
 
 
 def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -137,6 +132,7 @@ def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     # numpy.savez takes names as keyword arguments, so it cannot store one that is called "file".
     staged = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(staged, "w", zipfile.ZIP_STORED) as archive:
             for name, array in arrays.items():
                 entry = zipfile.ZipInfo(f"{name}.npy", date_time=_EPOCH)

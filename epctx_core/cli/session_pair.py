@@ -12,6 +12,7 @@ from epctx_core.runtime.session import InferenceSession
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
+    from epctx_core.registry import PluginRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +30,13 @@ class Outcome:
     Attributes:
         inputs: what both were run on.
         providers: the EPs of each.
+        plugins: those of their EPs that plugins provide.
     """
 
     differences: list[Difference]
     inputs: Mapping[str, Any]
     providers: tuple[list[str], list[str]]
+    plugins: tuple[list[PluginRecord], list[PluginRecord]]
 
 
 def run_both(
@@ -54,10 +57,15 @@ def run_both(
         wanted = session.get_inputs()
         inputs = make_inputs(wanted, seed) if input_path is None else load_inputs(input_path, wanted)
         first, first_eps = _results(session, inputs), session.get_providers()
+        first_plugins = session.get_provider_records()
     with InferenceSession(b.model, b.options) as session:
         second, second_eps = _results(session, inputs), session.get_providers()
+        second_plugins = session.get_provider_records()
     return Outcome(
-        differences=compare_all(first, second, tolerance), inputs=inputs, providers=(first_eps, second_eps)
+        differences=compare_all(first, second, tolerance),
+        inputs=inputs,
+        providers=(first_eps, second_eps),
+        plugins=(first_plugins, second_plugins),
     )
 
 

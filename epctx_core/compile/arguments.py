@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from epctx_core.errors import InvalidArgument
@@ -34,6 +35,11 @@ def given_model(model: object) -> str | os.PathLike[str] | bytes:
             f"a model is a path or bytes, not {model!r:.80}.", hint="Give the path of an ONNX file."
         )
     return model
+
+
+def path_of(model: str | os.PathLike[str] | bytes) -> Path | None:
+    """Return a model's path, None if it was given as bytes."""
+    return None if isinstance(model, bytes) else Path(model)
 
 
 def given_options(options: object) -> SessionOptions:

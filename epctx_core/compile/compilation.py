@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from epctx_core.compile.writing.destination import Destination
     from epctx_core.compile.writing.initializers import InitializerPlacement
     from epctx_core.graph.digests import ExtentDigests
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.registry import Registry
 
-FindDestination: TypeAlias = "Callable[[OpenModel, bool], Destination]"
-"""`find(model, has_payloads)` says where what is compiled goes."""
+FindDestination: TypeAlias = "Callable[[SourceModel | None, bool], Destination]"
+"""`find(source, has_payloads)` says where what is compiled goes; None for a source that is not read yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +92,12 @@ class Compilation:
             return self._run_in_open_group(find_destination, cancel, in_memory=sink is not None)
         with closing(ProviderSession()) as providers, cancel.by_interrupt():
             choices = self.choose(providers)
+            find_destination(None, bool(choices)).check_place()
             model = self.open(choices)
             existing = PassThrough(model, self.session.config())
             outputs = Outputs(
                 existing.plan(
-                    find_destination(model, bool(choices or existing.records)),
+                    find_destination(model.source, bool(choices or existing.records)),
                     embedded=self.embedded,
                     delivered=self.deliver is not None,
                 ),
@@ -116,7 +118,7 @@ class Compilation:
                 output=outputs.destination.path,
                 written=written,
                 timings=self.watch.seconds,
-                skipped=providers.skipped,
+                providers=providers,
             )
 
     def _run_in_open_group(
@@ -128,8 +130,9 @@ class Compilation:
         )
         with closing(ProviderSession()) as providers, cancel.by_interrupt():
             choices = self.choose(providers)
+            find_destination(None, bool(choices)).check_place()
             model = self.open(choices)
-            wanted = find_destination(model, bool(choices))
+            wanted = find_destination(model.source, bool(choices))
             # Before it joins: a model that is refused must not begin a new group.
             check_member(model, wanted)
             with open_groups.get().joined(wanted, choices) as group:
@@ -142,7 +145,7 @@ class Compilation:
                 output=wanted.path,
                 written=written,
                 timings=self.watch.seconds,
-                skipped=providers.skipped,
+                providers=providers,
             )
 
     def choose(self, providers: ProviderSession) -> list[ProviderChoice]:

@@ -17,6 +17,7 @@ from epctx_core.compile.arguments import (
     given_options,
     given_path,
     if_given,
+    path_of,
 )
 from epctx_core.compile.compilation import Compilation, FindDestination
 from epctx_core.compile.optimise import check_level
@@ -37,7 +38,7 @@ from epctx_core.registry import Registry, default_registry
 
 if TYPE_CHECKING:
     from epctx_core.compile.report import CompileReport
-    from epctx_core.compile.source import OpenModel
+    from epctx_core.graph.model_io import SourceModel
 
 
 class ModelCompiler:
@@ -162,27 +163,27 @@ class ModelCompiler:
 
         Args:
             output_model_path: where; None for `ep.context_file_path`, and without that for the
-                input's name with `_ctx.onnx`. A model that is there is replaced unless the flags
-                forbid it, but never the source itself.
+                input's name with `_ctx.onnx`. A missing folder is created. A model that is there is
+                replaced unless the flags forbid it, but never the source itself.
 
         Raises:
-            NoSuchFile: no such model, or no such output folder.
+            NoSuchFile: no such model.
             InvalidArgument: an output path that is none or names a folder, an EP or option that does not exist.
             InvalidProtobuf, InvalidGraph: the model is none, or is not valid.
-            Fail: the output exists or nothing was compiled, and the flags forbid it; a compile with this
-                compiler is in progress; a callback raised; the model would exceed 2 GiB.
+            Fail: the output exists or nothing was compiled, and the flags forbid it; the folder is not
+                writable; a compile with this compiler is in progress; a callback raised; the model would exceed 2 GiB.
             EPFail: an EP raised while it compiled.
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
         output = if_given(given_path, "output_model_path", output_model_path)
 
-        def destination(model: OpenModel, _has_payloads: bool) -> Destination:
+        def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
             return destination_of(
-                model.source.path,
+                path_of(self._model) if source is None else source.path,
                 self._session.config().context_file_path if output is None else output,
                 replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
-                reads=model.source.weights_files,
+                reads=() if source is None else source.weights_files,
                 binaries=self._binary_information,
                 initializers=self._placement.file,
             )
@@ -217,13 +218,13 @@ class ModelCompiler:
         write = given_function("compile_to_stream", write_function)
         self._run(self._destination_in_memory, to_stream(write))
 
-    def _destination_in_memory(self, model: OpenModel, has_payloads: bool) -> Destination:
+    def _destination_in_memory(self, source: SourceModel | None, has_payloads: bool) -> Destination:
         return destination_in_memory(
-            model.source.path,
-            model.source.name if is_plain_name(model.source.name) else "model",
+            path_of(self._model) if source is None else source.path,
+            source.name if source is not None and is_plain_name(source.name) else "model",
             self._session.config().context_file_path,
             writes_binaries=has_payloads and not self._embedded and self._write_function.opener() is None,
-            reads=model.source.weights_files,
+            reads=() if source is None else source.weights_files,
             binaries=self._binary_information,
             initializers=self._placement.file,
         )

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.compile.optional import OptionalNames, SkippedProvider, tell_skipped
@@ -143,7 +143,9 @@ def choose_provider(
     cls = registry.load(record)
     merged = {**session.provider_config_entries(cls.name), **given}
     return ProviderChoice(
-        record=record, cls=cls, options=parse_provider_options(cls.name, cls.options, merged)
+        record=replace(record, vendor=cls.vendor),
+        cls=cls,
+        options=parse_provider_options(cls.name, cls.options, merged),
     )
 
 
@@ -277,6 +279,11 @@ class ProviderSession:
             )
             self.instances.add(choice.record, cls, context)
             self.choices[choice.name] = choice
+
+    @property
+    def records(self) -> tuple[PluginRecord, ...]:
+        """What is known about the plugins of the session's EPs, in order of priority."""
+        return tuple(choice.record for choice in self.choices.values())
 
     def keep(self, results: Iterable[object]) -> None:
         """Take over what a hook gave: each `CompiledPartition` is closed once, before its EP is shut down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.optional import SkippedProvider
+    from epctx_core.compile.providers import ProviderSession
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.registry.records import PluginRecord
+
+_log = logging.getLogger("epctx.compile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +120,7 @@ class CompileReport:
             context model, or where session options say.
         kept_nodes: names of EPContext nodes that the model had already and that passed through.
         skipped_providers: optional EPs that could not be had.
+        providers: the EPs that were asked, with the distribution and version of each.
     """
 
     output: Path | None
@@ -128,6 +134,12 @@ class CompileReport:
     source_files: tuple[str, ...] = ()
     kept_nodes: tuple[str, ...] = ()
     skipped_providers: tuple[SkippedProvider, ...] = ()
+    providers: tuple[PluginRecord, ...] = ()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the context model has an EPContext node; without one it is a plain model."""
+        return bool(self.partitions or self.kept_nodes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx compile --json` prints."""
@@ -146,6 +158,16 @@ class CompileReport:
             "source_files": list(self.source_files),
             "kept_nodes": list(self.kept_nodes),
             "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
+            "providers": [
+                {
+                    "name": record.name,
+                    "distribution": record.distribution,
+                    "version": record.version,
+                    "vendor": record.vendor,
+                    "simulated": record.simulated,
+                }
+                for record in self.providers
+            ],
         }
 
 
@@ -171,16 +193,16 @@ def make_report(
     output: Path | None,
     written: Written,
     timings: Mapping[str, float],
-    skipped: tuple[SkippedProvider, ...] = (),
+    providers: ProviderSession,
 ) -> CompileReport:
-    """Put a report together."""
+    """Put a report together; nothing compiled is a warning."""
     counts: dict[str, int] = {}
     for partition in assignment.partitions:
         counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
     counts["CPUExecutionProvider"] = sum(
         len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
     )
-    return CompileReport(
+    report = CompileReport(
         output=output,
         outputs=written.files,
         partitions=_reported(assignment.partitions),
@@ -194,8 +216,19 @@ def make_report(
         delivered=written.payloads if written.delivered else (),
         source_files=written.source_files,
         kept_nodes=written.kept_nodes,
-        skipped_providers=skipped,
+        skipped_providers=providers.skipped,
+        providers=providers.records,
     )
+    if not report.compiled:
+        _log.warning("%s", _nothing_compiled(report))
+    return report
+
+
+def _nothing_compiled(report: CompileReport) -> str:
+    asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
+    model = "the model" if report.output is None else repr(report.output.name)
+    why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
+    return f"nothing was compiled ({asked}): {model} is a plain model, which runs on the CPU EP.{why}"
 
 
 def _reported(partitions: Sequence[GraphPartition]) -> tuple[PartitionReport, ...]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
 from epctx_core.publish import journal as journals
 from epctx_core.publish import posix
 from epctx_core.publish.failures import DISK_FULL, STRANDED_HINT, failure, output_exists, reported
@@ -34,7 +34,7 @@ from epctx_core.publish.names import (
 from epctx_core.publish.recovery import settle_all
 from epctx_core.publish.replay import discard, roll_forward, withdraw
 from epctx_core.publish.staged_file import StagedFile
-from epctx_core.publish.tree import keep, make_folders, sync_folders
+from epctx_core.publish.tree import keep, make_folders, make_missing, sync_folders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -44,11 +44,12 @@ _log = logging.getLogger("epctx.publish")
 
 
 class Publication:
-    """Context manager: one atomic publication into one folder, which must exist.
+    """Context manager: one atomic publication into one folder, which is created if it is missing.
 
     Entering takes an exclusive lock on the folder (waiting for other publications), finishes or
     discards what a killed publication left there, and creates `.epctx-<id>/`. Leaving without a
-    commit discards everything staged. At every moment, also after a kill, a reader of a context
+    commit discards everything staged, and removes the folder if it was created for it. At every
+    moment, also after a kill, a reader of a context
     model finds the bytes it names beside it or through `interrupted_copies`.
 
     Args:
@@ -64,28 +65,46 @@ class Publication:
         self._staging: Path | None = None
         self._files: dict[str, StagedFile] = {}
         self._free: dict[str, bool] = {}
+        self._made: list[Path] = []
 
     def __enter__(self) -> Self:
         """Lock the folder, settle what was left there, and create the staging folder.
 
         Raises:
-            NoSuchFile: the folder does not exist.
             InvalidArgument: it is no folder, or this thread is publishing into it already.
-            Fail: the folder can't be locked or written.
+            Fail: the folder can't be created, locked or written.
         """
         if self._lock is not None:
             raise InvalidArgument("This publication is already open.", path=self.folder)
         self.folder = Path(os.path.realpath(self.folder))
         lock = posix.FolderLock(self.folder)
-        lock.acquire()
         try:
+            self._lock_folder(lock)
             settle_all(self.folder)
             self._staging = _make_staging(self.folder)
         except BaseException:
+            self._remove_made()
             lock.release()
             raise
         self._lock = lock
         return self
+
+    def _lock_folder(self, lock: posix.FolderLock) -> None:
+        while True:
+            with reported("creating the folder", self.folder):
+                make_missing(self.folder, self._made)
+            try:
+                lock.acquire()
+            except NoSuchFile:  # whoever created it first published nothing, and removed it again
+                continue
+            return
+
+    def _remove_made(self) -> None:
+        """Remove the folders that were created for this publication and hold nothing."""
+        for folder in reversed(self._made):
+            with suppress(OSError):
+                folder.rmdir()
+        self._made = []
 
     def create(self, name: str) -> BinaryIO:
         """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
@@ -184,6 +203,7 @@ class Publication:
                 self._clear(self._staging)
         finally:
             self._files, self._free, self._staging = {}, {}, None
+            self._remove_made()
             lock, self._lock = self._lock, None
             if lock is not None:
                 lock.release()

@@ -35,6 +35,16 @@ def make_folders(root: Path, name: str) -> None:
             (root / folder).mkdir()
 
 
+def make_missing(folder: Path, made: list[Path]) -> None:
+    """Create a folder and those above it that are missing; each one is added to `made`, outermost first."""
+    missing = [each for each in (folder, *folder.parents) if mode_of(each) is None]
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir()
+            made.append(each)
+            posix.sync_folder(each.parent)
+
+
 def sync_folders(root: Path, names: Iterable[str]) -> None:
     """Force to disk the folders that names lie in, innermost first, `root` last; missing ones are skipped."""
     folders = {folder for name in names for folder in folders_of(name)}

@@ -95,6 +95,11 @@ class PluginRecord:
         return self.state in USABLE_STATES
 
     @property
+    def simulated(self) -> bool:
+        """Whether it computes on this CPU in place of hardware, by what its vendor is called; False until it is loaded."""
+        return "simulated" in (self.vendor or "").lower()
+
+    @property
     def undecided(self) -> bool:
         """Whether it can't be used only because the host has to choose a distribution."""
         return self.state is PluginState.DUPLICATE and not self.passed_over

@@ -10,12 +10,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.compile.arguments import path_of
 from epctx_core.compile.optimise import optimise_model
 from epctx_core.compile.payload_sources import context_folder, source_folder
 from epctx_core.compile.pipeline import assign_nodes, compile_partitions
 from epctx_core.compile.providers import (
     CPU_EP,
     ProviderSession,
+    choose_providers,
     kept_functions,
     private_workspace,
     requested_classes,
@@ -31,7 +33,7 @@ from epctx_core.plugin import Purpose
 from epctx_core.runtime.assignment_info import OrtEpAssignedSubgraph, assigned_subgraphs
 from epctx_core.runtime.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.runtime.compatibility import check_compatibility
-from epctx_core.runtime.export import SessionExport
+from epctx_core.runtime.export import SessionExport, export_destination
 from epctx_core.runtime.loading import load_context_nodes
 from epctx_core.runtime.planning import Planner
 from epctx_core.runtime.routing import Routing
@@ -111,6 +113,10 @@ def build_session(
     A context model whose files are being replaced while it is read is read again, so that a load
     gives the old model or the new one.
     """
+    # What is wrong with the host's wishes is found before a model of any size is read.
+    choose_providers(requested or (), session, registry, None)
+    if session.config().context_enable:
+        export_destination(path_of(path_or_bytes), session.config()).check_place()
     for attempt in range(LOAD_ATTEMPTS):
         with contextlib.ExitStack() as pause:
             # Loading makes very many small objects; those that do not last are gone before it is over.

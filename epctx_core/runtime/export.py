@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.cancellation import CompileCancellation
@@ -14,7 +15,7 @@ from epctx_core.compile.providers import private_workspace
 from epctx_core.compile.sharing.member import CompiledMember
 from epctx_core.compile.sharing.open_groups import open_groups
 from epctx_core.compile.sharing.rules import check_member, check_shared_options
-from epctx_core.compile.writing.destination import destination_of
+from epctx_core.compile.writing.destination import Destination, destination_of
 from epctx_core.compile.writing.initializers import InitializerPlacement
 from epctx_core.compile.writing.outputs import Outputs
 from epctx_core.compile.writing.size import check_weights_fit
@@ -22,13 +23,38 @@ from epctx_core.compile.writing.size import check_weights_fit
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
+    from pathlib import Path
 
     from epctx_core.compile.assignment.assign import Assignment
     from epctx_core.compile.providers import ProviderChoice, ProviderSession, WorkspaceOf
     from epctx_core.compile.report import Stopwatch
     from epctx_core.compile.sharing.group import Group
     from epctx_core.compile.source import OpenModel
-    from epctx_core.options import SessionOptions
+    from epctx_core.options import SessionConfig, SessionOptions
+
+_log = logging.getLogger("epctx.compile")
+
+
+def export_destination(
+    source: Path | None, config: SessionConfig, reads: tuple[str, ...] = ()
+) -> Destination:
+    """Return where a session writes its context model; never over one that exists, as in ONNX Runtime.
+
+    Args:
+        source: the path of the session's model, None for one from bytes.
+        config: the session's options.
+        reads: the files that the model's weights lie in.
+
+    Raises:
+        InvalidArgument: see `destination_of`.
+    """
+    return destination_of(
+        source,
+        config.context_file_path,
+        replace=False,
+        reads=reads,
+        initializers=config.external_initializers_file,
+    )
 
 
 class SessionExport:
@@ -58,13 +84,7 @@ class SessionExport:
         self._config = config = session.config()
         self._placement = InitializerPlacement(file=config.external_initializers_file)
         self._existing = PassThrough(model, config)
-        wanted = destination_of(
-            model.source.path,
-            config.context_file_path,
-            replace=False,
-            reads=model.source.weights_files,
-            initializers=self._placement.file,
-        )
+        wanted = export_destination(model.source.path, config, model.source.weights_files)
         self._group: Group | None = None
         if config.share_contexts:
             check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
@@ -87,7 +107,7 @@ class SessionExport:
             providers: the live EPs.
 
         Raises:
-            InvalidArgument, NoSuchFile, Fail: see `Destination.check`; a model that exists is never replaced,
+            InvalidArgument, Fail: see `Destination.check`; a model that exists is never replaced,
                 as in ONNX Runtime.
             NotImplementedByProvider: an EP cannot save what it compiles.
         """
@@ -121,6 +141,10 @@ class SessionExport:
                 self._placement,
                 self._existing,
                 watch=watch,
+            )
+        else:
+            _log.warning(
+                "nothing was compiled of %s, so there is no context model to write.", self._model.source.where
             )
 
     def _write_member(self, group: Group, assignment: Assignment, watch: Stopwatch) -> None:

@@ -18,7 +18,7 @@ from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.kernels.stopping import run_stoppably
 from epctx_core.options import RunOptions, SessionOptions
 from epctx_core.options.unsupported import Strict
-from epctx_core.registry import Registry, default_registry
+from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.runtime.build import SessionState, build_session
@@ -148,6 +148,10 @@ class InferenceSession(Strict):
         choices = self._open().providers.choices
         shown = {ep: {k: str(v) for k, v in c.public_options().items()} for ep, c in choices.items()}
         return {**shown, CPU_EP: {}}
+
+    def get_provider_records(self) -> list[PluginRecord]:
+        """Return what is known about the plugins of the session's EPs, in order of priority: which distribution, whose."""
+        return list(self._open().providers.records)
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the model says about itself."""

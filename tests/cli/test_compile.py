@@ -74,6 +74,14 @@ def test_an_output_that_is_a_folder_gets_the_default_name(epctx, resnet, tmp_pat
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["resnet_ctx.onnx", "resnet_qnn.bin"]
 
 
+@pytest.mark.parametrize("spelling", ["new/dir/", "new/dir/x_ctx.onnx"])
+def test_the_folder_of_an_output_is_created(epctx, resnet, tmp_path, spelling):
+    said = epctx("compile", resnet.path, "--ep", "QNN", "-o", f"{tmp_path}/{spelling}")
+
+    assert said.code == 0
+    assert [p.suffix for p in sorted((tmp_path / "new" / "dir").iterdir())] == [".onnx", ".bin"]
+
+
 def test_a_session_option_names_the_output_if_nothing_else_does(epctx, resnet, tmp_path):
     said = epctx("compile", resnet.path, "--ep", "QNN", "-c", f"ep.context_file_path={tmp_path}/here.onnx")
 
@@ -92,7 +100,7 @@ def test_an_embedded_payload_leaves_one_file(epctx, resnet, tmp_path, way):
 
 
 def test_initializers_that_stay_go_into_the_file_named_and_the_result_is_checked(epctx, resnet):
-    nothing_taken = ["-c", "ep.partition_min_nodes=1000"]
+    nothing_taken = ["-c", "ep.partition_min_nodes=1000", "--allow-uncompiled"]
 
     said = epctx(
         "compile",
@@ -151,16 +159,18 @@ def test_check_loads_with_the_options_that_the_model_was_compiled_for(epctx, res
     assert said.out.rstrip().endswith("resnet_ctx.onnx with the same --ep and -p")
 
 
-def test_nothing_compiled_writes_the_plain_model_with_a_warning_and_the_reasons(epctx, model):
+@pytest.mark.parametrize(("flags", "code"), [((), 1), (("--allow-uncompiled",), 0), (("--check",), 1)])
+def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowed(epctx, model, flags, code):
     path = model("y = Erf(x)")
 
-    said = epctx("compile", path, "--ep", "QNN")
+    said = epctx("compile", path, "--ep", "QNN", *flags)
 
     written = onnx.load(path.with_name("small_ctx.onnx"))
-    assert said.code == 0
+    assert said.code == code
     assert [node.op_type for node in written.graph.node] == ["Erf"]
-    assert "warning: nothing was compiled" in said.err
+    assert said.err.count("warning: nothing was compiled") == 1
     assert "Erf is not an operator of QNN's HTP backend" in said.err
+    assert "--allow-uncompiled" in said.out
     assert "Simulated" not in said.out
 
 

@@ -30,6 +30,24 @@ def test_a_context_model_finds_its_ep_by_itself(epctx, compiled):
     assert said.json["providers"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
 
 
+def test_of_two_distributions_the_one_that_made_the_context_model_runs_it(process, compiled, site):
+    folder = site("another-qnn", "QNNExecutionProvider")
+
+    ran = process("run", compiled, "--json", path=[folder])
+    compared = process("compare", compiled, compiled.with_name("resnet.onnx"), "--json", path=[folder])
+
+    assert (ran.code, compared.code) == (0, 0), ran.err
+    assert ran.json["simulated"] == compared.json["simulated"] == ["QNNExecutionProvider"]
+
+
+def test_the_folder_of_the_outputs_is_created(epctx, model, tmp_path):
+    said = epctx("run", model("y = Relu(x)"), "--output", tmp_path / "new" / "dir" / "out.npz")
+
+    assert said.code == 0
+    with np.load(tmp_path / "new" / "dir" / "out.npz") as stored:
+        assert stored.files == ["y"]
+
+
 def test_what_a_simulated_ep_computed_is_said_to_be_no_vendors_work(epctx, compiled):
     found, asked = epctx("run", compiled), epctx("run", compiled, "--ep", "QNN")
     plain = epctx("run", compiled.with_name("resnet.onnx"))
@@ -263,11 +281,13 @@ def test_what_no_file_of_arrays_can_hold_is_left_to_a_session(epctx, model):
     assert "--input" not in said.err
 
 
-def test_an_output_folder_that_is_missing_is_noticed_before_the_model_is_loaded(epctx, tmp_path):
-    said = epctx("run", tmp_path / "no.onnx", "--output", tmp_path / "none" / "out.npz")
+def test_an_output_folder_that_is_a_file_is_noticed_before_the_model_is_loaded(epctx, tmp_path):
+    (tmp_path / "file").touch()
+
+    said = epctx("run", tmp_path / "no.onnx", "--output", tmp_path / "file" / "out.npz")
 
     assert said.code == 2
-    assert "none' does not exist" in said.err
+    assert "file' is not a folder" in said.err
 
 
 def test_a_model_that_fails_while_it_runs_is_no_usage_error(epctx, model):

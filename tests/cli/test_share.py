@@ -10,7 +10,7 @@ from end_to_end.share_models import options, run, write_model
 from end_to_end.sim_eps import QNN
 from end_to_end.small_models import chain, saved
 
-from epctx_core.cli.exit_codes import USAGE
+from epctx_core.cli.exit_codes import DONE, FAILED, USAGE
 
 
 @pytest.fixture
@@ -142,9 +142,12 @@ def test_it_says_what_is_simulated_and_what_was_not_compiled(epctx, models, tmp_
 
     said = epctx("share", *models, plain, "--ep", "QNN")
 
-    assert said.code == 0
+    assert said.code == FAILED
     assert "Simulated: what QNNExecutionProvider compiled" in said.out
-    assert f"nothing of {plain} was compiled" in said.err
+    assert (
+        "warning: nothing was compiled (QNNExecutionProvider): 'plain_ctx.onnx' is a plain model" in said.err
+    )
+    assert epctx("share", *models, plain, "--ep", "QNN", "--allow-uncompiled").code == DONE
 
 
 def test_options_stand_as_for_compile(epctx, models, tmp_path):

@@ -116,15 +116,6 @@ def test_an_ep_that_nobody_brings_is_a_missing_plugin(epctx, resnet, name):
     assert f"no installed plugin brings the Execution Provider {name!r}" in said.err
 
 
-@pytest.mark.parametrize("output", ["none/", "none/m_ctx.onnx"])
-def test_an_output_folder_that_is_missing_is_named(epctx, resnet, tmp_path, output):
-    said = epctx("compile", resnet.path, "--ep", "QNN", "-o", f"{tmp_path}/{output}")
-
-    assert said.code == 2
-    assert f"{tmp_path}/none" in said.err
-    assert "does not exist" in said.err
-
-
 def test_a_session_option_that_nothing_acts_on_is_warned_about(epctx, model):
     said = epctx("run", model("y = Relu(x)"), "-c", "session.use_env_allocators=1")
 

@@ -15,7 +15,7 @@ from end_to_end.small_models import finished, saved, snapshot, tensor
 from onnx import helper
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, ModelRequiresCompilation, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, ModelRequiresCompilation
 from epctx_core.plugin import Compatibility
 
 # --- what is refused ---------------------------------------------------------------------------------------
@@ -87,15 +87,6 @@ def test_the_model_itself_is_never_written_over(first):
         compiled(first, Alpha, output=first)
     with refused(InvalidArgument, "reads it", folder=first.parent):
         compiled(first, Alpha, output=first.with_name("m_alpha.bin"))
-
-
-def test_a_missing_output_folder_is_noticed_before_compiling(first, tmp_path):
-    ep = scripted()
-
-    with refused(NoSuchFile, "output folder"):
-        compiled(first, ep, output=tmp_path / "nowhere" / "n_ctx.onnx")
-
-    assert ep.calls == []
 
 
 def test_a_model_with_nodes_is_not_optimised(first):

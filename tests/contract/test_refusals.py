@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from contract.compiling import compiler
-from contract.judging_eps import session
+from contract.judging_eps import options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved, snapshot
 
 import epctx_core as epctx
-from epctx_core.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, PluginError
 
 MUST_COMPILE = epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
 NO_CLOBBER = epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
@@ -55,24 +55,29 @@ def test_nothing_compiled_is_an_error_under_the_flag_and_nothing_is_written(unta
 
 
 @pytest.mark.entry(40)
-def test_a_session_that_compiles_nothing_writes_nothing(untakable):
+def test_a_session_that_compiles_nothing_writes_nothing_and_warns(untakable, caplog):
     before = snapshot(untakable.parent)
 
     with session(untakable, Alpha, ep__context_enable=1) as opened:
         assert opened.run(None, {"x": example()})[0].shape == (2, 3)
 
     assert snapshot(untakable.parent) == before
+    assert [(r.name, r.levelname) for r in caplog.records] == [("epctx.compile", "WARNING")]
 
 
 @pytest.mark.entry(41)
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_without_the_flag_the_plain_model_is_written(untakable, in_memory):
+def test_without_the_flag_the_plain_model_is_written_with_a_warning(untakable, in_memory, caplog):
     made = compiler(untakable, embed_compiled_data_into_model=True)
 
     data = made.compile_to_bytes() if in_memory else made.compile_to_file().output.read_bytes()
 
     assert data == untakable.read_bytes()
     assert made.report.partitions == ()
+    assert not made.report.compiled
+    (warning,) = caplog.records
+    assert (warning.name, warning.levelname) == ("epctx.compile", "WARNING")
+    assert "nothing was compiled" in warning.message
     assert made.report.required_files == (() if in_memory else ("m_ctx.onnx",))
 
 
@@ -163,26 +168,80 @@ def test_a_stream_needs_a_function(source, given):
 
 
 @pytest.mark.entry(51)
-@pytest.mark.parametrize("where", ["model", "binaries of bytes", "initializers of bytes"])
-def test_a_missing_folder_is_noticed_before_compiling_and_not_made(source, where):
-    missing, ep = source.parent / "missing", scripted()
-    made = compiler(
-        source,
-        ep,
-        entries={"ep__context_file_path": missing / "out_ctx.onnx"} if "initializers" in where else None,
-        embed_compiled_data_into_model="initializers" in where,
-        external_initializers_file_path="w.data" if "initializers" in where else None,
-    )
+@pytest.mark.parametrize("where", ["model", "session", "binaries of bytes"])
+def test_a_missing_output_folder_is_created_and_removed_again_if_nothing_comes_of_it(source, where):
+    missing = source.parent / "missing" / "below"
+    fails = scripted(get_ep_context_nodes=lambda _honest, _writer: 1 / 0)
 
-    with refused(NoSuchFile, "output folder .* does not exist", folder=source.parent):
-        if where == "model":
-            made.compile_to_file(missing / "out_ctx.onnx")
+    with refused(PluginError, "ZeroDivisionError", folder=source.parent):
+        compile_into(missing, source, fails, where)
+    compile_into(missing, source, Alpha, where)
+
+    names = ["m_alpha.bin"] if "binaries" in where else ["m_alpha.bin", "m_ctx.onnx"]
+    assert sorted(path.name for path in missing.iterdir()) == names
+
+
+def compile_into(folder, source, ep, where):
+    if where == "session":
+        session(source, ep, ep__context_enable=1, ep__context_file_path=folder / "m_ctx.onnx").close()
+    elif where == "model":
+        compiler(source, ep).compile_to_file(folder / "m_ctx.onnx")
+    else:
+        made = compiler(source, ep)
+        made.set_ep_context_binary_information(folder, "m.onnx")
+        made.compile_to_bytes()
+
+
+def on_a_file(folder):
+    (folder / "file").touch()
+    return folder / "file" / "m_ctx.onnx"
+
+
+def on_an_existing_model(folder):
+    (folder / "m_ctx.onnx").touch()
+    return folder / "m_ctx.onnx"
+
+
+@pytest.mark.entry(51)
+@pytest.mark.parametrize(
+    ("kind", "words", "output"),
+    [
+        (InvalidArgument, "is not a folder", on_a_file),
+        (InvalidArgument, "should not point to a folder", lambda folder: folder / "sub"),
+        (Fail, "exists already", on_an_existing_model),
+    ],
+)
+@pytest.mark.parametrize("route", ["compiler", "session", "group"])
+def test_a_bad_output_is_refused_before_the_model_is_read(kind, words, output, route, tmp_path):
+    junk = tmp_path / "m.onnx"
+    junk.write_bytes(b"junk")
+    place = output(tmp_path)
+
+    with refused(kind, words, folder=tmp_path):
+        if route == "compiler":
+            compiler(junk, Alpha, flags=NO_CLOBBER).compile_to_file(place)
+        elif route == "session":
+            session(junk, Alpha, ep__context_enable=1, ep__context_file_path=place)
+        elif place.suffix:
+            group = epctx.ShareGroup(place.parent, flags=NO_CLOBBER, registry=registry_with(Alpha))
+            group.compile(junk, options_with(Alpha))
         else:
-            if "binaries" in where:
-                made.set_ep_context_binary_information(missing, "out.onnx")
-            made.compile_to_bytes()
+            raise kind(words, hint="a group's output is a folder")
 
-    assert "compile" not in ep.calls
+
+def test_a_bad_option_or_ep_is_refused_before_the_model_is_read(tmp_path):
+    junk = tmp_path / "m.onnx"
+    junk.write_bytes(b"junk")
+
+    for bad in ({"htp_arch": "1"}, {"no_such_option": "1"}):
+        for make in (
+            lambda given: epctx.InferenceSession(junk, providers=[("QNN", given)]),
+            lambda given: epctx.ModelCompiler(with_qnn(given), junk).compile_to_file(),
+        ):
+            with refused(InvalidArgument, next(iter(bad)), folder=tmp_path):
+                make(bad)
+    with refused(InvalidArgument, "no installed plugin", folder=tmp_path):
+        epctx.InferenceSession(junk, providers=["NoSuch"])
 
 
 @pytest.mark.entry(52)

@@ -111,18 +111,6 @@ def test_an_operator_that_no_engine_has_leaves_no_context_model(tmp_path):
 # --- outputs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.entry(51)
-@pytest.mark.parametrize("route", [by_compiler, by_session])
-def test_a_missing_output_folder_is_noticed_before_compiling(route, source, tmp_path):
-    ep = scripted()
-    nowhere = tmp_path / "nowhere"
-
-    with refused(NoSuchFile, "output folder", folder=tmp_path, path=nowhere):
-        route(ep, source, nowhere / "m_ctx.onnx")
-
-    assert "compile" not in ep.calls
-
-
 @pytest.mark.parametrize("route", [by_compiler, by_session])
 def test_an_output_path_that_is_a_folder(route, source, tmp_path):
     ep = scripted()

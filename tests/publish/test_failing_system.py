@@ -190,7 +190,9 @@ def test_a_missing_folder_and_a_file_in_its_place_are_told_apart(tmp_path: Path)
     (tmp_path / "file").write_bytes(b"")
 
     with pytest.raises(NoSuchFile, match="does not exist"):
-        Publication(tmp_path / "missing").__enter__()
+        finish_interrupted(tmp_path / "missing")
+    with pytest.raises(InvalidArgument, match="is not a folder"):
+        Publication(tmp_path / "file").__enter__()
     with pytest.raises(InvalidArgument, match="is not a folder"):
         finish_interrupted(tmp_path / "file")
 

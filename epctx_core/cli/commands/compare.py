@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.cli import text
 from epctx_core.cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
-from epctx_core.cli.commands.run import made_words
+from epctx_core.cli.commands.run import made_words, simulated, simulated_words
 from epctx_core.cli.exit_codes import DONE, FAILED
-from epctx_core.cli.origins import simulated, simulated_words
 from epctx_core.errors import EpctxError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     outcome = run_both(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
     equal = all(d.equal for d in outcome.differences)
     inside = None if equal else _look_inside(a, b, outcome, tolerance, console)
-    simulations = simulated(arguments.ep, dict.fromkeys([*outcome.providers[0], *outcome.providers[1]]))
+    simulations = list(dict.fromkeys(simulated([*outcome.plugins[0], *outcome.plugins[1]])))
     _tell(arguments, outcome, inside, console)
     if simulations:
         console.note(simulated_words(simulations))

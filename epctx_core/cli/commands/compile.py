@@ -7,12 +7,18 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_core.cli import text
-from epctx_core.cli.arguments import CommandParser, add_common, add_providers, no_ep, session_options
+from epctx_core.cli.arguments import (
+    CommandParser,
+    add_allow_uncompiled,
+    add_common,
+    add_providers,
+    no_ep,
+    session_options,
+)
 from epctx_core.cli.exit_codes import DONE, FAILED
-from epctx_core.cli.origins import origins as origins_of
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -50,7 +56,10 @@ def add_arguments(parser: CommandParser) -> None:
         "--check", action="store_true", help="then load it and compare it with the CPU EP on made-up inputs"
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if the output exists")
-    parser.add_argument("--require-compiled", action="store_true", help="fail if no node could be compiled")
+    parser.add_argument(
+        "--require-compiled", action="store_true", help="write nothing if no node could be compiled"
+    )
+    add_allow_uncompiled(parser)
     add_common(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -79,11 +88,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress=progress,
         )
         report = compiler.compile_to_file(output)
-    skipped = {skip.name for skip in report.skipped_providers}
-    origins = origins_of(name for name in arguments.ep if name not in skipped)
-    result = {**report.as_dict(), "folder": str(_folder(report)), "providers": origins}
-    _tell(arguments.model, report, origins, console)
-    code = DONE
+    result = {**report.as_dict(), "folder": str(_folder(report))}
+    _tell(arguments.model, report, console)
+    code = DONE if report.compiled or arguments.allow_uncompiled else FAILED
     if arguments.check:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
@@ -92,7 +99,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "tolerance": CHECK_TOLERANCE,
             "outputs": [d.as_dict() for d in differences],
         }
-        code = DONE if equal else FAILED
+        code = code if equal else FAILED
+    if not report.compiled:
+        console.note(
+            "Nothing was compiled; --allow-uncompiled makes this exit 0, --require-compiled writes nothing."
+        )
     if code == DONE:
         console.say()
         # Values are not repeated: one of them may be a secret.
@@ -129,7 +140,7 @@ def _folder(report: CompileReport) -> Path:
     return report.output.parent if report.output is not None else Path()
 
 
-def _tell(model: str, report: CompileReport, origins: Sequence[dict[str, Any]], console: Console) -> None:
+def _tell(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
     if report.partitions:
         _tell_partitions(report, console)
@@ -138,7 +149,7 @@ def _tell(model: str, report: CompileReport, origins: Sequence[dict[str, Any]], 
         console.say(
             f"{text.count(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
         )
-    _tell_shares(report, origins, console)
+    _tell_shares(report, console)
     _tell_refusals(report, console)
     console.say()
     leaves = [(file.path, text.size(file.bytes)) for file in report.outputs]
@@ -149,12 +160,10 @@ def _tell(model: str, report: CompileReport, origins: Sequence[dict[str, Any]], 
             f"Weights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
             "model, or ep.context_source_model_path."
         )
-    simulated = [o["name"] for o in origins if o["simulated"] and report.assignments.get(o["name"])]
+    simulated = [r.name for r in report.providers if r.simulated and report.assignments.get(r.name)]
     if simulated:
         console.say()
         console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
-    if not report.partitions and not report.kept_nodes:
-        _warn_of_nothing(report, console)
 
 
 def _tell_partitions(report: CompileReport, console: Console) -> None:
@@ -175,9 +184,10 @@ def _operators(operators: Sequence[str]) -> str:
     return shown + (", …" if len(counts) > _SHOWN_OPERATORS else "")
 
 
-def _tell_shares(report: CompileReport, origins: Sequence[dict[str, Any]], console: Console) -> None:
+def _tell_shares(report: CompileReport, console: Console) -> None:
     by = {
-        o["name"]: (f"{o['distribution'] or ''} {o['version'] or ''}".strip(), o["vendor"]) for o in origins
+        r.name: (f"{r.distribution or ''} {r.version or ''}".strip(), r.vendor or "")
+        for r in report.providers
     }
     console.say()
     console.table(
@@ -190,7 +200,7 @@ def _tell_shares(report: CompileReport, origins: Sequence[dict[str, Any]], conso
 
 
 def _tell_refusals(report: CompileReport, console: Console) -> None:
-    if not report.refusals or not report.partitions:
+    if not report.refusals:
         return
     console.say()
     console.say("Refused:")
@@ -208,19 +218,6 @@ def _refusals(report: CompileReport, limit: int | None) -> list[str]:
     if limit is None or len(lines) <= limit:
         return lines
     return [*lines[:limit], f"… and {text.count(len(lines) - limit, 'reason')} more; -v shows all."]
-
-
-def _warn_of_nothing(report: CompileReport, console: Console) -> None:
-    why = _refusals(report, None if console.verbose else _SHOWN_REFUSALS)
-    console.warn(
-        "\n".join(
-            [
-                "nothing was compiled: what was written is the plain model, which runs on the CPU EP.",
-                *(why or ["No EP gave a reason."]),
-                "--require-compiled makes this an error.",
-            ]
-        )
-    )
 
 
 def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.cli import text
 from epctx_core.cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
 from epctx_core.cli.exit_codes import DONE
-from epctx_core.cli.origins import simulated, simulated_words
 
 if TYPE_CHECKING:
     from epctx_core.cli.console import Console
+    from epctx_core.registry import PluginRecord
     from epctx_core.runtime.boundary import NodeArg
     from epctx_core.runtime.session import InferenceSession
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
         outputs = [_described(output, results[output.name]) for output in session.get_outputs()]
         providers = session.get_providers()
-    simulations = simulated(arguments.ep, providers)
+        simulations = simulated(session.get_provider_records())
     if arguments.output is not None:
         save_arrays(arguments.output, results)
     _tell(arguments, providers, outputs, seconds, console)
@@ -81,6 +81,17 @@ def _inputs(arguments: argparse.Namespace, session: InferenceSession, console: C
     made = make_inputs(wanted, arguments.seed)
     console.note(f"{made_words(made, arguments.seed)} (no --input).")
     return made
+
+
+def simulated(records: Iterable[PluginRecord]) -> list[str]:
+    """Return the EPs that compute on this CPU in place of a vendor's hardware."""
+    return [record.name for record in records if record.simulated]
+
+
+def simulated_words(names: Sequence[str]) -> str:
+    """Say that what a session did is no vendor's work."""
+    verb = "computes" if len(names) == 1 else "compute"
+    return f"Simulated: {' and '.join(names)} {verb} on this CPU, not on a vendor's hardware."
 
 
 def made_words(made: Mapping[str, Any], seed: int) -> str:

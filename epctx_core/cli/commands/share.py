@@ -6,12 +6,18 @@ Takes its arguments in the form of onnxruntime's `ep_weight_sharing_ctx_gen`, to
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_core.cli import ctx_gen_form, text
-from epctx_core.cli.arguments import CommandParser, add_common, add_providers, no_ep, session_options
-from epctx_core.cli.exit_codes import DONE
-from epctx_core.cli.origins import origins as origins_of
+from epctx_core.cli.arguments import (
+    CommandParser,
+    add_allow_uncompiled,
+    add_common,
+    add_providers,
+    no_ep,
+    session_options,
+)
+from epctx_core.cli.exit_codes import DONE, FAILED
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="the stem of a context model; once for each model, in their order, where two have one stem",
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if a context model exists")
+    add_allow_uncompiled(parser)
     ctx_gen_form.add_arguments(parser)
     add_common(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -73,15 +80,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         for model, name in zip(models, names, strict=True):
             group.compile(model, session, name=name)
     report = group.report
-    origins = origins_of(arguments.ep)
-    _tell(models, report, origins, console)
-    console.result({**report.as_dict(), "providers": origins})
-    return DONE
+    _tell(models, report, console)
+    console.result({**report.as_dict(), "providers": report.members[0].as_dict()["providers"]})
+    done = arguments.allow_uncompiled or all(member.compiled for member in report.members)
+    return DONE if done else FAILED
 
 
-def _tell(
-    models: Sequence[str], report: ShareReport, origins: Sequence[dict[str, Any]], console: Console
-) -> None:
+def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
     rows = [
         (model, member.output.name if member.output else "", len(member.partitions), shares)
         for model, member in zip(models, report.members, strict=True)
@@ -89,16 +94,10 @@ def _tell(
     ]
     console.table(("model", "context model", "partitions", "nodes run by"), rows)
     used = {partition.ep for member in report.members for partition in member.partitions}
-    simulated = [o["name"] for o in origins if o["simulated"] and o["name"] in used]
+    simulated = [r.name for r in report.members[0].providers if r.simulated and r.name in used]
     if simulated:
         console.say()
         console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
-    plain = [model for model, member in zip(models, report.members, strict=True) if not member.partitions]
-    if plain:
-        console.warn(
-            f"nothing of {', '.join(plain)} was compiled: what was written is the plain model, which runs on the CPU "
-            "EP. epctx explain says why."
-        )
     console.say()
     console.tree(f"{report.folder}/", [(file.path, text.size(file.bytes)) for file in report.outputs])
     console.say()

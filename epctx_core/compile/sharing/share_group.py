@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from epctx_core.compile.arguments import given_function, given_model, given_options, given_path, if_given
+from epctx_core.compile.arguments import (
+    given_function,
+    given_model,
+    given_options,
+    given_path,
+    if_given,
+    path_of,
+)
 from epctx_core.compile.cancellation import CompileCancellation
 from epctx_core.compile.compilation import Compilation
 from epctx_core.compile.optimise import check_level
@@ -27,10 +34,11 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
+    from epctx_core.compile.providers import ProviderChoice
     from epctx_core.compile.sharing.member import CompiledMember
-    from epctx_core.compile.source import OpenModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,20 +234,27 @@ class ShareGroup:
                 stack.callback(group.close)
             providers = stack.enter_context(closing(ProviderSession()))
             choices = compilation.choose(providers)
-            eps = fingerprint(choices)
-            if self._members and eps != self._eps:
-                raise InvalidArgument(
-                    "the models of a share group are compiled by the same EPs with the same options.",
-                    hint="Use a share group of its own for each set of EPs and options.",
-                )
+            eps = self._same_eps(choices)
+            wanted = self._destination(path_of(model), name, config.external_initializers_file)
+            wanted.check_place()
             source = compilation.open(choices)
-            wanted = self._destination(source, name, config.external_initializers_file)
+            wanted = replace(wanted, reads=source.source.weights_files)
             check_member(source, wanted)
             member = compilation.compile_member(group, source, wanted, providers, choices, cancel)
             self._open.push(stack.pop_all())
         self._eps, self._folder, self._group = eps, wanted.folder, group
         self._group.add(member)
         self._members.append(member)
+
+    def _same_eps(self, choices: Sequence[ProviderChoice]) -> object:
+        """Return what tells the group's EPs and their options from others, or raise if these are others."""
+        eps = fingerprint(choices)
+        if self._members and eps != self._eps:
+            raise InvalidArgument(
+                "the models of a share group are compiled by the same EPs with the same options.",
+                hint="Use a share group of its own for each set of EPs and options.",
+            )
+        return eps
 
     @errors_typed("writing the share group")
     def finish(self) -> ShareReport:
@@ -269,7 +284,7 @@ class ShareGroup:
                 output=m.destination.path,
                 written=w,
                 timings=m.watch.seconds,
-                skipped=m.providers.skipped,
+                providers=m.providers,
             )
             for m, w in zip(self._members, finished.members, strict=True)
         ]
@@ -298,9 +313,8 @@ class ShareGroup:
     def _initializers(self) -> set[str | None]:
         return {member.destination.initializers for member in self._members}
 
-    def _destination(self, model: OpenModel, name: str | None, initializers: str | None) -> Destination:
-        stem = _stem(model, name)
-        path = model.source.path
+    def _destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
+        stem = _stem(path, name)
         folder = self._folder or (path.parent if path is not None else None)
         if folder is None:
             raise InvalidArgument(
@@ -325,14 +339,13 @@ class ShareGroup:
             path,
             str(output),
             replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
-            reads=model.source.weights_files,
             initializers=initializers,
         )
 
 
-def _stem(model: OpenModel, name: str | None) -> str:
-    if name is None and model.source.path is not None:
-        return model.source.path.stem
+def _stem(path: Path | None, name: str | None) -> str:
+    if name is None and path is not None:
+        return path.stem
     if name is None:
         raise InvalidArgument(
             "a model that is given as bytes needs a name in a share group.",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from unicodedata import normalize
 
 from epctx_core.compile.writing.file_checks import (
@@ -29,6 +30,8 @@ _OR_NO_BINARY = (
     "or embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
 )
 _OR_NO_INITIALIZERS = "or leave out the file for initializers, which are in the model then."
+
+NO_BINARIES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,24 +104,38 @@ class Destination:
         Raises:
             InvalidArgument: the path names a folder, the source itself or a file that it reads, a name
                 cannot be written, or two EPs have one.
-            NoSuchFile: its folder does not exist.
             Fail: the model exists and must not be replaced, the folder is not writable, or a file
                 of that name belongs to another model.
         """
-        if self.folder is None:
-            return
-        if self.path is not None and is_folder_name(self.path):
-            raise points_to_folder(self.path)
-        check_folder(self.folder)
-        self._check_names(self.folder, binaries)
+        self.check_place(binaries)
         self.check_model()
         for binary in (*binaries.values(), *self.carried):
             self.check_binary(binary)
         if self.initializers is not None:
             self.check_initializers(self.initializers)
 
+    def check_place(self, binaries: Mapping[str, str] = NO_BINARIES) -> None:
+        """Raise for what is wrong with the output whatever the source holds; see `check`."""
+        if self.folder is None:
+            return
+        if self.path is not None and is_folder_name(self.path):
+            raise points_to_folder(self.path)
+        check_folder(self.folder)
+        self._check_names(self.folder, binaries)
+        self._refuse_existing()
+
     def check_model(self) -> None:
-        """Raise if the model exists and must not be replaced; see `check`."""
+        """Raise if the model exists and must not be replaced, or is a file of another; see `check`."""
+        path = self.path
+        if path is None:
+            return
+        self._refuse_existing()
+        self._keep_source(path)
+        # What another model names is its weights or its binary, and that is no model.
+        if path.suffix != ".onnx" and path.exists():
+            self._refuse_owned(path, "the file")
+
+    def _refuse_existing(self) -> None:
         path = self.path
         if path is None:
             return
@@ -128,16 +145,12 @@ class Destination:
                 path=path,
                 hint="Choose another path: the source would be lost.",
             )
-        self._keep_source(path)
         if not self.replace and path.exists():
             raise Fail(
                 f"the context model {str(path)!r} exists already.",
                 path=path,
                 hint="Remove it, or choose another output path.",
             )
-        # What another model names is its weights or its binary, and that is no model.
-        if path.suffix != ".onnx" and path.exists():
-            self._refuse_owned(path, "the file")
 
     def check_binary(self, binary: str) -> None:
         """Raise if a binary of that name is there and belongs to another model, or to the source."""

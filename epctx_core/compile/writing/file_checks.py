@@ -5,19 +5,39 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from epctx_core.context.naming import is_folder_name
-from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
-from epctx_core.publish.names import canonical, folders_of, link_free
+from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.publish.names import canonical, folders_of, link_free, mode_of
 
 
 def check_folder(folder: Path) -> None:
-    """Raise NoSuchFile or Fail unless files can be made in a folder."""
-    if not is_folder_name(folder):
-        raise NoSuchFile(
-            f"the output folder {str(folder)!r} does not exist.", path=folder, hint="Make it first."
+    """Raise unless files can be written into a folder; one that is missing will be created.
+
+    Raises:
+        InvalidArgument: it is no folder, or one cannot have this name here.
+        Fail: it, or the folder that it would be created in, is not writable.
+    """
+    try:
+        nearest = next(each for each in (folder, *folder.parents) if mode_of(each) is not None)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"the output folder {str(folder)!r} cannot be created: {error}.",
+            path=folder,
+            hint="Choose another output folder.",
+        ) from error
+    for part in folder.relative_to(nearest).parts:
+        check_name(part, folder)
+    if not nearest.is_dir():
+        raise InvalidArgument(
+            f"the output folder {str(folder)!r} cannot be used: {str(nearest)!r} is not a folder.",
+            path=folder,
+            hint="Choose another output folder.",
         )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise Fail(f"the output folder {str(folder)!r} is not writable.", path=folder)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise Fail(
+            f"the output folder {str(folder)!r} cannot be written: {str(nearest)!r} is not writable.",
+            path=folder,
+            hint="Change its permissions, or choose another output folder.",
+        )
 
 
 def check_way(folder: Path, name: str) -> None:
