@@ -62,6 +62,16 @@ if TYPE_CHECKING:
     )
     from epctx_core.runtime.ep_metadata import get_ep_metadata
     from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
+    from epctx_core.runtime.process_settings import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_device,
+        get_version_string,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_seed,
+    )
     from epctx_core.runtime.session import InferenceSession
     from epctx_core.verify.findings import VerifyReport
     from epctx_core.verify.verification import verify_model
@@ -93,6 +103,10 @@ _HOME = {
         "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",
         "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider",
     ),
+    "epctx_core.runtime.process_settings": (
+        "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_device",
+        "get_version_string", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
+    ),
     "epctx_core.runtime.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),
     "epctx_core.verify.verification": ("verify_model",),
@@ -109,6 +123,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
     module = _MODULE_OF.get(name)
     if module is None:
+        from epctx_core.options.unsupported import unsupported_name
+
+        if (error := unsupported_name(name)) is not None:
+            raise error
         raise AttributeError(f"module 'epctx_core' has no attribute {name!r}")
     from importlib import import_module
 

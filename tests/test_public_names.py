@@ -21,7 +21,9 @@ HOST = {
     "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError", "PluginRecord",
     "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
     "ShareReport", "VerifyReport",
-    "__version__", "add_plugin_path", "compile_cached", "get_available_providers", "get_compatibility_info_from_model",
+    "__version__", "add_plugin_path", "compile_cached", "disable_telemetry_events", "enable_telemetry_events",
+    "get_all_providers", "get_device", "get_version_string", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_seed", "get_available_providers", "get_compatibility_info_from_model",
     "get_ep_metadata", "get_model_compatibility", "inspect_model", "load_or_compile", "plugins", "refresh_plugins",
     "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider", "verify_model",
 }  # fmt: skip

@@ -207,6 +207,8 @@ def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartit
 
 
 def options_fingerprint(choice: ProviderChoice) -> str:
-    """Return a digest (hex) of an EP's options without the secret ones."""
-    text = json.dumps(choice.public_options(), sort_keys=True, default=str)
+    """Return a digest (hex) of an EP's options without the secret ones and those without effect."""
+    idle = {option.name for option in choice.cls.options if not option.effect}
+    counted = {name: value for name, value in choice.public_options().items() if name not in idle}
+    text = json.dumps(counted, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

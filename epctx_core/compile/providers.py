@@ -17,6 +17,7 @@ from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
 from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.table import SESSION_OPTIONS
+from epctx_core.options.unsupported import tell_without_effect
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.forking import keep_forever
@@ -142,6 +143,9 @@ def choose_provider(
     """Import one EP and check the options for it; see `choose_providers`."""
     cls = registry.load(record)
     merged = {**session.provider_config_entries(cls.name), **given}
+    for option in cls.options:
+        if option.name in merged and not option.effect:
+            tell_without_effect(f"the option {option.name!r} of {cls.name}", option.doc.rstrip("."))
     return ProviderChoice(
         record=replace(record, vendor=cls.vendor),
         cls=cls,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from epctx_core.options.unsupported import Strict
+from epctx_core.errors import InvalidArgument
+from epctx_core.options.unsupported import WITHOUT_EFFECT, Strict, tell_without_effect
 
 
 class Stoppable(Protocol):
@@ -24,12 +25,15 @@ class RunOptions(Strict):
         tag: what EPs hear about a run; onnxruntime's Python API calls it `logid`.
     """
 
-    __slots__ = ("_followers", "_terminate", "tag")
+    __slots__ = (*WITHOUT_EFFECT["RunOptions"], "_entries", "_followers", "_terminate", "tag")
 
     def __init__(self) -> None:
         self.tag = ""
         self._terminate = False
         self._followers: dict[object, Any] = {}
+        self._entries: dict[str, str] = {}
+        for name, (default, _) in WITHOUT_EFFECT["RunOptions"].items():
+            setattr(self, name, default)
 
     @property
     def terminate(self) -> bool:
@@ -55,6 +59,36 @@ class RunOptions(Strict):
             if self._terminate:
                 follower.terminate = True
         return follower
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keep an entry that only tunes a run; none changes what a run does.
+
+        Raises:
+            InvalidArgument: key or value is not text, or the entry would change results.
+        """
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidArgument(f"a run option's key and value are text, not {key!r:.80}, {value!r:.80}.")
+        if "lora" in key:
+            raise InvalidArgument(
+                f"the run option {key!r} is not supported by epctx: LoRA adapters are not applied to what an EP compiled.",
+                hint="Leave it out, or compile the model with the adapter's weights.",
+            )
+        tell_without_effect(
+            f"the run option {key!r}", "no run option but terminate and tag changes what a run does"
+        )
+        self._entries[key] = value
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Return an entry that was added.
+
+        Raises:
+            InvalidArgument: it was not.
+        """
+        if key not in self._entries:
+            raise InvalidArgument(
+                f"the run option {key!r} was never set.", hint="Add it with add_run_config_entry."
+            )
+        return self._entries[key]
 
     @property
     def logid(self) -> str:

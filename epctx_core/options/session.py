@@ -31,7 +31,7 @@ from epctx_core.options.table import (
     is_provider_option,
     suggested_key,
 )
-from epctx_core.options.unsupported import Strict
+from epctx_core.options.unsupported import WITHOUT_EFFECT, Strict, tell_without_effect
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 4096
@@ -134,6 +134,7 @@ class SessionOptions(HostData, Strict):
 
     __slots__ = (
         "_entries",
+        *WITHOUT_EFFECT["SessionOptions"],
         "cancellation",
         "execution_mode",
         "graph_optimization_level",
@@ -152,6 +153,8 @@ class SessionOptions(HostData, Strict):
         self.log_severity_level = 2
         self.providers: list[tuple[str, dict[str, str]]] = []
         self.cancellation = CancellationFlag()
+        for name, (default, _) in WITHOUT_EFFECT["SessionOptions"].items():
+            setattr(self, name, default)
         self._entries: dict[str, str] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -187,6 +190,8 @@ class SessionOptions(HostData, Strict):
                 f"session option {key[:40]!r}: a key has 1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH} characters."
             )
         check_entry(key, value)
+        if is_ignored(key):
+            tell_without_effect(f"the session option {key!r}", "epctx does not act on it")
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:

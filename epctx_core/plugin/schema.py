@@ -23,6 +23,8 @@ class ProviderOption:
         choices: the typed values allowed; empty for any.
         doc: one sentence for error messages and lists of options.
         secret: the value never leaves the process: not in reports, manifests or logs.
+        effect: False for an option that is accepted because hosts set it, and changes nothing; the core says so in
+            the log, and it tells no two compiles apart.
     """
 
     name: str
@@ -32,6 +34,7 @@ class ProviderOption:
     choices: tuple[Any, ...] = ()
     doc: str
     secret: bool = False
+    effect: bool = True
 
     def parse(self, ep: str, text: object) -> Any:
         """Convert and check one value.

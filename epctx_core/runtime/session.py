@@ -7,19 +7,20 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.compile.arguments import given_model, given_options
+from epctx_core.compile.arguments import given_function, given_model, given_options
 from epctx_core.compile.providers import CPU_EP
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.kernels.stopping import run_stoppably
 from epctx_core.options import RunOptions, SessionOptions
-from epctx_core.options.unsupported import Strict
+from epctx_core.options.unsupported import Strict, tell_without_effect
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
+from epctx_core.registry.records import means
 from epctx_core.runtime.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.runtime.build import SessionState, build_session
 from epctx_core.runtime.dynamic_options import set_dynamic_options
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001
+_NO_FALLBACK = "a session never changes its EPs by itself"
+_TUNING = {
+    "disabled_optimizers": "the CPU EP's optimisers are chosen as a whole",
+    "enable_fallback": _NO_FALLBACK,
+}
 
 
 class InferenceSession(Strict):
@@ -44,6 +50,7 @@ class InferenceSession(Strict):
             plain model runs on the CPU EP. The CPU EP is always there, last.
         provider_options: options for `providers`, one mapping each.
         registry: where EPs are looked up.
+        tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted without effect.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, none, or wrong.
@@ -64,8 +71,10 @@ class InferenceSession(Strict):
         provider_options: Sequence[Mapping[str, object]] | None = None,
         *,
         registry: Registry = default_registry,
+        **tuning: object,
     ) -> None:
         self._process = getpid()
+        _tell_tuning(tuning)
         model = given_model(path_or_bytes)
         self._options = given_options(SessionOptions() if sess_options is None else sess_options)
         requested = requested_providers(self._options, providers, provider_options)
@@ -112,6 +121,82 @@ class InferenceSession(Strict):
             return results if wanted is None else [results[place] for place in wanted]
         finally:
             self._running.remove(thread)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run the model in a thread of its own, and then call `callback(results, user_data, error)` there.
+
+        Args:
+            output_names, input_feed, run_options: as for `run`.
+            callback: gets the outputs and "", or none and the error's text.
+            user_data: handed to the callback.
+
+        Raises:
+            InvalidArgument: the callback is not a function, or the input feed is not a mapping.
+            RuntimeException: the session is closed.
+        """
+        given_function("run_async", callback)
+        if not isinstance(input_feed, Mapping):
+            raise InvalidArgument(f"input_feed maps names to arrays; this is a {type(input_feed).__name__}.")
+        self._open()
+        feeds, begun = dict(input_feed), threading.Event()
+
+        def work() -> None:
+            results, error = [], ""
+            # `close` waits for what was accepted, so the call counts from here on.
+            self._running.append(get_ident())
+            begun.set()
+            try:
+                results = self.run(output_names, feeds, run_options)
+            except Exception as raised:  # noqa: BLE001 - the callback is told of every error
+                error = str(raised)
+            finally:
+                self._running.remove(get_ident())
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="epctx-run-async").start()
+        begun.wait()
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Accept the EPs and options that the session has; it never gets others.
+
+        Raises:
+            InvalidArgument: they are others.
+        """
+        requested = requested_providers(SessionOptions(), providers, provider_options) or []
+        own = self.get_provider_options()
+        names = [
+            next((ep for ep in own if means(name.rpartition(":")[2], ep)), name) for name, _ in requested
+        ]
+        same = all(
+            own.get(name, {}).get(key) == str(value)
+            for name, (_, given) in zip(names, requested, strict=True)
+            for key, value in given.items()
+        )
+        if [*dict.fromkeys([*names, CPU_EP])] == list(own) and same:
+            return
+        raise InvalidArgument(
+            f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
+            hint="Make a new session with other providers.",
+        )
+
+    def disable_fallback(self) -> None:
+        """Accept the wish: a session never changes its EPs by itself."""
+        tell_without_effect("disable_fallback", _NO_FALLBACK)
+
+    def enable_fallback(self) -> None:
+        """Accept the wish, without effect: a session never changes its EPs by itself."""
+        tell_without_effect("enable_fallback", _NO_FALLBACK)
 
     def _places(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):
@@ -263,6 +348,16 @@ def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> li
         kind = f"{type(options).__module__}.{type(options).__name__}"
         raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
     return run_stoppably(state.run, feeds, options)
+
+
+def _tell_tuning(tuning: Mapping[str, object]) -> None:
+    for name in tuning:
+        if name not in _TUNING:
+            raise InvalidArgument(
+                f"InferenceSession has no argument {name!r}.{suggestion(name, _TUNING)}",
+                hint="See help(epctx_core.InferenceSession).",
+            )
+        tell_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
 
 
 def requested_providers(

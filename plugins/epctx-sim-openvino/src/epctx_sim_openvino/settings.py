@@ -17,6 +17,7 @@ from epctx_sim_openvino.load_config import parse_load_config
 CONTEXT_API = "1"
 """The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
 
+_REAL_ONLY = "The simulation has none of the libraries, files and devices that it is about."
 _NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
 
 DYNAMIC_OPTIONS = (
@@ -90,6 +91,10 @@ OPTIONS = (
         bool,
         default=False,
         doc=f"1: the GPU's queue is throttled. {_NO_EFFECT}",
+    ),
+    *(
+        ProviderOption(name, str, default="", doc=_REAL_ONLY, effect=False)
+        for name in ("context", "device_id", "device_luid", "enable_causallm", "enable_dynamic_shapes")
     ),
     ProviderOption(
         "runtime_sdk_version",

@@ -1,0 +1,171 @@
+"""What a host finds that changes its import: names that only tune, functions of the module, runs with a callback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from end_to_end.small_models import chain, example, saved
+
+import epctx_core as epctx
+from epctx_core import InvalidArgument
+from epctx_core.options.unsupported import WITHOUT_EFFECT
+
+CPU = "CPUExecutionProvider"
+
+
+@pytest.fixture
+def source(tmp_path):
+    return saved(chain(["Relu", "Add", "Sigmoid", "Add"]), tmp_path / "m.onnx")
+
+
+@pytest.fixture
+def told(caplog, monkeypatch):
+    """Give what the logger for options says, as in a process that has said nothing yet."""
+    monkeypatch.setattr("epctx_core.options.unsupported._told", set())
+    caplog.set_level("INFO", "epctx.options")
+    return lambda: [r.message for r in caplog.records if r.name == "epctx.options"]
+
+
+@pytest.mark.parametrize(("owner", "name"), [(o, n) for o, names in WITHOUT_EFFECT.items() for n in names])
+def test_a_name_that_only_tunes_is_accepted_and_logged_once(owner, name, told):
+    default, other = getattr(getattr(onnxruntime, owner)(), name), {bool: False, int: 3, str: "x"}
+    made = getattr(epctx, owner)()
+    assert getattr(made, name) == default
+    value = (not default) if isinstance(default, bool) else other[type(default)]
+
+    for options in (made, getattr(epctx, owner)()):
+        setattr(options, name, default)
+        setattr(options, name, value)
+
+    assert getattr(made, name) == value
+    (line,) = told()
+    assert f"{owner}.{name} is accepted and has no effect" in line
+    with pytest.raises(InvalidArgument, match=name):
+        setattr(made, name, object())
+
+
+def test_the_same_wishes_as_keys_of_sessions_and_runs_are_logged_once(told):
+    for _ in range(2):
+        options, run = epctx.SessionOptions(), epctx.RunOptions()
+        options.add_session_config_entry("session.enable_mem_pattern", "0")
+        run.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+
+    assert run.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
+    assert len(told()) == 2
+    with pytest.raises(InvalidArgument, match="never set"):
+        run.get_run_config_entry("other")
+    with pytest.raises(InvalidArgument, match="LoRA"):
+        run.add_run_config_entry("qnn.lora_config", "adapter.txt")
+
+
+@pytest.mark.parametrize(
+    ("ep", "option"),
+    [("QNN", "backend_path"), ("QNN", "profiling_level"), ("OpenVINO", "device_id"), ("VitisAI", "xclbin")],
+)
+def test_what_only_the_real_ep_acts_on_is_accepted_and_logged_once(ep, option, source, tmp_path, told):
+    outputs = []
+    for number, given in enumerate(({}, {option: "libQnnHtp.so"}, {option: "QnnHtp.dll"})):
+        options = epctx.SessionOptions()
+        options.add_provider(ep, given)
+        output = tmp_path / f"{number}" / "m_ctx.onnx"
+        epctx.ModelCompiler(options, source).compile_to_file(output)
+        outputs.append(output.read_bytes())
+
+    assert outputs[0] == outputs[1] == outputs[2]
+    (line,) = told()
+    assert f"the option '{option}' of {ep}ExecutionProvider is accepted and has no effect" in line
+
+
+def test_the_session_keeps_its_providers_and_takes_arguments_that_only_tune(source):
+    with epctx.InferenceSession(
+        source,
+        providers=[("QNN", {"htp_arch": "75"})],
+        disabled_optimizers=["ConstantFolding"],
+        enable_fallback=1,
+    ) as opened:
+        opened.disable_fallback()
+        opened.enable_fallback()
+        for same in (["QNN"], ["QNNExecutionProvider", CPU], [("QNN", {"htp_arch": 75}), CPU]):
+            opened.set_providers(same)
+        for other in ([CPU], ["QNN", "OpenVINO"], [("QNN", {"htp_arch": "73"})], None):
+            with pytest.raises(InvalidArgument, match="fixed when it is made"):
+                opened.set_providers(other)
+    with pytest.raises(InvalidArgument, match="Did you mean 'disabled_optimizers'"):
+        epctx.InferenceSession(source, disabled_optimizer=[])
+
+
+def test_run_async_calls_back_with_results_or_the_error_like_onnxruntime(source):
+    said = {}
+    for ort in (onnxruntime, epctx):
+        opened = ort.InferenceSession(str(source), providers=[CPU])
+        name, calls, done = opened.get_inputs()[0].name, [], threading.Semaphore(0)
+
+        def callback(results, user_data, error, calls=calls, done=done):
+            calls.append((results, user_data, error))
+            done.release()
+
+        for feed in ({name: example()}, {name: np.zeros((7, 7, 7), np.float32)}):
+            opened.run_async(None, feed, callback, "mine")
+            assert done.acquire(timeout=60)
+        said[ort] = calls
+    (right, mine, error), (nothing, _, why) = said[epctx]
+    np.testing.assert_allclose(right[0], said[onnxruntime][0][0][0], rtol=1e-6)
+    assert (mine, error, nothing) == ("mine", "", [])
+    assert name in why
+    with pytest.raises(InvalidArgument, match="takes a function"):
+        opened.run_async(None, {}, None, None)
+
+
+def test_close_waits_for_what_run_async_accepted(source):
+    results = []
+    opened = epctx.InferenceSession(source)
+
+    for _ in range(4):
+        opened.run_async(
+            None, {"x": example()}, lambda given, _user, error: results.append((given, error)), None
+        )
+    opened.close()
+
+    until = time.monotonic() + 30
+    while len(results) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [error for _, error in results] == [""] * 4
+
+
+def test_functions_of_the_module_are_there(caplog):
+    assert epctx.get_device() == onnxruntime.get_device() == "CPU"
+    assert epctx.get_version_string() == epctx.__version__
+    assert set(epctx.get_available_providers()) <= set(epctx.get_all_providers())
+    assert epctx.get_all_providers()[-1] == CPU
+    logger = logging.getLogger("epctx")
+    before = logger.level
+    try:
+        epctx.set_default_logger_severity(3)
+        assert logger.level == logging.ERROR
+    finally:
+        logger.setLevel(before)
+    for function, wrong in ((epctx.set_default_logger_severity, 5), (epctx.set_seed, 0.5)):
+        with pytest.raises(InvalidArgument):
+            function(wrong)
+    epctx.set_default_logger_verbosity(1)
+    epctx.enable_telemetry_events()
+    epctx.disable_telemetry_events()
+
+
+def test_a_seed_makes_random_operators_repeatable(tmp_path):
+    text = '<ir_version: 8, opset_import: ["" : 17]> g () => (float[4] y) { y = RandomNormal<shape = [4]>() }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "r.onnx")
+    drawn = []
+    for seed in (7, 7, 8):
+        epctx.set_seed(seed)
+        with epctx.InferenceSession(tmp_path / "r.onnx") as opened:
+            drawn.append(opened.run(None, {})[0].tolist())
+
+    assert drawn[0] == drawn[1] != drawn[2]
