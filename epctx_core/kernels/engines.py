@@ -8,16 +8,16 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
-import re
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
-from onnx import AttributeProto, ModelProto, NodeProto
+import onnx
+from onnx import AttributeProto, ModelProto
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.model_io import checked_piece
+from epctx_core.graph.model_io import checked_piece, structure
 from epctx_core.graph.tensors import is_detached
 from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
 from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize, rewritten_bytes
@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.kernels.policy import EnginePolicy
-    from epctx_core.kernels.splitting import FastEngine, Part
+    from epctx_core.kernels.splitting import Part
     from epctx_core.plugin import OptimizedModel, PreparedModel, TensorView
 
 SHARED_NODES = 128
 """Nodes up to which a piece is looked up among the prepared ones: larger ones are seldom equal."""
+
+_LISTED = 20
+"""Nodes of a piece that the log names."""
 
 _log = logging.getLogger("epctx.kernels")
 
@@ -54,7 +57,13 @@ class SingleEngine(Protocol):
     def prepare(
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> RunnableModel:
-        """Make a model ready to run, or raise NotImplementedByProvider or InvalidGraph."""
+        """Make a model ready to run; raise NotImplementedByProvider for whatever the engine refuses."""
+
+    def has_kernels(self, model: ModelProto) -> bool:
+        """Whether the engine takes a model without detached weights."""
+
+    def can_pass(self, elem_type: int | None) -> bool:
+        """Whether tensors of a type come in and go out."""
 
 
 class PreparedHandle:
@@ -108,19 +117,28 @@ class CpuEngine:
         with self._lock:
             shared = None if key is None else self._shared.get(key)
             if shared is None:
-                shared = self._prepare(model, arrays, heavy)
+                shared = self._prepare(
+                    model, arrays, lambda part: self._engines[0].prepare(part, arrays, heavy=heavy)
+                )
                 if key is not None:
                     self._shared[key] = shared
         return PreparedHandle(shared)
 
     def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
         """Make a piece of the default CPU EP ready to run, with all of onnxruntime's optimisations where they pay."""
-        if self.policy.pays_to_optimize(model):
+        arrays = {name: weight.array() for name, weight in weights.items()}
+        if not self.policy.pays_to_optimize(model):
+            return self.prepare(model, arrays)
+
+        def prepare(part: ModelProto) -> RunnableModel:
+            own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
             try:
-                return PreparedHandle(self._prepare_optimized(model, weights))
-            except (NotOptimizedError, NotImplementedByProvider, InvalidGraph) as error:
+                return self._prepare_optimized(part, own)
+            except (NotOptimizedError, NotImplementedByProvider) as error:
                 _log.info("a piece stays as it is: %s.", error)
-        return self.prepare(model, {name: weight.array() for name, weight in weights.items()})
+            return self._engines[0].prepare(part, arrays)
+
+        return PreparedHandle(self._prepare(model, arrays, prepare))
 
     def _prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
         """Have the first engine run an optimised form of a piece, which nobody else gets to see."""
@@ -150,21 +168,32 @@ class CpuEngine:
             return None
 
     def _prepare(
-        self, model: ModelProto, weights: Mapping[str, np.ndarray], heavy: bool | None
+        self,
+        model: ModelProto,
+        weights: Mapping[str, np.ndarray],
+        fast: Callable[[ModelProto], RunnableModel],
     ) -> RunnableModel:
+        """Prepare a piece, and what the first engine refuses of it on the other.
+
+        Args:
+            model: the piece.
+            weights: arrays for its detached initializers.
+            fast: prepares a model on the first engine.
+        """
         first, *others = self._engines
         try:
             # onnxruntime looks for itself; the reference would stumble in a run over what nobody has checked.
-            return first.prepare(model if others else checked_piece(model), weights, heavy=heavy)
+            return fast(model if others else checked_piece(model))
         except NotImplementedByProvider as error:
             refusal = error
         model = checked_piece(model)
+        _check_types(model, refusal)
         if others and len(model.graph.node) > 1:
             from epctx_core.kernels.splitting import SplitModel, split
 
-            parts = split(model, cast("FastEngine", first))
+            parts = split(model, first)
             if parts is not None:
-                prepared = SplitModel(model, parts, lambda part: self._part(part, weights, heavy, refusal))
+                prepared = SplitModel(model, parts, lambda part: self._part(part, weights, fast, refusal))
                 slow = [node.op_type for part in parts if not part.fast for node in part.model.graph.node]
                 _log.warning(
                     "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
@@ -174,40 +203,69 @@ class CpuEngine:
                     ", ".join(sorted(set(slow))),
                 )
                 return prepared
-        engine, whole = _on_others(others, model, weights, heavy, [refusal])
-        _log.warning("a piece of the model runs on %s, which is slow: %s", engine.name, refusal.message)
+        whole = self._on_another(model, weights, [refusal])
+        _log.warning("a piece of the model runs on %s, which is slow: %s", others[0].name, refusal.message)
         return whole
 
     def _part(
         self,
         part: Part,
         weights: Mapping[str, np.ndarray],
-        heavy: bool | None,
+        fast: Callable[[ModelProto], RunnableModel],
         refusal: NotImplementedByProvider,
     ) -> RunnableModel:
-        first, *others = self._engines
         if part.fast:
             try:
-                return first.prepare(part.model, weights, heavy=heavy)
+                prepared = fast(part.model)
             except NotImplementedByProvider as error:
                 refusal = error
-        return _on_others(others, part.model, weights, heavy, [refusal])[1]
+            else:
+                _log.info("%s runs %s", self.name, _listed(part.model))
+                return prepared
+        return self._on_another(part.model, weights, [refusal])
+
+    def _on_another(
+        self,
+        model: ModelProto,
+        weights: Mapping[str, np.ndarray],
+        refusals: list[NotImplementedByProvider],
+    ) -> RunnableModel:
+        """Prepare on the first of the other engines that can.
+
+        Raises:
+            NotImplementedByProvider: none can; it names the node.
+        """
+        for engine in self._engines[1:]:
+            try:
+                prepared = engine.prepare(model, weights)
+            except NotImplementedByProvider as error:
+                refusals.append(error)
+            else:
+                _log.info("%s runs %s: %s", engine.name, _listed(model), refusals[0].message)
+                return prepared
+        raise _no_engine(model, self._engines, refusals)
 
 
-def _on_others(
-    engines: Sequence[SingleEngine],
-    model: ModelProto,
-    weights: Mapping[str, np.ndarray],
-    heavy: bool | None,
-    refusals: list[NotImplementedByProvider],
-) -> tuple[SingleEngine, RunnableModel]:
-    """Prepare on the first engine that can; raise NotImplementedByProvider if none can."""
-    for engine in engines:
-        try:
-            return engine, engine.prepare(model, weights, heavy=heavy)
-        except NotImplementedByProvider as error:
-            refusals.append(error)
-    raise _no_engine(model, refusals)
+def _listed(model: ModelProto) -> str:
+    """Return a piece's nodes for the log."""
+    nodes = [f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in model.graph.node]
+    more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
+    return f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model ({', '.join(nodes[:_LISTED])}{more})"
+
+
+def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
+    """Raise InvalidGraph if inference proves that a refused model is wrong; declared lengths are hints and left out."""
+    probe = ModelProto()
+    probe.CopyFrom(structure(model))
+    del probe.graph.value_info[:]
+    for value in probe.graph.output:
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        text = " ".join(str(error).split())
+        raise InvalidGraph(f"a piece of the model is wrong: {text}") from refusal
 
 
 def _fitted(
@@ -244,22 +302,20 @@ def _installed_engines(policy: EnginePolicy) -> list[SingleEngine]:
     return [OnnxRuntimeEngine(policy), *reference]
 
 
-def _no_engine(model: ModelProto, refusals: list[NotImplementedByProvider]) -> NotImplementedByProvider:
+def _no_engine(
+    model: ModelProto, engines: Sequence[SingleEngine], refusals: Sequence[NotImplementedByProvider]
+) -> NotImplementedByProvider:
     """Say which node no engine can run."""
-    texts = [r.message for r in refusals]
-    nodes = model.graph.node
-    node = next((n for n in nodes if any(_is_named(n, t) for t in texts)), nodes[0])
-    return NotImplementedByProvider(
-        f"no engine can run node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type}): {'; '.join(texts)}",
-        node=node.name,
-        hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
+    from epctx_core.kernels.splitting import find_lacking
+
+    node = find_lacking(model, engines)
+    what = (
+        _listed(model) if node is None else f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
     )
-
-
-def _is_named(node: NodeProto, text: str) -> bool:
-    """Whether an engine's message is about a node: it has the operator or the node's name as a whole word."""
-    return any(
-        re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in (node.op_type, node.name) if word
+    return NotImplementedByProvider(
+        f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
+        node=None if node is None else node.name,
+        hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
     )
 
 

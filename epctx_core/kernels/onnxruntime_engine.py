@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import bodies
+from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import DETACHED_LOCATION
 from epctx_core.kernels.in_place import write_in_place
@@ -44,16 +44,6 @@ _NOT_PASSED = frozenset(
     number for name, number in onnx.TensorProto.DataType.items() if name.lower() in _SUB_BYTE_NAMES
 )
 _SUB_BYTE_DTYPES = frozenset(onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _NOT_PASSED)
-_SAME_NAMES = "two nodes with same node name"
-_MISSING = (
-    "NOT_IMPLEMENTED",
-    "is not a registered function/op",
-    "No Op registered for",
-    "is not currently registered or supported",
-    "No opset import for domain",
-    "Current official support for domain",
-    "Unsupported model IR version",
-)
 
 
 class OnnxRuntimeEngine:
@@ -113,7 +103,7 @@ class OnnxRuntimeEngine:
         fit_versions(model)
         try:
             _session(model, options)
-        except (NotImplementedByProvider, InvalidGraph):
+        except NotImplementedByProvider:
             return False
         return True
 
@@ -240,38 +230,35 @@ def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxrunt
     """Create a session.
 
     Raises:
-        NotImplementedByProvider: an operator, type or version that onnxruntime lacks.
-        InvalidGraph: anything else.
+        NotImplementedByProvider: onnxruntime refuses the model, for whatever reason: an operator, type or version
+            that it lacks, or a model that is wrong. Its words say, and who asks finds out.
     """
+    _keep_distinct_names(model.graph)
     try:
-        return _created(model, options)
-    except Exception as error:
-        # onnxruntime's exception classes have no base of their own.
-        if _SAME_NAMES not in str(error):
-            raise _creation_error(error) from error
-    # ONNX says nothing of nodes' names, onnxruntime wants them unique or absent.
-    _drop_node_names(model.graph)
-    try:
-        return _created(model, options)
-    except Exception as error:
-        raise _creation_error(error) from error
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            # Its fallback tries the same again and prints to stdout.
+            enable_fallback=0,
+        )
+    except MemoryError:
+        raise
+    except Exception as error:  # onnxruntime's exception classes have no base of their own
+        text = " ".join(str(error).split())
+        raise NotImplementedByProvider(f"onnxruntime refuses a piece of the model: {text}") from error
 
 
-def _created(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(
-        # Its fallback tries the same again and prints to stdout.
-        model.SerializeToString(),
-        options,
-        providers=["CPUExecutionProvider"],
-        enable_fallback=0,
-    )
-
-
-def _drop_node_names(graph: onnx.GraphProto) -> None:
+def _keep_distinct_names(graph: onnx.GraphProto) -> None:
+    """Drop the names of a graph's nodes if two are equal: to ONNX they say nothing, onnxruntime wants them distinct."""
+    names = [node.name for node in graph.node if node.name]
+    drops = len(set(names)) < len(names)
     for node in graph.node:
-        node.name = ""
-        for body in bodies(node):
-            _drop_node_names(body)
+        if drops:
+            node.name = ""
+        if may_hold_bodies(node):
+            for body in bodies(node):
+                _keep_distinct_names(body)
 
 
 def _check_boundary(session: onnxruntime.InferenceSession) -> None:
@@ -281,12 +268,3 @@ def _check_boundary(session: onnxruntime.InferenceSession) -> None:
             raise NotImplementedByProvider(
                 f"onnxruntime has no way to pass {value.name!r}, which is {value.type}, to or from Python."
             )
-
-
-def _creation_error(error: Exception) -> InvalidGraph | NotImplementedByProvider:
-    text = " ".join(str(error).split())
-    # Types that it has names for and no operator, in its own words a model that is wrong.
-    unknown_type = any(f"Type Error: Type '{name}'" in text for name in _SUB_BYTE)
-    if unknown_type or any(sign in text for sign in _MISSING):
-        return NotImplementedByProvider(f"onnxruntime has no kernel: {text}")
-    return InvalidGraph(f"onnxruntime refuses a piece of the model: {text}")

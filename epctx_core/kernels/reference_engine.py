@@ -57,6 +57,18 @@ class ReferenceEngine:
             text = " ".join(str(error).split())
             raise NotImplementedByProvider(f"onnx.reference has no implementation: {text}") from error
 
+    def has_kernels(self, model: ModelProto) -> bool:
+        """Whether there is an implementation of all operators of a model without detached weights."""
+        try:
+            self.prepare(model)
+        except NotImplementedByProvider:
+            return False
+        return True
+
+    def can_pass(self, elem_type: int | None) -> bool:  # noqa: ARG002 - the signature is the protocol's
+        """Whether tensors of a type come in and go out: all do."""
+        return True
+
 
 class ReferenceModel:
     """An evaluator with positional inputs and outputs."""

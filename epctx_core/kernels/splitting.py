@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import numpy as np
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
     from epctx_core.kernels.engines import RunnableModel
 
@@ -70,6 +70,15 @@ def split(model: ModelProto, engine: FastEngine) -> list[Part] | None:
             break
         slow |= stuck
     return parts if len(parts) > 1 else None
+
+
+def find_lacking(model: ModelProto, engines: Sequence[FastEngine]) -> NodeProto | None:
+    """Return the first node that, alone, is one too many for every engine; None if each has one that runs it."""
+    graph = _indexed(model)
+    for index, node in enumerate(graph.nodes):
+        if not any(_has_kernel(graph, index, engine) for engine in engines):
+            return node
+    return None
 
 
 def _indexed(model: ModelProto) -> GraphIndex:

@@ -6,7 +6,6 @@ model with an older number on it.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 from epctx_core.graph.bodies import bodies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
@@ -29,8 +28,6 @@ _SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 """Read by every onnxruntime that is new enough for us: nothing to find out."""
 
 _BEYOND = 1000
-_IR_LIMIT = re.compile(r"max supported IR version: (\d+)")
-_OPSET_LIMIT = re.compile(r"support for domain \S+ is till opset (\d+)")
 
 
 def fit_versions(model: ModelProto) -> None:
@@ -73,34 +70,32 @@ def _since(node: NodeProto, version: int) -> int:
 
 @lru_cache(maxsize=1)
 def newest_ir_version() -> int:
-    """Return the newest IR version that onnxruntime reads, by asking it for one that is too new."""
-    return _limit(_IR_LIMIT, ir_version=_BEYOND)
+    """Return the newest IR version of those that onnx has which onnxruntime reads, by giving it models."""
+    versions = range(onnx.IR_VERSION, _SURE_IR, -1)
+    return next((v for v in versions if _reads({"": _SURE_OPSETS[""]}, ir_version=v)), _SURE_IR)
 
 
 @lru_cache(maxsize=16)
 def newest_opset(domain: str) -> int:
-    """Return the newest version of a domain's operators that onnxruntime reads."""
-    return _limit(_OPSET_LIMIT, domain=domain, opset=_BEYOND)
+    """Return the newest version of a domain's operators of those that onnx has which onnxruntime reads."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    own = "" if domain == "ai.onnx" else domain
+    newest = max((schema.since_version for schema in schemas if schema.domain == own), default=_BEYOND)
+    sure = _SURE_OPSETS.get(domain, 0)
+    imports = {"": _SURE_OPSETS[""]}
+    return next((v for v in range(newest, sure, -1) if _reads({**imports, domain: v})), sure)
 
 
-def _limit(pattern: re.Pattern[str], *, ir_version: int = _SURE_IR, domain: str = "", opset: int = 21) -> int:
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        "probe",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
-    )
-    imports = {"": 21, domain: opset}
-    probe = helper.make_model(
-        graph, ir_version=ir_version, opset_imports=[helper.make_opsetid(d, v) for d, v in imports.items()]
-    )
+def _reads(imports: Mapping[str, int], *, ir_version: int = _SURE_IR) -> bool:
+    """Whether onnxruntime reads a model of these versions."""
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
+    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
-        load_structure(probe)
-    except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
-        found = pattern.search(str(error))
-        if found:
-            return int(found.group(1))
-    return _BEYOND
+        load_structure(helper.make_model(graph, ir_version=ir_version, opset_imports=opsets))
+    except Exception:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
+        return False
+    return True
 
 
 def load_structure(model: ModelProto) -> capi.InferenceSession:
