@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from epctx_core.context.node import DOMAIN, OP_TYPE
+from epctx_core.context.private_folder import make_private_folder
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import EpctxError
 from epctx_core.graph.bodies import bodies
@@ -246,7 +247,7 @@ def _write(record: Path, content: ModelContent) -> None:
         "context": content.has_context_nodes,
         "files": {name: [*state.identity, state.ctime_ns] for name, state in content.files.items()},
     }
-    record.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(record.parent)
     draft = record.with_suffix(f".{secrets.token_hex(4)}")
     draft.write_text(json.dumps(fields))
     draft.replace(record)

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from epctx_core.compile.optional import each_told_once
 from epctx_core.compile.providers import Progress, ProviderChoice, choose_providers
 from epctx_core.compile.writing.destination import Destination, destination_of
 from epctx_core.compile.writing.initializers import DEFAULT_THRESHOLD, placement_of
+from epctx_core.context.private_folder import distrusted
 from epctx_core.errors import (
     EpctxError,
     Fail,
@@ -261,13 +263,10 @@ class Request:
         return False
 
     def _warn(self, error: _UnusableError) -> None:
-        if self.settings.folder not in _warned:
-            _warned.add(self.settings.folder)
-            _log.warning(
-                "the cache in %s cannot be used, so nothing is kept there: %s.",
-                self.settings.folder,
-                error.__cause__,
-            )
+        folder = self.settings.folder
+        _warn_once(
+            folder, f"the cache in {folder} cannot be used, so nothing is kept there: {error.__cause__}."
+        )
 
     def _load_options(self) -> SessionOptions:
         """Return what a cached model is loaded with: all but what was said about its source and the compile."""
@@ -302,12 +301,29 @@ class Request:
 
     @cached_property
     def _store(self) -> EntryStore:
-        return EntryStore(self.settings.folder)
+        folder = self.settings.folder
+        with suppress(
+            OSError
+        ):  # there is none yet, and it is made for this user alone; or using it says what is wrong
+            if folder.is_dir() and (why := distrusted(folder.stat())):
+                _warn_once(
+                    folder,
+                    f"the cache in {folder} {why}: whoever can write there can put models in the place of yours. "
+                    "Give it to this user alone (chmod 700), or name another folder.",
+                )
+        return EntryStore(folder)
 
     @cached_property
     def _choices(self) -> list[ProviderChoice]:
         requested = self.options.providers
         return choose_providers(requested, self.options, self.registry, Purpose.EXPORT)[0]
+
+
+def _warn_once(folder: Path, text: str) -> None:
+    """Log a warning about a folder, the first one in this process."""
+    if folder not in _warned:
+        _warned.add(folder)
+        _log.warning("%s", text)
 
 
 def _entry_files(folder: Path, report: CompileReport) -> tuple[EntryFile, ...]:

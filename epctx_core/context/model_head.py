@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from epctx_core.context.fields import BYTES, DamagedError, FieldCursor
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.graph.mapping import NotRegularError, open_regular
 
 _GRAPH, _METADATA = 7, 14
 """Numbers of fields of onnx's ModelProto."""
@@ -34,7 +34,7 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
 
     Raises:
         NoSuchFile: there is no such file.
-        InvalidArgument: neither a path nor bytes, a folder, or a file that cannot be read.
+        InvalidArgument: neither a path nor bytes, no regular file, or one that cannot be read.
         InvalidProtobuf: no protobuf message.
         InvalidGraph: a protobuf message without a graph, or a wanted value that is no text.
     """
@@ -47,20 +47,15 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
         return _scan_file(path, wanted)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
-    except IsADirectoryError:
-        raise InvalidArgument(f"{str(path)!r} is a folder, not a model file.", path=path) from None
+    except NotRegularError as error:
+        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"the model file {str(path)!r} cannot be read: {error}.", path=path) from error
 
 
 def _scan_file(path: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
-    with path.open("rb", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode):
-            return scan_metadata(file, status.st_size, wanted, where=path.name)
-        # A pipe cannot be stepped through.
-        data = file.readall()
-    return scan_metadata(io.BytesIO(data), len(data), wanted, where=path.name)
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
 
 
 def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, where: str) -> dict[str, str]:

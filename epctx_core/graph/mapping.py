@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,34 @@ if TYPE_CHECKING:
 
 CHUNK = 8 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
+
+
+def open_regular(path: Path) -> int:
+    """Return a descriptor of a regular file for reading; never waits, as opening a pipe would.
+
+    Raises:
+        NotRegularError: it is something else; a folder, too.
+        OSError, ValueError: the system refuses the path.
+    """
+    # Looked at before, as opening a device may do something; and after, as another may lie there by then.
+    _refuse_irregular(path.stat())
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _refuse_irregular(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class NotRegularError(OSError):
+    """A path leads to something that is not a regular file; the text says what it is."""
+
+
+def _refuse_irregular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise NotRegularError(kinds.get(stat.S_IFMT(status.st_mode), "a device"))
 
 
 class FileIdentity(NamedTuple):

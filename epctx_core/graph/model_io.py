@@ -19,6 +19,7 @@ from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.digests import digest_beside
+from epctx_core.graph.mapping import NotRegularError, open_regular
 from epctx_core.graph.normalise import normalise
 from epctx_core.graph.tensors import all_tensors, is_detached
 from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, write_out_sparse
@@ -80,7 +81,7 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
     Raises:
         NoSuchFile: there is no such file.
         InvalidProtobuf: it is larger than a protobuf can be.
-        InvalidArgument: neither a path nor bytes, or the path names a folder.
+        InvalidArgument: neither a path nor bytes, or the path leads to no regular file.
     """
     if isinstance(model, bytes):
         return model, None
@@ -88,13 +89,13 @@ def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | Non
         raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
     path = Path(model)
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             _refuse_oversized(os.fstat(file.fileno()).st_size, path)
             return file.read(), path
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
-    except IsADirectoryError:
-        raise InvalidArgument(f"{str(path)!r} is a folder, not a model file.", path=path) from None
+    except NotRegularError as error:
+        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"the model file {str(path)!r} cannot be read: {error}.",

@@ -143,3 +143,43 @@ def test_an_error_of_the_ep_is_no_fault_of_the_cache(cache, model, monkeypatch):
         cache.session(model)
     assert cache.warnings == []
     assert cache.keys == set()
+
+
+def test_all_folders_are_the_users_alone_whatever_the_umask(cache, model):
+    before = os.umask(0)
+    try:
+        cache.path(model)
+    finally:
+        os.umask(before)
+
+    folders = [cache.folder, *(path for path in cache.folder.rglob("*") if path.is_dir())]
+
+    assert len(folders) > 5
+    # What an entry holds is published as into any folder, and nobody else gets there.
+    inner = {path for path in folders if "entries" in path.parts}
+    assert {path.stat().st_mode & 0o777 for path in folders if path not in inner} == {0o700}
+    assert cache.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [(0o777, "can be written by other users"), (0o770, "can be written")]
+)
+def test_a_cache_that_others_can_write_to_is_a_warning_once(cache, model, expected, mode, words):
+    cache.folder.mkdir()
+    cache.folder.chmod(mode)
+
+    answers = [answer(cache.session(model)) for _ in range(2)]
+
+    assert all(np.array_equal(a, expected) for a in answers)
+    assert len(cache.warnings) == 1
+    assert words in cache.warnings[0]
+    assert "chmod 700" in cache.warnings[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
+def test_a_cache_of_another_user_is_a_warning(cache, model, expected):
+    cache.folder.mkdir(mode=0o700)
+    os.chown(cache.folder, 4711, 4711)
+
+    assert np.array_equal(answer(cache.session(model)), expected)
+    assert "belongs to another user" in cache.warnings[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 
 import onnx
 import pytest
@@ -112,18 +111,6 @@ def test_a_long_value_is_read_only_if_it_is_wanted(tmp_path):
             found = scan_metadata(file, path.stat().st_size, key.__eq__, where="m.onnx")
         assert set(found) == {key}
         assert sum(file.reads) <= limit
-
-
-def test_a_named_pipe_is_read_as_a_whole(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    writer = threading.Thread(target=path.write_bytes, args=(model(("a", "1")),))
-    writer.start()
-
-    found = read_metadata(path, everything)
-
-    writer.join()
-    assert found == {"a": "1"}
 
 
 def test_a_path_that_leads_nowhere_is_said_so(tmp_path):

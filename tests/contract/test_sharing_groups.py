@@ -22,6 +22,7 @@ from end_to_end.small_models import chain, saved, snapshot
 import epctx_core as epctx
 from epctx_core.compile.sharing import group
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.plugin import hookimpl
 
 
 def binary_of(model):
@@ -472,3 +473,31 @@ def test_a_binary_of_a_model_that_is_no_member_says_how_to_go_on(tmp_path):
 
     compiled(QNN, tmp_path, "b")
     assert run(tmp_path / "out" / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_group_that_two_threads_finish_is_written_once(tmp_path):
+    inside, over, entered = threading.Event(), threading.Event(), []
+
+    known = epctx.Registry()
+
+    class Slow(known.load(known.resolve("QNN"))):
+        @hookimpl
+        def get_ep_context_nodes(self, writer):
+            entered.append(threading.get_ident())
+            inside.set()
+            over.wait(10)
+            return super().get_ep_context_nodes(writer=writer)
+
+    shared = epctx.ShareGroup(tmp_path, registry=registry_with(Slow))
+    shared.compile(saved(chain(["Relu"]), tmp_path / "a.onnx"), options_with(Slow))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shared.finish)
+        assert inside.wait(10)
+        second = pool.submit(shared.finish)
+        threading.Timer(0.3, over.set).start()
+
+        assert [file.path for file in first.result().outputs] == ["a_qnn.bin", "a_ctx.onnx"]
+        with pytest.raises(Fail):
+            second.result()
+    assert set(entered) == {entered[0]}
+    assert sorted(snapshot(tmp_path)) == ["a.onnx", "a_ctx.onnx", "a_qnn.bin"]

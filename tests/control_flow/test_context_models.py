@@ -118,3 +118,32 @@ def test_nodes_in_bodies_that_no_session_runs_are_refused_by_name(written):
         loaded(written)
 
     assert "If, Loop, Scan" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("attributes", "guards"),
+    [
+        ({"embed_mode": 0, "ep_cache_context": b"m_alpha.bin"}, True),
+        ({"embed_mode": 1, "ep_cache_context": b"m_alpha.bin"}, False),  # the name is the payload
+        ({"ep_cache_context": b"m_alpha.bin"}, False),  # as it is by default
+        ({"embed_mode": 0, "notes": "m_alpha.bin"}, False),
+    ],
+    ids=["file", "embedded", "by default", "no cache"],
+)
+def test_only_a_node_whose_payload_is_a_file_keeps_that_file_from_being_replaced(
+    tmp_path, attributes, guards
+):
+    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", **attributes)
+    other = model_of("agraph (float[2] x) => (float[2] y) { y = Relu(x) }")
+    other.graph.node[0].CopyFrom(node)
+    saved(other, tmp_path / "other_ctx.onnx")
+    (tmp_path / "m_alpha.bin").write_bytes(b"of whoever names it")
+    source = model_of("agraph (float[2] x) => (float[2] y) { y = Relu(x) }")
+
+    if guards:
+        with pytest.raises(epctx.Fail, match=r"m_alpha\.bin"):
+            compiled(source, tmp_path / "m.onnx")
+        assert (tmp_path / "m_alpha.bin").read_bytes() == b"of whoever names it"
+    else:
+        compiled(source, tmp_path / "m.onnx")
+        assert (tmp_path / "m_alpha.bin").read_bytes() != b"of whoever names it"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -53,6 +57,39 @@ def test_a_missing_file(use, tmp_path):
     assert caught.value.path == missing
     assert isinstance(caught.value, FileNotFoundError)
     assert list(tmp_path.iterdir()) == []
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_socket(path):
+    socket.socket(socket.AF_UNIX).bind(str(path))
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    "make", [a_pipe, a_socket, a_device, Path.mkdir], ids=["pipe", "socket", "device", "folder"]
+)
+def test_what_is_no_regular_file_is_refused_without_waiting_for_it(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    path = Path("m.onnx")
+    make(path)
+    others = [
+        epctx.verify_model,
+        lambda path: epctx.get_model_compatibility(path, "QNN"),
+        lambda path: epctx.compile_cached(path, with_qnn(), tmp_path / "cache"),
+        lambda path: epctx.load_or_compile(path, with_qnn(), tmp_path / "cache"),
+    ]
+
+    for use in [*(case.values[0] for case in sessions_and_compilers()), *others]:
+        with pytest.raises(InvalidArgument, match=r"'m\.onnx' is a \w+, not a model file") as caught:
+            use(path)
+        assert caught.value.path == path
 
 
 @pytest.mark.parametrize("use", sessions_and_compilers())

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import onnx
-from fuzz.mutations import any_bytes, fields_of_a_model, json_text, wire
+from fuzz.mutations import any_bytes, fields_of_a_model, json_text, transplant, unset_field, wire
 from fuzz.payloads import npz, payload
 from fuzz.seals import sealed_again
 from fuzz.seeds import INDEX, NPZ
@@ -50,12 +50,18 @@ def case(seeds: list[Seed], number: int) -> Case:
     """Return a case."""
     random = Random(number)  # noqa: S311 - the same every time
     seed = seeds[number % len(seeds)]
+    return Case(number=number, seed=seed.name, model=seed.model, files=changed(random, seed, seeds))
+
+
+def changed(random: Random, seed: Seed, donors: list[Seed]) -> dict[str, bytes]:
+    """Return a seed's files after a few changes; parts of models come from the donors'."""
     files = dict(seed.files)
     others = sorted(files.keys() - {seed.model})
     for _ in range(random.randint(1, _MOST_CHANGES)):
         name = random.choice(others) if others and random.random() < 0.5 else seed.model
+        donor = random.choice(donors)
         try:
-            files[name] = _changed(random, name, files[name])
+            files[name] = _changed(random, name, files[name], donor.files[donor.model])
         except Exception:  # noqa: BLE001 - a change before has left nothing that can be taken apart
             files[name] = any_bytes(random, files[name])
     if others and random.random() < 0.7:
@@ -63,10 +69,29 @@ def case(seeds: list[Seed], number: int) -> Case:
     model = _parsed(files[seed.model])
     if model is not None and random.random() < 0.6:
         files |= sealed_again(random, model, seed.model, files)
-    return Case(number=number, seed=seed.name, model=seed.model, files=files)
+    return files
 
 
-def _changed(random: Random, name: str, data: bytes) -> bytes:
+def packed(files: dict[str, bytes], model: str) -> bytes:
+    """Return files as one sequence of bytes, the model first; see `unpacked`."""
+    names = [model, *sorted(files.keys() - {model})]
+    head = json.dumps([[name, len(files[name])] for name in names]).encode()
+    return b"\n".join([head, b"".join(files[name] for name in names)])
+
+
+def unpacked(data: bytes, name: str = "packed") -> Seed:
+    """Return what `packed` gave as a seed; any other bytes are a model."""
+    head, _, rest = data.partition(b"\n")
+    files: dict[str, bytes] = {}
+    try:
+        for file, length in json.loads(head):
+            files[Path(file).name], rest = rest[:length], rest[length:]
+        return Seed(name=name, model=next(iter(files)), files=files)
+    except (ValueError, TypeError, StopIteration, RecursionError):
+        return Seed(name=name, model="m.onnx", files={"m.onnx": data})
+
+
+def _changed(random: Random, name: str, data: bytes, donor: bytes) -> bytes:
     if name == NPZ:
         return npz(random, data)
     if not name.endswith(".onnx"):
@@ -77,7 +102,8 @@ def _changed(random: Random, name: str, data: bytes) -> bytes:
         wire,
         fields_of_a_model,
         fields_of_a_model,
-        fields_of_a_model,
+        unset_field,
+        lambda random, data: transplant(random, data, donor),
         _metadata,
         _embedded,
     )

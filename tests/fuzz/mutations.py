@@ -60,6 +60,26 @@ def wire(random: Random, data: bytes) -> bytes:
     return b"".join(_as_field(*field) for field in fields)
 
 
+def smaller(random: Random, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return files with a field of a protobuf less, or a piece of other bytes."""
+    name = random.choice(sorted(files))
+    return files | {name: _without_a_field(random, files[name])}
+
+
+def _without_a_field(random: Random, data: bytes) -> bytes:
+    fields = _fields(data)
+    if not fields:
+        at, length = random.randrange(len(data) + 1), 1 << random.randrange(16)
+        return data[:at] + data[at + length :]
+    place = random.randrange(len(fields))
+    number, kind, value = fields[place]
+    if kind == _NESTED and random.random() < 0.6 and value:
+        fields[place] = number, kind, _without_a_field(random, value)
+    else:
+        del fields[place]
+    return b"".join(_as_field(*field) for field in fields)
+
+
 def _change_field(random: Random, fields: list[tuple[int, int, Any]], place: int) -> None:
     number, kind, value = field = fields[place]
     change = random.randrange(8)
@@ -149,12 +169,9 @@ def _as_field(number: int, kind: int, value: Any) -> bytes:
 
 def fields_of_a_model(random: Random, data: bytes) -> bytes:
     """Change one field of an ONNX model by its meaning: numbers, text, kinds, copies of other parts."""
-    try:
-        model = onnx.ModelProto.FromString(data)
-    except DecodeError:
-        return any_bytes(random, data)
-    places = _places(model)
-    if not places:
+    model = _model(data)
+    places = [] if model is None else _places(model)
+    if model is None or not places:
         return any_bytes(random, data)
     # By kind of message first: else the many fields of common kinds would be all that changes.
     kinds = sorted({message.DESCRIPTOR.name for message, _ in places})
@@ -177,6 +194,70 @@ def _places(model: Message) -> list[tuple[Message, Any]]:
             if field.message_type is not None:
                 pending.extend(value if field.is_repeated else [value])
     return found
+
+
+def unset_field(random: Random, data: bytes) -> bytes:
+    """Set a field of an ONNX model that is not set; what is in a message is drawn, too."""
+    model = _model(data)
+    if model is None:
+        return any_bytes(random, data)
+    messages = _messages(model)
+    message = random.choice(messages[random.choice(sorted(messages))])
+    present = {field.name for field, _ in message.ListFields()}
+    unset = [field for field in message.DESCRIPTOR.fields if field.name not in present]
+    if not unset:
+        return fields_of_a_model(random, data)
+    _fill(random, message, random.choice(unset), _names(_places(model)), depth=2)
+    return model.SerializeToString()
+
+
+def _fill(random: Random, message: Message, field: Any, names: list[str], *, depth: int) -> None:
+    if field.message_type is None:
+        value = _value(random, field, names)
+        try:
+            getattr(message, field.name).append(value) if field.is_repeated else setattr(
+                message, field.name, value
+            )
+        except (ValueError, TypeError):
+            message.ClearField(field.name)
+        return
+    inner = getattr(message, field.name)
+    made = inner.add() if field.is_repeated else inner
+    made.SetInParent()
+    for each in made.DESCRIPTOR.fields if depth else ():
+        if random.random() < 0.5:
+            _fill(random, made, each, names, depth=depth - 1)
+
+
+def transplant(random: Random, data: bytes, donor: bytes) -> bytes:
+    """Put a part of another model in the place of one of its kind, or beside it."""
+    model, other = _model(data), _model(donor)
+    if model is None or other is None:
+        return any_bytes(random, data)
+    own, foreign = _messages(model), _messages(other)
+    kind = random.choice(sorted((own.keys() & foreign.keys()) - {"ModelProto"}) or ["ModelProto"])
+    target, source = random.choice(own[kind]), random.choice(foreign[kind])
+    if random.random() < 0.5:
+        target.Clear()
+    target.MergeFrom(source)  # lists grow: both parts are there then
+    return model.SerializeToString()
+
+
+def _model(data: bytes) -> onnx.ModelProto | None:
+    try:
+        return onnx.ModelProto.FromString(data)
+    except DecodeError:
+        return None
+
+
+def _messages(model: Message) -> dict[str, list[Message]]:
+    """Return a model's messages by kind, itself included."""
+    found: dict[str, list[Message]] = {model.DESCRIPTOR.name: [model]}
+    for message, field in _places(model):
+        if field.message_type is not None:
+            value = getattr(message, field.name)
+            found.setdefault(field.message_type.name, []).extend(value if field.is_repeated else [value])
+    return {kind: messages for kind, messages in found.items() if messages}
 
 
 def _names(places: list[tuple[Message, Any]]) -> list[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz.cases import Case, case, read_seeds
+from fuzz.cases import Case, Seed, case, read_seeds, unpacked
 from fuzz.seeds import KERNEL_EP, NPZ
 
 import epctx_core as epctx
@@ -144,6 +144,9 @@ def _cases(seeds: Path) -> Iterator[Case]:
             pass
         if word.isdecimal():
             yield case(known, int(word))
+        elif Path(word).is_file():
+            seed = unpacked(Path(word).read_bytes(), Path(word).name)
+            yield Case(number=-1, seed=seed.name, model=seed.model, files=seed.files)
         else:
             folder = Path(word)
             files = {p.name: p.read_bytes() for p in folder.iterdir()}
@@ -151,15 +154,19 @@ def _cases(seeds: Path) -> Iterator[Case]:
             yield Case(number=-1, seed=folder.name, model=model, files=files)
 
 
-def main(seeds: Path, folder: Path) -> None:
-    """Answer until the pipe ends."""
+def prepare(seeds: list[Seed], folder: Path) -> None:
+    """Set the process up, and have each seed once: what is imported late is imported."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     logging.disable(logging.CRITICAL)
     epctx.register_execution_provider(KERNEL_EP)
-    for made in read_seeds(seeds):
-        _put(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
-        attempt(Case(number=-1, seed=made.name, model=made.model, files=made.files), folder)
+    for seed in seeds:
+        attempt(put(Case(number=-1, seed=seed.name, model=seed.model, files=seed.files), folder), folder)
+
+
+def main(seeds: Path, folder: Path) -> None:
+    """Answer until the pipe ends."""
+    prepare(read_seeds(seeds), folder)
     limit = (_memory("VmSize") << 10) + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -167,15 +174,16 @@ def main(seeds: Path, folder: Path) -> None:
     os.dup2(2, 1)
     print("ready", file=out)
     for made in _cases(seeds):
-        _put(made, folder)
-        print(json.dumps(attempt(made, folder)), file=out)
+        print(json.dumps(attempt(put(made, folder), folder)), file=out)
 
 
-def _put(made: Case, folder: Path) -> None:
+def put(made: Case, folder: Path) -> Case:
+    """Write a case's files, and nothing else, into the folder; return the case."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, content in made.files.items():
         (folder / name).write_bytes(content)
+    return made
 
 
 if __name__ == "__main__":

@@ -135,11 +135,10 @@ class Group:
             PluginError: an EP wrote nothing.
         """
         folder = last.destination.folder or Path()
-        self._refuse_finished(last)
         check = last.cancel.raise_if_requested
         with (
             self._lock,
-            self._ending(),
+            self._ending(last),
             last.watch.stage("write"),
             Publication(folder, before_writing=check) as publication,
         ):
@@ -218,8 +217,13 @@ class Group:
             )
 
     @contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Take nobody in while the end is written; if that fails, the group is open again."""
+    def _ending(self, last: CompiledMember) -> Iterator[None]:
+        """Take nobody in while the end is written; if that fails, the group is open again.
+
+        Raises:
+            Fail: it was written already, perhaps while the lock was waited for.
+        """
+        self._refuse_finished(last)
         self.is_ending = True
         try:
             yield
