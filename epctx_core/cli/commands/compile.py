@@ -224,11 +224,14 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
     """Load what was written and compare it with the source on the CPU EP."""
     from epctx_core.cli.agreement import Tolerance
     from epctx_core.cli.session_pair import Side, run_both
+    from epctx_core.options import GraphOptimizationLevel
 
     # Fresh options: the session must neither write a model again nor name where one goes.
     arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
     compiled, plain = session_options(arguments, console), session_options(arguments, console)
     plain.providers = []
+    # The model as it is written: what the optimiser fuses rounds quantised values otherwise.
+    plain.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if report.source_files:
         compiled.add_session_config_entry("ep.context_source_model_path", arguments.model)
     outcome = run_both(
