@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).parent.parent / "models"
 IMAGES, TOKENS = MODELS / "torch_convolutions.onnx", MODELS / "torch_attention_opset17.onnx"
+FIXED = MODELS / "torch_convolutions_fixed.onnx"
 IMAGE, TOKEN = {"x": drawn(ROWS, 3, 8, 8)}, {"x": drawn(ROWS, 5, 8)}
 NARROW = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
 WIDE = {"activation_type": QuantType.QUInt16, "weight_type": QuantType.QInt8}
@@ -37,18 +38,18 @@ class Images(CalibrationDataReader):
 
     def __init__(self) -> None:
         """Draw them."""
-        self.batches = iter([{"x": drawn(4, 3, 8, 8, seed=seed)} for seed in range(8)])
+        self.batches = iter([{"x": drawn(ROWS, 3, 8, 8, seed=seed)} for seed in range(8)])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """Return the next batch."""
         return next(self.batches, None)
 
 
-def static(name: str, form: QuantFormat, **options: object) -> None:
+def static(name: str, form: QuantFormat, source: Path = IMAGES, **options: object) -> None:
     """Save the convolutions, quantised with drawn images for calibration."""
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "m.onnx"
-        quantize_static(IMAGES, written, Images(), quant_format=form, **options)
+        quantize_static(source, written, Images(), quant_format=form, **options)
         save(f"quantised_{name}", written.read_bytes(), IMAGE)
 
 
@@ -71,5 +72,7 @@ def four_bits() -> None:
 static("qdq", QuantFormat.QDQ, per_channel=True, **NARROW)
 static("qdq_16_bits", QuantFormat.QDQ, **WIDE)
 static("qoperator", QuantFormat.QOperator, **NARROW)
+static("qdq_fixed", QuantFormat.QDQ, FIXED, per_channel=True, **NARROW)
+static("qoperator_fixed", QuantFormat.QOperator, FIXED, **NARROW)
 dynamic()
 four_bits()

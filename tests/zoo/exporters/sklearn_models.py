@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 from saving import ROWS, drawn, save
 from skl2onnx import to_onnx
-from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
+from skl2onnx.common.data_types import DictionaryType, FloatTensorType, Int64TensorType, StringTensorType
 from sklearn.cluster import KMeans
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import IsolationForest, RandomForestClassifier
+from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.impute import SimpleImputer
@@ -97,6 +98,15 @@ def categories() -> None:
     save("sklearn_categories", exported, {"city": cities[:ROWS], "x": numbers_with_gaps[:ROWS]})
 
 
+def dictionary() -> None:
+    """Save a classifier whose input is a map."""
+    known = [{"age": 3.0, "size": 2.0}, {"weight": 3.0}, {"age": 0.5, "weight": 1.0}, {"size": 1.0}]
+    model = make_pipeline(DictVectorizer(sparse=False), LogisticRegression()).fit(known, [0, 1, 0, 1])
+    given = DictionaryType(StringTensorType([1]), FloatTensorType([1]))
+    exported = to_onnx(model, initial_types=[("measured", given)])
+    save("sklearn_dictionary", exported, {"measured": {"weight": 1.5, "length": 4.0, "age": 2.0}})
+
+
 def process() -> None:
     """Save a Gaussian process, whose output is a column."""
     model = GaussianProcessRegressor().fit(X.astype(np.float64)[:20], X[:20, 0])
@@ -117,4 +127,5 @@ numbers(
 text_columns()
 texts()
 categories()
+dictionary()
 process()

@@ -73,11 +73,12 @@ def by_trace(name: str, network: nn.Module, given: torch.Tensor, opset: int) -> 
     save(f"torch_{name}_opset{opset}", written.getvalue(), {"x": given.numpy()})
 
 
-def by_graph(name: str, network: nn.Module, given: torch.Tensor) -> None:
-    """Save a network as the exporter writes it that captures a graph."""
+def by_graph(name: str, network: nn.Module, given: torch.Tensor, *, fixed: bool = False) -> None:
+    """Save a network as the exporter writes it that captures a graph, with an open or a fixed first dimension."""
+    lengths = None if fixed else ({0: torch.export.Dim("batch")},)
     program = torch.onnx.export(
         network.eval(), (given,), dynamo=True, opset_version=18,
-        input_names=["x"], output_names=["y"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+        input_names=["x"], output_names=["y"], dynamic_shapes=lengths,
     )  # fmt: skip
     model = program.model_proto
     for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
@@ -95,3 +96,5 @@ by_trace("recurrent", recurrent, tokens, 9)
 by_trace("attention", attention, torch.from_numpy(drawn(ROWS, 5, 8)), 17)
 by_graph("convolutions", convolutions, images)
 by_graph("attention", attention, torch.from_numpy(drawn(ROWS, 5, 8)))
+by_graph("convolutions_fixed", convolutions, images, fixed=True)
+by_graph("attention_fixed", attention, torch.from_numpy(drawn(ROWS, 5, 8)), fixed=True)
