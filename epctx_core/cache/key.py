@@ -62,6 +62,7 @@ CHOICE_KEYS = ("ep.optional_providers",)
 
 LOAD_KEYS = (
     "ep.context_file_mapping",
+    "ep.context_read_back",
     "ep.context_verify",
     "ep.isolate",
     "ep.isolate_max_bytes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.compile.descriptions import Descriptions
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.splice import Replacement
     from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.plugin import EPContextNode
+    from epctx_core.plugin import EPContextNode, TensorView
 
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[tuple[str, ...], ...]]"
@@ -52,21 +52,25 @@ class ContextModel:
     Attributes:
         proto: the model.
         payloads: one entry a payload; those not embedded were written to their sinks.
+        written: what a primary's `ep_cache_context` says to what EPs wrote now.
         contents: what stands in `proto` for an embedded payload or a weight, and the bytes.
         initializers: what was written into the file for initializers, None for nothing.
         named_files: the files in which the host put initializers itself.
         kept_files: binaries of nodes that were there already, written or not.
         source_files: the source's files in which payloads leave weights.
+        source_tensors: those weights, by their names there.
         pending: names of the payloads that its share group writes at its end.
     """
 
     proto: ModelProto
     payloads: tuple[PayloadEntry, ...]
+    written: Mapping[bytes, PayloadWriter]
     contents: Mapping[bytes, Embeddable]
     initializers: PayloadEntry | None
     named_files: tuple[str, ...]
     kept_files: tuple[str, ...] = ()
     source_files: tuple[str, ...] = ()
+    source_tensors: Mapping[str, TensorView] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
 
 
@@ -107,6 +111,7 @@ def make_context_model(
     nodes: dict[GraphPartition, Replacement] = {}
     entries: list[PayloadEntry] = []
     contents: dict[bytes, Embeddable] = dict(kept.contents)
+    written: dict[bytes, PayloadWriter] = {}
     ledger = SourceLedger(providers.weightless, model.source)
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
@@ -119,6 +124,7 @@ def make_context_model(
         entries += _with_references(written_now, made) if kept.exist else written_now
         for writer in writers:
             contents.update(writer.embedded_bytes())
+        written.update((writer.contents(), writer) for writer in writers if outputs.final)
     proto = _spliced(model, assignment.main, nodes, kept)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
@@ -132,11 +138,13 @@ def make_context_model(
     return ContextModel(
         proto=proto,
         payloads=(*kept.written, *([] if pending else entries)),
+        written=written,
         contents={**contents, **placed.contents},
         initializers=placed.entry,
         named_files=tuple(placed.named),
         kept_files=tuple(kept.files),
         source_files=ledger.files,
+        source_tensors=ledger.tensors,
         pending=pending,
     )
 
@@ -167,8 +175,8 @@ def write_shared_payloads(
     providers: ProviderSession,
     outputs: Outputs,
     graphs: tuple[tuple[str, ...], ...],
-) -> list[PayloadEntry]:
-    """Have an EP write what it keeps of all members of a share group; return the payloads' entries.
+) -> list[PayloadWriter]:
+    """Have an EP write what it keeps of all members of a share group; return the payloads, finished.
 
     Args:
         choice: the EP.
@@ -186,7 +194,8 @@ def write_shared_payloads(
             raise contract_broken(
                 choice.record, "get_ep_context_nodes", f"wrote nothing into the payload {writer.name!r}"
             )
-    return [writer.finish() for writer in payloads.writers.values()]
+        writer.finish()
+    return list(payloads.writers.values())
 
 
 def _payload_set(

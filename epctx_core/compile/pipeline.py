@@ -6,19 +6,18 @@ Sessions and the compiler walk the same way; they differ in purpose, and in whet
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_core.compile.assignment.assign import Assignment, assign
 from epctx_core.compile.assignment.limits import PartitionLimits
 from epctx_core.compile.emit import ContextModel, GraphsByModel, make_context_model
-from epctx_core.compile.providers import Progress, no_progress
+from epctx_core.compile.providers import Progress, check_compiled, no_progress
+from epctx_core.compile.read_back import read_back
 from epctx_core.compile.report import OutputFile, Stopwatch, Written
 from epctx_core.compile.writing.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.graph.garbage import collection_paused, collection_resumed
-from epctx_core.plugin import CompiledPartition, Purpose
-from epctx_core.registry.guard import contract_broken
 
 if TYPE_CHECKING:
     from epctx_core.compile.passthrough import PassThrough
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionOptions
+    from epctx_core.plugin import CompiledPartition, Purpose
 
 
 @collection_paused()
@@ -100,29 +100,6 @@ def compile_partitions(
     return compiled
 
 
-def check_compiled(
-    ep: str,
-    hook: str,
-    result: Sequence[Any],
-    wanted: Sequence[object],
-    providers: ProviderSession,
-    purpose: Purpose,
-) -> None:
-    """Raise PluginError unless an EP gave one runnable for each of what it was given."""
-    record = providers.choices[ep].record
-    what = None
-    if len(result) != len(wanted):
-        what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
-    else:
-        for name, item in zip(wanted, result, strict=True):
-            if not isinstance(item, CompiledPartition):
-                what = f"gave a {type(item).__name__} instead of a CompiledPartition for {name}"
-            elif item.run is None and purpose is not Purpose.EXPORT:
-                what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
-    if what is not None:
-        raise contract_broken(record, hook, what)
-
-
 @collection_paused()
 def write_context_model(
     model: OpenModel,
@@ -135,7 +112,7 @@ def write_context_model(
     watch: Stopwatch,
     earlier: GraphsByModel | None = None,
 ) -> Written:
-    """Write the context model and its files, all or none; say what was written.
+    """Write the context model and its files, all or none; say what was written. EPs read their payloads back.
 
     Args:
         earlier: see `make_context_model`.
@@ -143,14 +120,23 @@ def write_context_model(
     Raises:
         Fail: the model exists meanwhile, a file belongs to another model, the disk is full, a callback of
             the host's raised.
-        PluginError: an EP describes its nodes wrongly.
+        PluginError: an EP describes its nodes wrongly, or does not read what it wrote.
         ModelLoadCanceled: the host asked to stop.
     """
-    with watch.stage("write"), outputs:
-        kept = existing.keep(outputs.open_payload)
-        context = make_context_model(model, assignment, providers, outputs, placement, kept, earlier or {})
-        data = serialize(context, embedded=outputs.embedded)
-        written = outputs.finish(data, context.named_files)
+    with outputs:
+        with watch.stage("write"):
+            kept = existing.keep(outputs.open_payload)
+            context = make_context_model(
+                model, assignment, providers, outputs, placement, kept, earlier or {}
+            )
+        with watch.stage("read_back"):
+            names = {record.name for record in existing.records}
+            read_back(
+                context.proto, context.written, providers, kept=names, source_tensors=context.source_tensors
+            )
+        with watch.stage("write"):
+            data = serialize(context, embedded=outputs.embedded)
+            written = outputs.finish(data, context.named_files)
     return what_was_written(context, outputs, existing, written)
 
 

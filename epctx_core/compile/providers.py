@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from epctx_core.options.unsupported import tell_without_effect
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import describe
+from epctx_core.registry.guard import contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances
 
 if TYPE_CHECKING:
@@ -217,6 +217,8 @@ class ProviderSession:
         choices: what was chosen, by EP type.
         skipped: optional EPs that the session goes without.
         weightless: the mode that they compile in.
+        reads_back: whether they read what they wrote before it is published.
+        is_isolated: whether their work is done in processes of their own.
         scratch: files that payloads were made into; they go last.
     """
 
@@ -225,6 +227,8 @@ class ProviderSession:
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.weightless = WeightlessMode.NONE
+        self.reads_back = self.is_isolated = False
+        self._contexts: dict[str, ProviderContext] = {}
         self._workspaces: list[PrivateWorkspace | SharedWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
@@ -260,6 +264,7 @@ class ProviderSession:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
         config = session.config()
         self.weightless = compile_mode(choices, purpose, config.weightless)
+        self.reads_back, self.is_isolated = config.read_back, config.isolation is not Isolation.NONE
         for choice in choices:
             _check_availability(choice.record, purpose, registry)
             cls = _class_of(choice, config, purpose)
@@ -281,8 +286,30 @@ class ProviderSession:
                 workspace=workspace,
                 weightless=self.weightless,
             )
-            self.instances.add(choice.record, cls, context)
-            self.choices[choice.name] = choice
+            self._add(choice, cls, context)
+
+    def _add(self, choice: ProviderChoice, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+        self.instances.add(choice.record, cls, context)
+        self.choices[choice.name] = choice
+        self._contexts[choice.name] = context
+
+    @contextlib.contextmanager
+    def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
+        """Give what an EP gets to read what it wrote: no device, and nothing shared with what compiled it."""
+        with contextlib.closing(PrivateWorkspace()) as workspace:
+            yield replace(
+                self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=workspace
+            )
+
+    def open_to_read(self, ep: str, context: ProviderContext) -> ProviderSession:
+        """Return a session with an instance of one of these EPs that compiled nothing."""
+        other = ProviderSession()
+        try:
+            other._add(self.choices[ep], self.choices[ep].cls, context)
+        except BaseException:
+            other.close()
+            raise
+        return other
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
@@ -314,6 +341,29 @@ class ProviderSession:
             for workspace in self._workspaces:
                 close_quietly(workspace.close, "what an EP kept in its workspace")
             self._stack.close()
+
+
+def check_compiled(
+    ep: str,
+    hook: str,
+    result: Sequence[Any],
+    wanted: Sequence[object],
+    providers: ProviderSession,
+    purpose: Purpose,
+) -> None:
+    """Raise PluginError unless an EP gave one runnable for each of what it was given."""
+    record = providers.choices[ep].record
+    what = None
+    if len(result) != len(wanted):
+        what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
+    else:
+        for name, item in zip(wanted, result, strict=True):
+            if not isinstance(item, CompiledPartition):
+                what = f"gave a {type(item).__name__} instead of a CompiledPartition for {name}"
+            elif item.run is None and purpose is not Purpose.EXPORT:
+                what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
+    if what is not None:
+        raise contract_broken(record, hook, what)
 
 
 def close_quietly(close: Callable[[], None], what: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from epctx_core.compile.providers import ProviderChoice
     from epctx_core.graph.model_io import SourceModel
+    from epctx_core.plugin import TensorView
 
 _OPTION = "ep.enable_weightless_mode"
 _TEXTS = {
@@ -75,12 +76,16 @@ class SourceLedger:
     Args:
         mode: what the EPs compile in.
         source: the model being compiled.
+
+    Attributes:
+        tensors: the weights themselves, by their names in the source.
     """
 
     def __init__(self, mode: WeightlessMode, source: SourceModel) -> None:
         self._mode = mode
         self._source = source
         self._used: dict[str, SourceReference] = {}
+        self.tensors: dict[str, TensorView] = {}
 
     def of_ep(self) -> SourceReferences:
         """Return what decides for the payloads of one more EP."""
@@ -89,6 +94,7 @@ class SourceLedger:
     def close_ep(self, references: SourceReferences) -> Mapping[str, Any]:
         """Take over what an EP's payloads left out; return what its nodes say about the source."""
         self._used.update(references.used)
+        self.tensors.update(references.tensors)
         path = self._source.path
         return {FILE_ATTRIBUTE: path.name} if references.used and path is not None else {}
 

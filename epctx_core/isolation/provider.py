@@ -18,7 +18,7 @@ from epctx_core.registry.implementations import implemented_hooks
 
 _ATTRIBUTES = (
     "name", "vendor", "api_version", "binary_suffix", "options", "dynamic_options", "keeps_functions",
-    "weightless_modes",
+    "weightless_modes", "loads_without_device",
 )  # fmt: skip
 _KERNELS = "get_kernel_registry"
 

@@ -74,6 +74,7 @@ class SessionConfig:
         external_initializers_file: where the initializers of a written context model go, relative to it.
         external_initializers_folder: where the weights of a model that is read lie.
         map_binaries: False for a private copy of each context binary, verified whole.
+        read_back: whether EPs read back what they wrote before it is published.
         source_model_path: the source of a weightless context model.
         source_model_buffer: the same as bytes, which go first.
         isolation: which work of EPs is done in a process of its own.
@@ -106,6 +107,7 @@ class SessionConfig:
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
     data_reader: DataReader | None = None
     source_model_buffer: memoryview | None = None
+    read_back: bool = True
     isolation: Isolation = Isolation.NONE
     isolation_seconds: int = 600
     isolation_bytes: int | None = None
@@ -269,6 +271,7 @@ class SessionOptions(HostData, Strict):
             external_initializers_file=get("ep.context_model_external_initializers_file_name") or None,
             map_binaries=self._is_on("ep.context_file_mapping"),
             verification=Verification(get("ep.context_verify")),
+            read_back=self._is_on("ep.context_read_back"),
             source_model_path=get("ep.context_source_model_path") or None,
             weightless=self._weightless(),
             share_contexts=self._is_on("ep.share_ep_contexts"),

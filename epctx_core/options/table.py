@@ -129,6 +129,13 @@ _OPTIONS = (
         " when an EP first asks for it; full: all whole, before any EP gets one.",
     ),
     SessionOption(
+        key="ep.context_read_back",
+        default="1",
+        choices=_FLAG,
+        doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device;"
+        " 0: what was written is published unread.",
+    ),
+    SessionOption(
         key="ep.context_source_model_path",
         values=_PATH,
         doc="The source of a weightless context model; empty: its onnx_model_filename, beside the context model.",

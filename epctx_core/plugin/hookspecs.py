@@ -91,7 +91,8 @@ class HookSpecs:
         """Turn this EP's EPContext nodes into runnables, one for each node, in order.
 
         Primaries come before references. May be called again with further nodes, and must not
-        assume that this instance compiled anything.
+        assume that this instance compiled anything. Under purpose EXPORT only where
+        `ExecutionProvider.loads_without_device` is set.
         """
         raise NotImplementedError
 

@@ -105,6 +105,10 @@ class ExecutionProvider:
             that no EP takes runs on the CPU EP.
         weightless_modes: the modes in which its payloads can leave weights in the source model:
             EXTERNAL_ONLY, ALL, both or none of them. None for an EP that does not know weightless mode.
+        loads_without_device: whether `load_context` works under purpose EXPORT: it checks all that a load
+            checks, opens no device, makes nothing ready to run, and may give `CompiledPartition(None)`. Then
+            the core has a new instance load what was compiled before anything is published: all primaries
+            and, of references whose partitions differ in name alone, one. Otherwise `verify_payloads` is asked.
     """
 
     name: ClassVar[str]
@@ -115,6 +119,7 @@ class ExecutionProvider:
     dynamic_options: ClassVar[Sequence[ProviderOption]] = ()
     keeps_functions: ClassVar[Collection[tuple[str, str]]] = ()
     weightless_modes: ClassVar[Collection[WeightlessMode] | None] = None
+    loads_without_device: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:
         self.context = context
@@ -159,9 +164,10 @@ class ExecutionProvider:
     ) -> Sequence[Finding] | None:
         """Look into payloads as far as no device is needed; None for an EP that cannot.
 
-        For `epctx verify`: like `load_context`, but without an instance, and with every fault listed
-        rather than the first one raised. The core has checked the nodes' attributes, the files and,
-        where the model has a manifest, all digests.
+        For `epctx verify`, and before a compile publishes what an EP wrote that cannot load without a
+        device (`loads_without_device`; the purpose is EXPORT then): like `load_context`, but without an
+        instance, and with every fault listed rather than the first one raised. The core has checked the
+        nodes' attributes, the files and, where the model has a manifest, all digests.
 
         Args:
             context: what an instance would get to load; no engine of it is needed.

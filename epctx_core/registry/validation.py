@@ -157,6 +157,13 @@ def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             hint="Write weightless_modes = (WeightlessMode.ALL,), or leave it out.",
         )
 
+    loads: object = cls.loads_without_device
+    if not isinstance(loads, bool):
+        yield Problem(
+            what=f"loads_without_device is {loads!r:.80}, not True or False",
+            hint="Write loads_without_device = True if load_context works under purpose EXPORT; else leave it out.",
+        )
+
 
 def _is_function_id(item: object) -> bool:
     return (

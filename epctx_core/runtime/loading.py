@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.payload_sources import payload_reader, source_weights
-from epctx_core.compile.pipeline import check_compiled
+from epctx_core.compile.providers import check_compiled
 from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import collection_paused

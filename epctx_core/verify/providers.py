@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.compile.provenance import judge
+from epctx_core.compile.read_back import look_into
 from epctx_core.context.compatibility import all_compatibility_info
 from epctx_core.errors import (
     EpctxError,
@@ -14,21 +15,19 @@ from epctx_core.errors import (
     InvalidProtobuf,
     NotImplementedByProvider,
 )
-from epctx_core.plugin import CONTAINER_CODES, Compatibility, Finding
-from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.plugin import Compatibility
 from epctx_core.runtime.compatibility import UNSUPPORTED_HINT
 from epctx_core.runtime.routing import Routing
-from epctx_core.verify.reading import VerifiedPayloads, nodes_to_look_at, provider_context
+from epctx_core.verify.reading import known_payloads, nodes_to_look_at, provider_context
 
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderChoice
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.plugin import ContextNode
+    from epctx_core.plugin import ContextNode, Finding
     from epctx_core.verify.findings import Findings
     from epctx_core.verify.payloads import FoundPayload
     from epctx_core.verify.subject import Subject
 
-_HOOK = "verify_payloads"
 _PLUGINS = "`epctx plugins list` shows every plugin and its state."
 
 
@@ -168,12 +167,11 @@ def _answer(
 ) -> Sequence[Finding] | None:
     """Return what an EP found; None if it did not look."""
     first = nodes[0].name
-    with VerifiedPayloads(subject, payloads) as reader:
+    with known_payloads(subject, payloads) as reader:
         try:
-            with blame(choice.record, _HOOK):
-                answer = choice.cls.verify_payloads(provider_context(choice, subject), nodes, reader)
+            answer = look_into(choice, provider_context(choice, subject), nodes, reader)
             if answer is not None:
-                return _checked(choice, answer)
+                return answer
         except InvalidArgument:
             raise
         except (InvalidGraph, InvalidProtobuf) as error:
@@ -191,17 +189,3 @@ def _answer(
         node=first,
     )
     return None
-
-
-def _checked(choice: ProviderChoice, answer: object) -> Sequence[Finding]:
-    """Return an EP's answer if it is one.
-
-    Raises:
-        PluginError: it is something else.
-    """
-    if not isinstance(answer, (list, tuple)) or not all(isinstance(item, Finding) for item in answer):
-        raise contract_broken(choice.record, _HOOK, f"gave {answer!r:.80} instead of a list of Finding")
-    for finding in answer:
-        if finding.code not in CONTAINER_CODES:
-            raise contract_broken(choice.record, _HOOK, f"gave the code {finding.code!r:.80}")
-    return answer

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from epctx_core.compile.payload_sources import source_weights
-from epctx_core.context.payloads.loaded import LoadedPayload
+from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace
-from epctx_core.errors import InvalidGraph
 from epctx_core.graph.inference import declared_types
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
@@ -20,55 +20,32 @@ from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderChoice
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.plugin import ContextNode, TensorView
+    from epctx_core.plugin import ContextNode
     from epctx_core.verify.payloads import FoundPayload
     from epctx_core.verify.subject import Subject
 
 
-class VerifiedPayloads:
-    """The payloads of a model, for the time in which an EP looks into them; implements `ContextReader`.
+@contextmanager
+def known_payloads(subject: Subject, payloads: Mapping[str, FoundPayload]) -> Iterator[KnownPayloads]:
+    """Give the payloads of a model, for the time in which an EP looks into them.
 
     Args:
         payloads: a primary's name to its payload.
     """
-
-    def __init__(self, subject: Subject, payloads: Mapping[str, FoundPayload]) -> None:
-        self._payloads = payloads
-        self._source = source_weights(subject.records, subject.folder, subject.config, subject.manifest)
-        self._given: dict[int, LoadedPayload] = {}
-        self._scratch = Scratch()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._given.clear()
-        self._scratch.close()
-
-    def payload(self, node: ContextNode) -> LoadedPayload:
-        """Return the payload that holds a node's graph: its own, or its primary's."""
-        owner = node if node.main_context else node.primary
-        found = self._payloads.get(owner.name) if owner is not None else None
-        if found is None:
-            raise InvalidGraph(
-                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
-                node=node.name,
-                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
-            )
-        if id(found) not in self._given:
-            self._given[id(found)] = LoadedPayload(
+    source = source_weights(subject.records, subject.folder, subject.config, subject.manifest)
+    with Scratch() as scratch:
+        made = {
+            found: LoadedPayload(
                 found.name,
                 found.view.toreadonly(),
                 digest=found.digest,
                 mapped=found.mapped,
-                scratch=self._scratch,
+                scratch=scratch,
                 in_memory=found.received,
             )
-        return self._given[id(found)]
-
-    def source_tensor(self, name: str) -> TensorView:
-        """Return a weight of the source model."""
-        return self._source.tensor(name)
+            for found in payloads.values()
+        }
+        yield KnownPayloads({name: made[found] for name, found in payloads.items()}, source.tensor)
 
 
 def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContext:

@@ -72,6 +72,7 @@ class HonestProvider(ExecutionProvider):
     name = "HonestExecutionProvider"
     vendor = "epctx tests (simulated)"
     binary_suffix = "honest"
+    loads_without_device = True
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)

@@ -67,7 +67,7 @@ def test_refusals_name_their_nodes_in_bodies_too(report):
 def test_all_stages_are_timed_and_the_whole_report_is_json(report):
     said = json.loads(json.dumps(report.as_dict()))
 
-    assert list(said["timings"]) == ["read", "optimise", "partition", "compile", "write"]
+    assert list(said["timings"]) == ["read", "optimise", "partition", "compile", "write", "read_back"]
     assert all(0 <= seconds < 60 for seconds in said["timings"].values())
     assert said["output"] == "m_ctx.onnx"
     assert said["files"] == [file.as_dict() for file in report.outputs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from epctx_core.compile.emit import make_context_model, write_shared_payloads
 from epctx_core.compile.pipeline import serialize, what_was_written, write_context_model
 from epctx_core.compile.provenance import complete_manifest
 from epctx_core.compile.providers import close_quietly
+from epctx_core.compile.read_back import read_back
 from epctx_core.compile.report import OutputFile, Written
 from epctx_core.compile.sharing.member import CompiledMember, PublishedMember
 from epctx_core.compile.writing.outputs import Outputs
@@ -28,11 +29,12 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.publish import Publication
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from epctx_core.compile.emit import ContextModel, GraphsByModel
     from epctx_core.compile.providers import ProviderChoice
     from epctx_core.compile.source import OpenModel
     from epctx_core.compile.writing.destination import Destination
-    from epctx_core.context.manifest import PayloadEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,7 @@ class Group:
 
         Raises:
             Fail: a published model was replaced meanwhile, or a file belongs to a model outside of the group.
-            PluginError: an EP wrote nothing.
+            PluginError: an EP wrote nothing, or does not read what it wrote.
         """
         folder = last.destination.folder or Path()
         check = last.cancel.raise_if_requested
@@ -149,15 +151,22 @@ class Group:
                 models.append(_make(member, member.outputs(named, publication), graphs))
                 graphs = _with(graphs, member)
             outputs = self._binary_outputs(last, named, publication)
-            entries = {
-                entry.name: entry
+            payloads = {
+                writer.contents(): writer
                 for ep, by_model in graphs.items()
-                for entry in write_shared_payloads(
+                for writer in write_shared_payloads(
                     last.providers.choices[ep], last.providers, outputs, by_model
                 )
             }
-            written = [model.write(entries) for model in models]
-            completed = [_complete(member, publication, entries) for member in self._published]
+            entries = {writer.name: writer.finish() for writer in payloads.values()}
+            earlier = [(member, member.completed(entries)) for member in self._published]
+            for model in models:
+                complete_manifest(model.context.proto, entries)
+                read_back(model.context.proto, payloads, model.member.providers)
+            for _, proto in earlier:
+                read_back(proto, payloads, last.providers)
+            written = [model.write() for model in models]
+            completed = [_write_again(member, proto, publication) for member, proto in earlier]
             check()
             own = [w.others[-1].path for w in written]
             names = [*own, *(file.path for file in completed)]
@@ -258,22 +267,19 @@ def _make(member: CompiledMember, outputs: Outputs, earlier: GraphsByModel) -> _
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """A context model of which only the manifest is not complete."""
+    """A context model of a member; only its manifest is not complete before the binaries are written."""
 
     member: CompiledMember
     outputs: Outputs
     context: ContextModel
 
-    def write(self, entries: Mapping[str, PayloadEntry]) -> Written:
-        complete_manifest(self.context.proto, entries)
+    def write(self) -> Written:
         written = self.outputs.finish(serialize(self.context, embedded=False), self.context.named_files)
         return what_was_written(self.context, self.outputs, self.member.existing, written)
 
 
-def _complete(
-    member: PublishedMember, publication: Publication, entries: Mapping[str, PayloadEntry]
-) -> OutputFile:
-    data = member.completed(entries)
+def _write_again(member: PublishedMember, proto: ModelProto, publication: Publication) -> OutputFile:
+    data: bytes = proto.SerializeToString(deterministic=True)
     with publication.create(member.path.name) as file:
         file.write(data)
     return OutputFile(path=member.path.name, bytes=len(data), digest=hashlib.sha256(data).hexdigest())

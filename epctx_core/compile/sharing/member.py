@@ -64,16 +64,15 @@ class PublishedMember:
     path: Path
     digest: str
 
-    def completed(self, entries: Mapping[str, PayloadEntry]) -> bytes:
+    def completed(self, entries: Mapping[str, PayloadEntry]) -> ModelProto:
         """Return the model with a manifest that says what is in the group's binaries.
 
         Raises:
             Fail: another file lies there by now.
         """
-        proto = ModelProto.FromString(self._read())
+        proto: ModelProto = ModelProto.FromString(self._read())
         complete_manifest(proto, entries)
-        completed: bytes = proto.SerializeToString(deterministic=True)
-        return completed
+        return proto
 
     @property
     def is_pending(self) -> bool:

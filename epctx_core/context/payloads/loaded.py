@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from epctx_core.context.payloads.writer import CopiesMapped
-from epctx_core.errors import Fail
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK, copy_range
 
 if TYPE_CHECKING:
     from epctx_core.context.scratch import Scratch
     from epctx_core.graph.mapping import MappedFile
+    from epctx_core.plugin import ContextNode, TensorView
 
 
 _ON_DISK = (
@@ -124,3 +125,34 @@ class LoadedPayload:
         self.mapped.check_unchanged()
         with path.open("xb", buffering=0) as file:
             copy_range(self.mapped.descriptor, 0, file.fileno(), 0, self.mapped.size)
+
+
+class KnownPayloads:
+    """Payloads that are at hand before an EP asks for any; implements `ContextReader`.
+
+    Args:
+        payloads: a primary's name to its payload.
+        source_tensor: gives a weight of the source model by name.
+    """
+
+    def __init__(
+        self, payloads: Mapping[str, LoadedPayload], source_tensor: Callable[[str], TensorView]
+    ) -> None:
+        self._payloads = payloads
+        self.source_tensor = source_tensor
+
+    def payload(self, node: ContextNode) -> LoadedPayload:
+        """Return the payload that holds a node's graph: its own, or its primary's.
+
+        Raises:
+            InvalidGraph: it is not known whose.
+        """
+        owner = node if node.main_context else node.primary
+        found = self._payloads.get(owner.name) if owner is not None else None
+        if found is None:
+            raise InvalidGraph(
+                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
+                node=node.name,
+                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
+            )
+        return found

@@ -18,12 +18,11 @@ from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
 from epctx_core.context.naming import is_payload_name
 from epctx_core.context.weightless.references import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
-from epctx_core.graph.mapping import CHUNK, start_writing_back
+from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
-    from epctx_core.graph.mapping import MappedFile
     from epctx_core.plugin import TensorView
 
 EMBEDDED_LIMIT = (2 << 30) - 1
@@ -123,6 +122,16 @@ class PayloadWriter:
         See `epctx_core.context.embedding`.
         """
         return self._marker if self.embedded else self.name.encode()
+
+    def written(self) -> memoryview | MappedFile:
+        """Return what was written as it lies: in memory, or in a file, which is mapped.
+
+        Memory takes no more bytes as long as a view of it is alive.
+        """
+        sink = self._open_sink()
+        if isinstance(sink, io.BytesIO):
+            return sink.getbuffer().toreadonly()
+        return MappedFile(sink.fileno(), os.fspath(sink.name))
 
     def embedded_bytes(self) -> dict[bytes, memoryview]:
         """Return what stands for the bytes of an embedded payload and the bytes, not copied."""

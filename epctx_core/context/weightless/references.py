@@ -84,10 +84,12 @@ class SourceReferences:
 
     Attributes:
         used: the weights that were left out, by name.
+        tensors: the same, as the EP has them.
     """
 
     def __init__(self, mode: WeightlessMode, locations: Mapping[str, str]) -> None:
         self.used: dict[str, SourceReference] = {}
+        self.tensors: dict[str, TensorView] = {}
         self._mode = mode
         self._locations = locations
 
@@ -106,4 +108,5 @@ class SourceReferences:
         self.used[view.source_name] = SourceReference(
             view.digest, view.elem_type, view.shape, location, extent.offset if extent is not None else 0
         )
+        self.tensors[view.source_name] = view
         return view.source_name

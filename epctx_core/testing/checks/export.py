@@ -60,6 +60,18 @@ def check_without_device(scene: Scene) -> None:
     scene.expect_agreement(scene.network, scene.run(compiled.path, feeds), feeds, "compiled without a device")
 
 
+@check("export", "what it wrote reads back where nothing can be run", needs=NEEDS)
+def check_read_back(scene: Scene) -> None:
+    """`loads_without_device`: an instance that compiled nothing loads it before it is published."""
+    if not scene.provider.loads_without_device:
+        raise Skipped("the EP does not say that it loads without a device")
+    watched, watch = scene.with_provider(without_device(scene.provider)).observed()
+    watched.compile(scene.network)
+    readers = {id(call.instance) for call in watch.of("load_context")}
+    if not readers or readers & {id(call.instance) for call in watch.of("compile")}:
+        raise CheckFailed("no instance of its own read back what was written.")
+
+
 @check("export", "it makes an instance for each purpose")
 def check_every_purpose(scene: Scene) -> None:
     """Made, asked for its claims and shut down."""

@@ -143,6 +143,25 @@ class NeedsItsDeviceToExport(HonestProvider):
         return super().runnable(graph)
 
 
+@lie("what_it_wrote_reads_back_where_nothing_can_be_run")
+class NeedsItsDeviceToReadBack(HonestProvider):
+    """Says that it loads without its device, and then wants it."""
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        if self.context.purpose is Purpose.EXPORT:
+            raise OSError("cannot open the device")
+        return super().load_context(nodes, reader)
+
+
+@lie("what_it_wrote_reads_back_where_nothing_can_be_run")
+class WritesHalfOfEachGraph(HonestProvider):
+    """Does not load what it wrote itself."""
+
+    def packed(self, graphs):
+        return super().packed(graphs)[:-1]
+
+
 @lie("an_export_opens_no_device")
 class OpensItsDeviceToExport(HonestProvider):
     """Looks at its device when it exports, though it needs none."""

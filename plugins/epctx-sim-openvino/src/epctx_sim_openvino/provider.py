@@ -49,6 +49,7 @@ class OpenVinoProvider(ExecutionProvider):
     binary_suffix: ClassVar[str] = EP
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS
+    loads_without_device: ClassVar[bool] = True
     weightless_modes = (WeightlessMode.EXTERNAL_ONLY, WeightlessMode.ALL)
 
     def __init__(self, context: ProviderContext) -> None:
@@ -100,7 +101,8 @@ class OpenVinoProvider(ExecutionProvider):
         cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[Finding]:
         """Look into containers: what nodes state, versions, graphs, their boundaries and weights."""
-        from epctx_sim_sdk.verification import GraphReader, verify_nodes
+        from epctx_sim_sdk.device import GraphReader
+        from epctx_sim_sdk.verification import verify_nodes
 
         from epctx_sim_openvino.loading import NodeLoader
 

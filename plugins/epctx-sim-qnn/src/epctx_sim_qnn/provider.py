@@ -48,6 +48,7 @@ class QnnProvider(ExecutionProvider):
     binary_suffix: ClassVar[str] = "qnn"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS
+    loads_without_device: ClassVar[bool] = True
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
@@ -99,8 +100,9 @@ class QnnProvider(ExecutionProvider):
         cls, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[Finding]:
         """Look into containers: versions, graphs, their boundaries and weights."""
+        from epctx_sim_sdk.device import GraphReader
         from epctx_sim_sdk.loading import ContextLoader
-        from epctx_sim_sdk.verification import GraphReader, verify_nodes
+        from epctx_sim_sdk.verification import verify_nodes
 
         from epctx_sim_qnn.loading import load_policy
 

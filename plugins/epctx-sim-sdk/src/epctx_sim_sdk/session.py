@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
 from epctx_sim_sdk.compiler import SimCompiler, SimGraph
-from epctx_sim_sdk.device import Device
+from epctx_sim_sdk.device import Device, GraphReader
 from epctx_sim_sdk.writing import write_container
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ class SimSession:
 
     @cached_property
     def device(self) -> Device:
-        """The device, opened when it is first asked for: an export never does."""
-        return Device(engine=self._context.engine)
+        """The device, opened when it is first asked for; an export has one that reads graphs and runs none."""
+        exports = self._context.purpose is Purpose.EXPORT
+        return (GraphReader if exports else Device)(engine=self._context.engine)
 
     def compile(self, partitions: Sequence[Partition]) -> list[CompiledPartition]:
         """Convert partitions; under EXPORT nothing runs and no device is opened."""

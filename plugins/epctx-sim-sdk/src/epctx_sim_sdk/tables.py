@@ -252,12 +252,12 @@ def _encode_value(value: ValueInfo) -> list[Any]:
 
 def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
     """Return a value; equal types are made, and checked, once."""
-    name, elem_type, shape = _fields(item, 3, "a value's type")
+    name, *kind = _fields(item, 3, "a value's type")
     # As text, because True and 1 are equal.
-    key = f"{elem_type!r} {shape!r}"
+    key = str(kind)
     known = types.get(key)
     if known is None:
-        known = types[key] = _type(elem_type, shape)
+        known = types[key] = _type(*kind)
     return ValueInfo(_text(name, "a value's name"), known)
 
 

@@ -5,42 +5,22 @@ Which payloads a vendor's EP opens, and what it demands of nodes, is the vendor'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import CompiledPartition, Finding, Severity
+from epctx_core.plugin import Finding, Severity
 from epctx_sim_sdk.container import MAGIC
-from epctx_sim_sdk.device import Device
 from epctx_sim_sdk.foreign import RESTORE, is_file_name, recognise
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import ContextNode, ContextReader, Engine, PayloadView
+    from epctx_core.plugin import ContextNode, ContextReader, PayloadView
     from epctx_sim_sdk.container import Container
-    from epctx_sim_sdk.device import Loader
     from epctx_sim_sdk.loading import ContextLoader
 
 _SHOWN_WEIGHTS = 5
 _SIMULATED = "sim-"
 """How versions of the simulated SDK begin."""
-
-
-class GraphReader(Device):
-    """Stands where the device would: reads graphs, equal ones once, and makes nothing runnable.
-
-    Args:
-        engine: the host's engine, which is not used.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine=engine)
-        self._read: set[Hashable] = set()
-
-    def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
-        if key not in self._read:
-            read()
-            self._read.add(key)
-        return CompiledPartition(None)
 
 
 def refused(error: InvalidGraph, node: ContextNode) -> Finding:

@@ -13,6 +13,7 @@ from epctx_sim_sdk.foreign import RESTORE
 from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import Purpose
 from epctx_sim_vitisai import settings
 from epctx_sim_vitisai.archive import Archive, check_belongs_together, open_archive
 from epctx_sim_vitisai.rules import RULES, by_minor, without_patch
@@ -55,6 +56,7 @@ class NodeLoader:
     def __init__(self, context: ProviderContext, device: Device, sealer: Sealer | None) -> None:
         self._sealer = sealer
         self._workspace = context.workspace
+        self._gets_all = context.purpose is not Purpose.EXPORT
         self._cache_key = settings.check_cache_key(context.options)
         self._archives: dict[str, Archive] = {}
         runtime = by_minor(settings.runtime_facts(context.options, context.target))
@@ -164,7 +166,8 @@ class NodeLoader:
         for prefix, found in placed.items():
             description = self._archives[prefix].description
             missing = description.missing(found)
-            if missing is not None:
+            # What is read back before it is published are some of the nodes.
+            if missing is not None and self._gets_all:
                 first, count = next(iter(found.values())), len(description.graphs)
                 yield _refused(
                     first,

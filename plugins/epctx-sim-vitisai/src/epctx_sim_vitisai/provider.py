@@ -55,6 +55,7 @@ class VitisAIProvider(ExecutionProvider):
     vendor: ClassVar[str] = "epctx project (SIMULATED VitisAI, not for hardware)"
     binary_suffix: ClassVar[str] = "vitisai"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
+    loads_without_device: ClassVar[bool] = True
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epctx_sim_sdk.verification import GraphReader, foreign, refused, vendors, verify_nodes
+from epctx_sim_sdk.device import GraphReader
+from epctx_sim_sdk.verification import foreign, refused, vendors, verify_nodes
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Finding, Severity
