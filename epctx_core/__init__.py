@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         get_compatibility_info_from_model,
         get_model_compatibility,
     )
+    from epctx_core.runtime.conversion import convert_model
     from epctx_core.runtime.ep_metadata import get_ep_metadata
     from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.runtime.process_settings import (
@@ -93,6 +94,7 @@ _HOME = {
     "epctx_core.runtime.compatibility": (
         "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_model_compatibility",
     ),
+    "epctx_core.runtime.conversion": ("convert_model",),
     "epctx_core.runtime.ep_metadata": ("get_ep_metadata",),
     "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (

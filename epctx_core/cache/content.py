@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from epctx_core.context.node import DOMAIN, OP_TYPE
+from epctx_core.context.ort_format import decode_model
 from epctx_core.context.private_folder import make_private_folder
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import EpctxError
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.digests import ExtentDigests, digests_ahead
 from epctx_core.graph.mapping import FileIdentity, MappedFile
-from epctx_core.graph.model_io import names_as_text, parse_model, read_model
+from epctx_core.graph.model_io import names_as_text, read_model
 from epctx_core.graph.tensors import all_tensors, is_detached
 from epctx_core.graph.weights import Weight, weight_of
 
@@ -132,7 +133,7 @@ class ModelSource:
             NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
         """
         data, path = read_model(self.model)
-        proto = parse_model(data, path)
+        proto = decode_model(data, path)
         sha = hashlib.sha256(hashlib.sha256(data).digest())
         del data
         opened: dict[str, MappedFile] = {}

@@ -31,6 +31,7 @@ COMMANDS = MappingProxyType(
         "verify": "check a context model and its payloads in full, without a device",
         "explain": "show which EP would take which node, and why the others are refused",
         "compare": "run two models on the same inputs and say where they differ",
+        "convert": "write a model in ONNX Runtime's own format (.ort), or such a one as ONNX",
         "cache": "list, check and clear what load_or_compile keeps",
         "plugins": "list, describe and check the installed Execution Providers, or begin a new one",
         "doctor": "look at the environment and the plugins, and say what to fix",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, read_context_nodes, read_placed_nodes
+from epctx_core.context.ort_format import decode_model
 from epctx_core.context.weights_folder import WeightsFolder
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.errors import InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE
 from epctx_core.graph.functions import FunctionId, inline_functions
 from epctx_core.graph.garbage import collection_paused
@@ -20,8 +21,8 @@ from epctx_core.graph.inference import TypeTable, declared_types, infer_types
 from epctx_core.graph.model_io import (
     SourceModel,
     detach_model,
+    is_ort_format,
     names_as_text,
-    parse_model,
     passes_checker,
     read_model,
 )
@@ -104,9 +105,17 @@ def open_model(
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
     """
     data, path = read_model(path_or_bytes)
+    found = "ORT" if is_ort_format(data) else "ONNX"
+    if config.model_format not in {None, found}:
+        raise InvalidProtobuf(
+            f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
+            f"is not in that format.",
+            path=path,
+            hint="Leave the option out: the format is told by the bytes.",
+        )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
     checked = OP_TYPE.encode() in data and passes_checker(data)
-    proto = parse_model(data, path)
+    proto = decode_model(data, path)
     folder = WeightsFolder(
         path,
         config.external_initializers_folder,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from epctx_core.context.initializers_file import Seal
 
+OWN_FILE = "epctx-own-file"
+"""The location of weights that lie in the model's own file, which is no ONNX model then (see `ort_format`)."""
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
@@ -52,16 +54,22 @@ class WeightsFolder:
         self._faults: dict[FileIdentity, str] = {}
         self._other_copies = other_copies
         self.opened: dict[str, str] = {}
+        self._own = None if model is None else ModelFolder(model.parent, model)
+        self._own_name = "" if model is None else model.name
         self._folder: ModelFolder | None = None
         if option is not None:
             if not Path(option).is_dir():
                 raise NoSuchFile(f"{FOLDER_OPTION} names {option!r}, which is no folder.", path=option)
             self._folder = ModelFolder(Path(option))
         elif model is not None:
-            self._folder = ModelFolder(model.parent, model)
+            self._folder = self._own
 
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
+        if location == OWN_FILE and self._own is not None:
+            file = self._own.open(self._own_name, what="the model", node=tensor)
+            self.opened.setdefault(file.path, location)
+            return file
         if self._folder is None:
             raise InvalidArgument(
                 f"the model given as bytes keeps the weight {tensor!r} in the file {location!r}, "
@@ -76,6 +84,8 @@ class WeightsFolder:
 
     def status(self, location: str) -> os.stat_result | None:
         """Return what the system says of the file that a name means now, without opening it; None if there is none."""
+        if location == OWN_FILE and self._own is not None:
+            return self._own.status(self._own_name, what="the model")
         return None if self._folder is None else self._folder.status(location, what="the weights file")
 
     def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 DEFAULT_DOMAINS = ("", "ai.onnx")
 LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
+ORT_IDENTIFIER = b"ORTM"
+"""Bytes 4 to 7 of a model in ONNX Runtime's own format."""
 MOST_BYTES = (1 << 31) - 1
 """What protobuf takes of one message."""
 
@@ -114,8 +116,13 @@ def _refuse_oversized(size: int, path: Path) -> None:
         )
 
 
+def is_ort_format(data: bytes) -> bool:
+    """Whether bytes are a model in ONNX Runtime's own format (`.ort`) and not in ONNX."""
+    return data[4:8] == ORT_IDENTIFIER
+
+
 def parse_model(data: bytes, path: Path | None) -> ModelProto:
-    """Decode a model.
+    """Decode an ONNX model.
 
     Raises:
         InvalidProtobuf: empty, or not a protobuf.
@@ -203,7 +210,12 @@ def detach_model(
         # is in a payload only, the model stands as its bytes say.
         files = b"location" in data and any(map(is_detached, all_tensors(proto.graph, proto.functions)))
         weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
-        detached = changed or files or any(is_detached(tensor) for tensor in proto.graph.initializer)
+        detached = (
+            changed
+            or is_ort_format(data)
+            or files
+            or any(is_detached(tensor) for tensor in proto.graph.initializer)
+        )
         if not checked and not detached and len(data) > LARGE_STRUCTURE:
             # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
             del proto

@@ -77,6 +77,7 @@ class SessionConfig:
         read_back: whether EPs read back what they wrote before it is published.
         source_model_path: the source of a weightless context model.
         source_model_buffer: the same as bytes, which go first.
+        model_format: "ONNX" or "ORT" if the model must be in that format.
         isolation: which work of EPs is done in a process of its own.
         isolation_seconds: what one hook may take there.
         isolation_bytes: what such a process may have of memory and give back at once; None for no limit.
@@ -108,6 +109,7 @@ class SessionConfig:
     data_reader: DataReader | None = None
     source_model_buffer: memoryview | None = None
     read_back: bool = True
+    model_format: str | None = None
     isolation: Isolation = Isolation.NONE
     isolation_seconds: int = 600
     isolation_bytes: int | None = None
@@ -272,6 +274,7 @@ class SessionOptions(HostData, Strict):
             map_binaries=self._is_on("ep.context_file_mapping"),
             verification=Verification(get("ep.context_verify")),
             read_back=self._is_on("ep.context_read_back"),
+            model_format=get("session.load_model_format") or None,
             source_model_path=get("ep.context_source_model_path") or None,
             weightless=self._weightless(),
             share_contexts=self._is_on("ep.share_ep_contexts"),

@@ -136,6 +136,11 @@ _OPTIONS = (
         " 0: what was written is published unread.",
     ),
     SessionOption(
+        key="session.load_model_format",
+        choices=("", "ONNX", "ORT"),
+        doc="The format that the model must have; empty: either, told by its bytes.",
+    ),
+    SessionOption(
         key="ep.context_source_model_path",
         values=_PATH,
         doc="The source of a weightless context model; empty: its onnx_model_filename, beside the context model.",
@@ -271,7 +276,7 @@ IGNORED_KEYS = frozenset(
     session.inter_op.allow_spinning session.inter_op.spin_backoff_max session.inter_op.spin_duration_us
     session.inter_op_num_threads session.intra_op.allow_spinning session.intra_op.spin_backoff_max
     session.intra_op.spin_duration_us session.intra_op_num_threads session.intra_op_thread_affinities
-    session.kernel_dispatch_policy session.layer_assignment_settings session.load_model_format session.log_id
+    session.kernel_dispatch_policy session.layer_assignment_settings session.log_id
     session.log_severity_level session.log_verbosity_level session.max_shape_override
     session.moe_expert_counter_alpha session.moe_expert_counter_beta session.moe_expert_counter_state_file
     session.name_based_layer_assignment session.node_partition_config_file

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.named_files import external_locations
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
+from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, files_of
+from epctx_core.context.weights_folder import OWN_FILE
 from epctx_core.errors import InvalidGraph, errors_typed
 from epctx_core.graph.bodies import named_bodies
 from epctx_core.graph.inference import tensor_type
-from epctx_core.graph.model_io import names_as_text, parse_model, read_model, text_of
+from epctx_core.graph.model_io import names_as_text, read_model, text_of
 from epctx_core.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def inspect_model(
         InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes)
-    model = parse_model(data, path)
+    model = decode_model(data, path)
     records = read_context_nodes(model.graph)
     manifest = read_manifest(model)
     folder = ModelFolder(path.parent, path) if path is not None else None
@@ -217,7 +219,7 @@ def _body_name(model: ModelProto, record: ContextNodeRecord) -> str:
 def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord]) -> list[str]:
     binaries = (record.file_name for record in records)
     weights = map(text_of, external_locations(model))
-    return list(dict.fromkeys(name for name in (*binaries, *weights) if name))
+    return list(dict.fromkeys(name for name in (*binaries, *weights) if name and name != OWN_FILE))
 
 
 def _source_files(records: Sequence[ContextNodeRecord], manifest: Manifest | None) -> tuple[str, ...]:

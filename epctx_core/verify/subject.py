@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from epctx_core.compile.source import index_model
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.naming import is_folder_name
+from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
@@ -22,7 +23,6 @@ from epctx_core.graph.model_io import (
     check_model,
     detach_model,
     names_as_text,
-    parse_model,
     read_model,
 )
 from epctx_core.graph.tensors import all_tensors, is_detached
@@ -78,7 +78,7 @@ def read_subject(
     config = session.config()
     data, path = read_model(path_or_bytes)
     try:
-        proto = parse_model(data, path)
+        proto = decode_model(data, path)
     except InvalidProtobuf as error:
         findings.add("model-unreadable", error.message, hint=_FETCH)
         return path, None
@@ -95,7 +95,7 @@ def read_subject(
     opened = _opened(proto, data, path, weights, findings)
     if opened is None:
         # What was begun has moved weights out of it.
-        proto = parse_model(data, path)
+        proto = decode_model(data, path)
     return path, Subject(
         proto=proto if opened is None else opened.source.proto,
         opened=opened,

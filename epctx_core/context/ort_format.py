@@ -1,0 +1,355 @@
+"""Models in ONNX Runtime's own file format (`.ort`), read as ONNX models.
+
+The format is a flatbuffer, read with the classes that onnxruntime ships for it and not by its native loader: a
+damaged file is an error and no crash, operators need no kernel and no schema, and weights are not copied.
+Optimisations that a file keeps for ONNX Runtime's minimal builds are left out; they change no result.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+
+from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.weights_folder import OWN_FILE
+from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
+from epctx_core.graph.model_io import DEFAULT_DOMAINS, is_ort_format, parse_model
+from epctx_core.graph.weights import INLINE_LIMIT
+from epctx_core.plugin import OperatorTypes
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+VERSIONS = range(1, 7)
+"""Versions of the format that onnxruntime 1.32 reads."""
+_COMPLETE_FROM = 5
+"""The first version that says how the types of operators are tied together (onnxruntime 1.13)."""
+_NUMBERS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
+_LISTS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
+_MOST_NESTED = 64
+_MOST_SHARED = 16
+"""Times that all bytes of a file may be named on average."""
+_SCHEMA = "ort_flatbuffers_py"
+_DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError)
+"""Whatever Python raises for an offset, a length or a text that is none."""
+
+_log = logging.getLogger("epctx.context")
+
+
+def decode_model(data: bytes, path: Path | None) -> ModelProto:
+    """Decode a model in either format.
+
+    Weights above `INLINE_LIMIT` bytes of an `.ort` file are external tensors at `OWN_FILE`; those of bytes are copied.
+
+    Args:
+        data: the whole file.
+        path: where it was read from, None for bytes.
+
+    Raises:
+        InvalidProtobuf: neither ONNX nor ONNX Runtime's format, damaged, or of an unknown version.
+        NotFound: it is in ONNX Runtime's format, and onnxruntime is not installed.
+    """
+    if not is_ort_format(data):
+        return parse_model(data, path)
+    where = path.name if path else "the model given as bytes"
+    session_class = _session_class(where)
+    version = ""
+    try:
+        session = session_class.GetRootAs(data, 0)
+        version = (session.OrtVersion() or b"").decode()
+        _check_version(version, where, path)
+        return _Decoder(data, own_file=path is not None).model(session)
+    except _DECODING as error:
+        if isinstance(error, EpctxError):
+            raise
+        called = f"version {version} of " if version else ""
+        raise InvalidProtobuf(
+            f"{where} is damaged: it is in {called}ONNX Runtime's format (.ort), and cannot be decoded: {error}.",
+            path=path,
+            hint="Fetch the file again, or convert its ONNX model again.",
+        ) from error
+
+
+def _session_class(where: str) -> Any:
+    """Return onnxruntime's reader of the root table, imported without the folder that it would add to `sys.path`."""
+    if _SCHEMA not in sys.modules:
+        found = importlib.util.find_spec("onnxruntime")
+        folders = [] if found is None else list(found.submodule_search_locations or ())
+        inits = [Path(f, "tools", "ort_format_model", _SCHEMA, "__init__.py") for f in folders]
+        init = next((path for path in inits if path.is_file()), None)
+        if init is None:
+            raise NotFound(
+                f"{where} is a model in ONNX Runtime's own format (.ort), which is read with onnxruntime, and "
+                "onnxruntime is not installed.",
+                hint="pip install onnxruntime, or give the ONNX model that it was converted from.",
+            )
+        spec = importlib.util.spec_from_file_location(
+            _SCHEMA, init, submodule_search_locations=[str(init.parent)]
+        )
+        assert spec is not None  # noqa: S101 - a file that is there has one
+        assert spec.loader is not None  # noqa: S101
+        sys.modules[_SCHEMA] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return importlib.import_module(f"{_SCHEMA}.fbs.InferenceSession").InferenceSession
+
+
+def _check_version(text: str, where: str, path: Path | None) -> None:
+    if not text.isdecimal() or int(text) not in VERSIONS:
+        raise InvalidProtobuf(
+            f"{where} is in version {text[:40]!r} of ONNX Runtime's format (.ort); versions {VERSIONS.start} to "
+            f"{VERSIONS.stop - 1} are known.",
+            path=path,
+            hint="Update epctx and onnxruntime, or convert the ONNX model with an older onnxruntime.",
+        )
+    if int(text) < _COMPLETE_FROM:
+        _log.warning(
+            "%s is in version %s of ONNX Runtime's format (.ort), which came before onnxruntime 1.13: optimisations "
+            "saved in it are ignored. Convert the model again.",
+            where,
+            text,
+        )
+
+
+class _Decoder:
+    """Makes an ONNX model of a flatbuffer.
+
+    A table may be named from many places, so that a small file could describe a huge model: what is decoded is
+    counted. onnxruntime itself shares only names of values.
+    """
+
+    def __init__(self, data: bytes, *, own_file: bool) -> None:
+        self._data = np.frombuffer(data, np.uint8)
+        self._own_file = own_file
+        self._left = _MOST_SHARED * len(data)
+
+    def model(self, session: Any) -> ModelProto:
+        model = session.Model()
+        proto = ModelProto(ir_version=model.IrVersion(), model_version=model.ModelVersion())
+        self._tell(
+            proto,
+            producer_name=model.ProducerName(),
+            producer_version=model.ProducerVersion(),
+            domain=model.Domain(),
+            doc_string=model.DocString(),
+        )
+        for entry in self._each(model, "MetadataProps"):
+            proto.metadata_props.add(key=self._text(entry.Key()), value=self._text(entry.Value()))
+        self._graph(model.Graph(), proto.graph, nested=0)
+        self._tell(proto.graph, doc_string=model.GraphDocString())
+        # onnxruntime lists every domain that it knows.
+        used = {"", *_domains(proto.graph)}
+        for opset in self._each(model, "OpsetImport"):
+            domain = self._text(opset.Domain())
+            if ("" if domain in DEFAULT_DOMAINS else domain) in used:
+                proto.opset_import.add(domain=domain, version=opset.Version())
+        write_kernel_types(proto, filter(_has_no_schema, self._operators(session)))
+        return proto
+
+    def _graph(self, graph: Any, proto: GraphProto, *, nested: int) -> None:
+        if nested > _MOST_NESTED:
+            raise ValueError(f"subgraphs are nested more than {_MOST_NESTED} deep")
+        proto.name = "main_graph" if nested == 0 else f"subgraph_{nested}"
+        values = {self._text(value.Name()): value for value in self._each(graph, "NodeArgs")}
+        inputs, outputs = self._texts(graph, "Inputs"), self._texts(graph, "Outputs")
+        for tensor in self._each(graph, "Initializers"):
+            self._tensor(tensor, proto.initializer.add(), detach=nested == 0)
+        for sparse in self._each(graph, "SparseInitializers"):
+            target = proto.sparse_initializer.add(dims=self._numbers(sparse, "Dims"))
+            self._tensor(sparse.Values(), target.values)
+            self._tensor(sparse.Indices(), target.indices)
+        for node in self._each(graph, "Nodes"):
+            self._node(node, proto, nested)
+        for names, target in ((inputs, proto.input), (outputs, proto.output)):
+            for name in names:
+                self._value(values[name], target.add())
+        told = {"", *inputs, *outputs, *(t.name for t in proto.initializer)}
+        for name, value in values.items():
+            if name not in told and value.Type() is not None:
+                self._value(value, proto.value_info.add())
+
+    def _node(self, node: Any, graph: GraphProto, nested: int) -> None:
+        if node.Type():
+            raise ValueError(f"node {self._text(node.Name())!r} is compiled code of an EP, not an operator")
+        domain = self._text(node.Domain())
+        proto = graph.node.add(
+            op_type=self._text(node.OpType()),
+            input=self._texts(node, "Inputs"),
+            output=self._texts(node, "Outputs"),
+        )
+        self._tell(proto, name=node.Name(), doc_string=node.DocString())
+        if domain not in DEFAULT_DOMAINS:
+            proto.domain = domain
+        for attribute in self._each(node, "Attributes"):
+            self._attribute(attribute, proto.attribute.add(), nested)
+
+    def _attribute(self, attribute: Any, proto: AttributeProto, nested: int) -> None:
+        proto.name, proto.type = self._text(attribute.Name()), attribute.Type()
+        self._tell(proto, doc_string=attribute.DocString())
+        if proto.type in _NUMBERS:
+            field = _NUMBERS[proto.type]
+            setattr(proto, field, getattr(attribute, field.upper())())
+        elif proto.type in _LISTS:
+            field = _LISTS[proto.type]
+            getattr(proto, field).extend(self._numbers(attribute, field.title()))
+        elif proto.type == AttributeProto.STRING:
+            proto.s = self._counted(attribute.S() or b"")
+        elif proto.type == AttributeProto.STRINGS:
+            proto.strings.extend(map(self._counted, self._each(attribute, "Strings")))
+        elif proto.type == AttributeProto.TENSOR:
+            self._tensor(attribute.T(), proto.t)
+        elif proto.type == AttributeProto.TENSORS:
+            for tensor in self._each(attribute, "Tensors"):
+                self._tensor(tensor, proto.tensors.add())
+        elif proto.type == AttributeProto.GRAPH:
+            self._graph(attribute.G(), proto.g, nested=nested + 1)
+        else:
+            raise ValueError(
+                f"attribute {proto.name!r} has a type that no operator run here has: {proto.type}"
+            )
+
+    def _tensor(self, tensor: Any, proto: TensorProto, *, detach: bool = False) -> None:
+        proto.name, proto.data_type = self._text(tensor.Name()), tensor.DataType()
+        self._tell(proto, doc_string=tensor.DocString())
+        proto.dims.extend(self._numbers(tensor, "Dims"))
+        if tensor.ExternalDataOffset() >= 0:
+            raise ValueError(f"tensor {proto.name!r} lies in another file, which only training writes")
+        if proto.data_type == TensorProto.STRING:
+            proto.string_data.extend(map(self._counted, self._each(tensor, "StringData")))
+            return
+        raw = tensor.RawDataAsNumpy()
+        size = 0 if isinstance(raw, int) else raw.nbytes
+        if not detach or not self._own_file or size <= INLINE_LIMIT:
+            self._count(size)
+            proto.raw_data = raw.tobytes() if size else b""
+            return
+        offset = raw.__array_interface__["data"][0] - self._data.__array_interface__["data"][0]
+        proto.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", OWN_FILE), ("offset", str(offset)), ("length", str(size))):
+            proto.external_data.add(key=key, value=value)
+
+    def _value(self, value: Any, proto: ValueInfoProto) -> None:
+        proto.name = self._text(value.Name())
+        self._tell(proto, doc_string=value.DocString())
+        if (kind := value.Type()) is not None:
+            self._type(kind, proto.type, 0)
+
+    def _type(self, info: Any, proto: TypeProto, nested: int) -> None:
+        self._count(1)
+        if nested > _MOST_NESTED:
+            raise ValueError(f"types are nested more than {_MOST_NESTED} deep")
+        self._tell(proto, denotation=info.Denotation())
+        which = info.ValueType()
+        if which == 0:
+            return
+        name = ("TensorTypeAndShape", "SequenceType", "MapType")[which - 1]
+        table = info.Value()
+        value = getattr(importlib.import_module(f"{_SCHEMA}.fbs.{name}"), name)()
+        value.Init(table.Bytes, table.Pos)
+        if which == 1:
+            proto.tensor_type.elem_type = value.ElemType()
+            if (shape := value.Shape()) is not None:
+                self._shape(shape, proto.tensor_type)
+        elif which == 2:  # noqa: PLR2004 - numbers of the flatbuffer's union
+            self._type(value.ElemType(), proto.sequence_type.elem_type, nested + 1)
+        else:
+            proto.map_type.key_type = value.KeyType()
+            self._type(value.ValueType(), proto.map_type.value_type, nested + 1)
+
+    def _shape(self, shape: Any, proto: TypeProto.Tensor) -> None:
+        proto.shape.SetInParent()
+        for dim in self._each(shape, "Dim"):
+            target = proto.shape.dim.add()
+            self._tell(target, denotation=dim.Denotation())
+            if (value := dim.Value()) is None:
+                continue
+            if value.DimType() == 1:
+                target.dim_value = value.DimValue()
+            else:
+                self._tell(target, dim_param=value.DimParam())
+
+    def _operators(self, session: Any) -> Iterator[OperatorTypes]:
+        """Yield how the types of operators are tied together, as the file has it for builds without schemas."""
+        resolver = session.KernelTypeStrResolver()
+        for operator in () if resolver is None else self._each(resolver, "OpKernelTypeStrArgs"):
+            domain, op_type, version = self._text(operator.OpId()).rsplit(":", 2)
+            names: tuple[dict[int, str], dict[int, str]] = {}, {}
+            for entry in self._each(operator, "KernelTypeStrArgs"):
+                name = self._text(entry.KernelTypeStr())
+                for argument in self._each(entry, "Args"):
+                    names[argument.ArgType()].setdefault(argument.Index(), name)
+            yield OperatorTypes(
+                domain="" if domain in DEFAULT_DOMAINS else domain,
+                op_type=op_type,
+                since_version=int(version),
+                inputs=_in_order(names[0], "input"),
+                outputs=_in_order(names[1], "output"),
+            )
+
+    def _tell(self, proto: Message, **texts: bytes | None) -> None:
+        """Set the fields of text that are not empty; protobuf keeps empty ones, too."""
+        for field, text in texts.items():
+            if text:
+                setattr(proto, field, self._text(text))
+
+    def _each(self, table: Any, field: str) -> Iterator[Any]:
+        get = getattr(table, field)
+        for index in range(getattr(table, f"{field}Length")()):
+            self._count(4)
+            yield get(index)
+
+    def _texts(self, table: Any, field: str) -> list[str]:
+        return [self._text(text) for text in self._each(table, field)]
+
+    def _text(self, text: bytes | None) -> str:
+        return self._counted(text or b"").decode()
+
+    def _counted(self, text: bytes) -> bytes:
+        self._count(len(text))
+        return text
+
+    def _numbers(self, table: Any, field: str) -> list[Any]:
+        array = getattr(table, f"{field}AsNumpy")()
+        if isinstance(array, int):
+            return []
+        self._count(array.nbytes)
+        numbers: list[Any] = array.tolist()
+        return numbers
+
+    def _count(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ValueError("its tables name the same bytes again and again")
+
+
+def _in_order(names: dict[int, str], what: str) -> tuple[str, ...]:
+    """Return the parameters' type variables; one that is not mentioned has a name of its own."""
+    last = max(names, default=-1)
+    if last > len(names) + _MOST_NESTED:
+        raise ValueError(f"an operator has {last} parameters")
+    return tuple(names.get(index, f"{what} {index}") for index in range(last + 1))
+
+
+def _has_no_schema(operator: OperatorTypes) -> bool:
+    try:
+        onnx.defs.get_schema(operator.op_type, operator.since_version, operator.domain)
+    except onnx.defs.SchemaError:
+        return True
+    return False
+
+
+def _domains(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield node.domain
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                yield from _domains(body)

@@ -1,0 +1,257 @@
+"""Models in ONNX Runtime's own format go wherever ONNX models go, and mean the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+from kernel_eps.acme import kernel_ep, with_eps
+from ort_format.sources import NAMES, SMALL, inputs_of, source
+from ort_format.stored import NEWEST, OLD, ort_file
+
+import epctx_core as epctx
+from epctx_core.plugin import KernelDef
+
+TOLERANCE = 1e-5
+EPS = (["QNN"], ["OpenVINO"], ["VitisAI"], ["OpenVINO", "QNN", "VitisAI"])
+CPU = ["CPUExecutionProvider"]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Give what onnxruntime makes of the ONNX model."""
+    made = {}
+
+    def answer(name):
+        if name not in made:
+            session = onnxruntime.InferenceSession(source(name).SerializeToString(), providers=CPU)
+            made[name] = session.run(None, inputs_of(name))
+        return made[name]
+
+    return answer
+
+
+@pytest.fixture
+def ort_model(tmp_path):
+    """Write a model as `model.ort`; give its path."""
+
+    def write(name, version=NEWEST):
+        path = tmp_path / "model.ort"
+        path.write_bytes(ort_file(name, version))
+        return path
+
+    return write
+
+
+def options_for(eps, **config):
+    options = epctx.SessionOptions()
+    for ep in eps:
+        options.add_provider(ep, {})
+    for key, value in config.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    return options
+
+
+def assert_close(found, wanted):
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert np.abs(np.asarray(a, np.float64) - b).max() <= TOLERANCE * (np.abs(b).max() + 1e-6)
+
+
+@pytest.mark.parametrize("version", [*OLD, NEWEST])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_of_each_version_answers_as_the_onnx_model_from_a_file_and_from_bytes(
+    name, version, ort_model, expected
+):
+    for model in (ort_model(name, version), ort_file(name, version)):
+        with epctx.InferenceSession(model, providers=CPU) as session:
+            assert_close(session.run(None, inputs_of(name)), expected(name))
+
+
+@pytest.mark.parametrize("eps", EPS, ids=" ".join)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_ep_compiles_it_into_a_context_model_named_after_it_that_needs_it_no_more(
+    name, eps, ort_model, expected
+):
+    model = ort_model(name)
+    epctx.ModelCompiler(options_for(eps), model, name in SMALL).compile_to_file()
+    model.unlink()
+
+    context = model.with_name("model_ctx.onnx")
+    with epctx.InferenceSession(context, options_for(eps)) as session:
+        assert_close(session.run(None, inputs_of(name)), expected(name))
+    assert epctx.verify_model(context).ok
+
+
+@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("name", ["bert", "qdq", "branches"])
+def test_an_old_version_compiles_too(name, version, ort_model, expected):
+    model = ort_model(name, version)
+
+    epctx.ModelCompiler(options_for(["QNN", "OpenVINO"]), model).compile_to_file()
+
+    with epctx.InferenceSession(model.with_name("model_ctx.onnx")) as session:
+        assert_close(session.run(None, inputs_of(name)), expected(name))
+
+
+def test_a_version_before_5_loads_with_a_warning_to_convert_it_again(ort_model, caplog):
+    with epctx.InferenceSession(ort_model("loop", 4), providers=CPU):
+        pass
+
+    assert [r.message for r in caplog.records if "version 4" in r.message and "Convert" in r.message]
+
+
+def test_a_cached_model_is_found_by_the_content_of_its_file(ort_model, expected, tmp_path):
+    model, cache = ort_model("resnet"), tmp_path / "cache"
+    first = epctx.compile_cached(model, options_for(["QNN"]), cache_dir=cache)
+    again = epctx.compile_cached(model, options_for(["QNN"]), cache_dir=cache)
+    shutil.copy(model, other := tmp_path / "other.ort")
+    elsewhere = epctx.compile_cached(other, options_for(["QNN"]), cache_dir=cache)
+    other.write_bytes(ort_file("resnet", 5))
+    changed = epctx.compile_cached(other, options_for(["QNN"]), cache_dir=cache)
+
+    assert first == again == elsewhere != changed
+    with epctx.load_or_compile(model, options_for(["QNN"]), cache_dir=cache) as session:
+        assert_close(session.run(None, inputs_of("resnet")), expected("resnet"))
+
+
+def test_a_group_shares_weights_of_ort_files(tmp_path, expected):
+    for name, version in (("resnet", NEWEST), ("lstm", 5)):
+        (tmp_path / f"{name}.ort").write_bytes(ort_file(name, version))
+    (tmp_path / "out").mkdir()
+    with epctx.ShareGroup(output_dir=tmp_path / "out") as group:
+        for name in ("resnet", "lstm"):
+            group.compile(tmp_path / f"{name}.ort", options_for(["QNN"]))
+
+    for name in ("resnet", "lstm"):
+        with epctx.InferenceSession(tmp_path / "out" / f"{name}_ctx.onnx") as session:
+            assert_close(session.run(None, inputs_of(name)), expected(name))
+
+
+def test_an_isolated_ep_reads_weights_out_of_the_ort_file(ort_model, expected):
+    model = ort_model("resnet")
+    options = options_for(["QNN"], ep__isolate="all")
+
+    with epctx.InferenceSession(model, options) as session:
+        assert_close(session.run(None, inputs_of("resnet")), expected("resnet"))
+
+
+@pytest.mark.parametrize("name", ["lstm", "loop"])
+def test_commands_take_it(name, ort_model):
+    model = ort_model(name)
+
+    def epctx_command(*words):
+        command = [sys.executable, "-m", "epctx_core", *words, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode in {0, 1}, done.stderr
+        return json.loads(done.stdout)
+
+    assert epctx_command("inspect", str(model))["required_files"] == []
+    assert epctx_command("verify", str(model))["ok"]
+    assert "error" not in epctx_command("explain", str(model), "--ep", "QNN")
+    assert epctx_command("compile", str(model), "--ep", "OpenVINO", "--check")["output"].endswith(
+        "model_ctx.onnx"
+    )
+    compared = epctx_command("compare", str(model), str(model.with_name("model_ctx.onnx")))
+    assert compared["equal"]
+
+
+@pytest.mark.parametrize(("wanted", "given"), [("ORT", "onnx"), ("ONNX", "ort")])
+def test_a_format_that_the_host_asks_for_is_the_only_one_taken(wanted, given, ort_model):
+    model = ort_model("loop") if given == "ort" else source("loop").SerializeToString()
+    other = source("loop").SerializeToString() if given == "ort" else ort_file("loop")
+    options = options_for([], session__load_model_format=wanted)
+
+    with pytest.raises(epctx.errors.InvalidProtobuf, match=f"load_model_format is {wanted}"):
+        epctx.InferenceSession(model, options, providers=CPU)
+    epctx.InferenceSession(other, options, providers=CPU).close()
+
+
+def test_a_kernel_ep_runs_nodes_whose_operator_only_the_file_describes(tmp_path):
+    """An operator that onnxruntime knows, under a name that it does not: as a build with custom operators writes it."""
+    body = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[n] x) => (float[n] y) {'
+    text = f"{body} a = com.microsoft.Gelu (x) y = Add (a, x) }}"
+    known, unknown = tmp_path / "known.ort", tmp_path / "unknown.ort"
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    options.optimized_model_filepath = str(known)
+    onnxruntime.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), options)
+    unknown.write_bytes(known.read_bytes().replace(b"com.microsoft", b"com.acme-labs"))
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+
+    def double(_node):
+        return lambda inputs: [inputs[0] * 2]
+
+    kernel = KernelDef(
+        domain="com.acme-labs", op_type="Gelu", since_version=1, create=double, type_constraints={"T": {1}}
+    )
+    ep = kernel_ep(kernel, described=())
+    registry, options = with_eps(ep)
+
+    with epctx.InferenceSession(unknown, options, registry=registry) as session:
+        assert_close(session.run(None, {"x": x}), [x * 3])
+    with pytest.raises(epctx.errors.NotImplementedByProvider, match=r"com\.acme-labs"):
+        epctx.InferenceSession(unknown, providers=CPU)
+
+
+def test_without_onnxruntime_one_sentence_says_what_the_file_is_and_what_to_install(tmp_path):
+    model = tmp_path / "model.ort"
+    model.write_bytes(ort_file("loop"))
+    code = (
+        "import sys; sys.modules['onnxruntime'] = None; from epctx_core.cli import main; "
+        f"sys.exit(main(['run', {str(model)!r}]))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert found.returncode == 2
+    assert "ONNX Runtime's own format" in found.stderr
+    assert "pip install onnxruntime" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("name", [*SMALL, "lstm"])
+@pytest.mark.parametrize("version", [*OLD, NEWEST])
+def test_it_becomes_onnx_and_an_ort_file_of_the_newest_version(name, version, ort_model, expected, tmp_path):
+    model = ort_model(name, version)
+
+    plain = epctx.convert_model(model, tmp_path / "plain.onnx")
+    newest = epctx.convert_model(
+        model, tmp_path / "newest.ort", graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
+    back = epctx.convert_model(
+        plain, tmp_path / "back.ort", save_runtime_optimizations=True, target_platform="arm"
+    )
+
+    for converted in (plain, newest, back):
+        theirs = onnxruntime.InferenceSession(str(converted), providers=CPU).run(None, inputs_of(name))
+        assert_close(theirs, expected(name))
+    with epctx.InferenceSession(back, providers=CPU) as session:
+        assert_close(session.run(None, inputs_of(name)), expected(name))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["back.ort", "model.ort", "newest.ort", "plain.onnx"]
+
+
+def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_path):
+    model = ort_model("lstm")
+    context = Path(epctx.ModelCompiler(options_for(["QNN"]), model).compile_to_file().output)
+    before = sorted(tmp_path.iterdir())
+
+    for given, target, match in (
+        (model, "model.txt", "neither"),
+        (context, "context.ort", "context model"),
+        (context, "context.onnx", "already"),
+    ):
+        with pytest.raises(epctx.errors.InvalidArgument, match=match):
+            epctx.convert_model(given, tmp_path / target)
+    with pytest.raises(epctx.errors.NoSuchFile):
+        epctx.convert_model(model, tmp_path / "none" / "a.onnx")
+    assert sorted(tmp_path.iterdir()) == before
