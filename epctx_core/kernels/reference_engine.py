@@ -1,4 +1,8 @@
-"""The engine on `onnx.reference`: complete, exact, slow; what runs where onnxruntime is not installed."""
+"""The engine on `onnx.reference`: slow; what runs where onnxruntime is not installed, or lacks an operator.
+
+It has nearly all of ONNX's operators and no others. Those that it is known to compute wrongly, or lacks though exporters
+write them, are replaced (`reference_operators`). What it lacks it refuses; results are as exact as numpy's.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.tensors import is_detached
 from epctx_core.kernels.in_place import write_in_place
+from epctx_core.kernels.reference_operators import replacements
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-
-class GatherElements(OpRun):
-    """Stands for the evaluator's own, which fails above 64 elements along the axis (onnx 1.23)."""
-
-    op_domain = ""
-
-    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
-        axis %= data.ndim
-        # Along the other axes the indices may be shorter than the data.
-        window = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
-        return (np.take_along_axis(data[window], indices, axis),)
 
 
 class ReferenceEngine:
@@ -50,8 +42,9 @@ class ReferenceEngine:
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+        operators = replacements({opset.domain: opset.version for opset in own.opset_import})
         try:
-            return ReferenceModel(ReferenceEvaluator(own, new_ops=[GatherElements]), own, weights)
+            return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)
         except Exception as error:
             # The evaluator raises a different class for each way in which it lacks an operator.
             text = " ".join(str(error).split())
@@ -91,6 +84,9 @@ def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:
     """Return a contiguous result that shares no memory with an input: Identity and Reshape give views."""
     if not isinstance(result, np.ndarray):
         return result if isinstance(result, (list, dict)) or result is None else np.asarray(result)
+    if result.dtype.kind == "U":
+        # Strings of all lengths, as onnxruntime gives them.
+        return result.astype(object)
     if any(isinstance(i, np.ndarray) and np.may_share_memory(result, i) for i in inputs):
         return result.copy()
     return np.ascontiguousarray(result).reshape(result.shape)
