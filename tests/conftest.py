@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -12,6 +16,7 @@ from networks.catalog import Catalog, Network
 from written_models import checked, paths_of_this_machine
 
 from epctx_core.compile.writing.outputs import Outputs
+from epctx_core.context.receipts import FOLDER_VARIABLE
 
 UNRESOLVED = "not_for_onnxruntime"
 _restore = pytest.MonkeyPatch()
@@ -20,6 +25,10 @@ _running: list[pytest.Item] = []
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hold whatever the suite writes against `written_models`, tests of plugins and wider fixtures included."""
+    # Children and workers have it from here.
+    if FOLDER_VARIABLE not in os.environ:
+        _restore.setenv(FOLDER_VARIABLE, tempfile.mkdtemp(prefix="receipts-"))
+        config.add_cleanup(partial(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True))
     config.addinivalue_line("markers", f"{UNRESOLVED}(reason): what this test writes is beyond onnxruntime")
     has_onnxruntime = find_spec("onnxruntime") is not None
 

@@ -51,7 +51,7 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         node_name_prefix="",
         external_initializers_file=None,
         map_binaries=True,
-        verification=Verification.HEAD,
+        verification=Verification.ONCE,
         source_model_path=None,
         weightless=WeightlessMode.NONE,
         share_contexts=False,
@@ -177,8 +177,8 @@ def test_a_file_for_initializers_may_be_named_in_any_way_that_stays_inside(optio
 
 
 @pytest.mark.parametrize("value", ["", "HEAD", "none", "1"])
-def test_verification_is_one_of_three_words(options, value):
-    with pytest.raises(InvalidArgument, match="allowed is 'head' or 'lazy' or 'full'"):
+def test_verification_is_one_of_four_words(options, value):
+    with pytest.raises(InvalidArgument, match="allowed is 'once' or 'head' or 'lazy' or 'full'"):
         options.add_session_config_entry("ep.context_verify", value)
 
 

@@ -11,6 +11,7 @@ from epctx_core.compile.kernel_operators import staying_operators
 from epctx_core.compile.provenance import add_metadata
 from epctx_core.compile.weightless import SourceLedger
 from epctx_core.compile.writing.initializers import InitializerPlacement, place_initializers
+from epctx_core.context.initializers_file import Seal
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.node import (
     ContextNodeDraft,
@@ -72,6 +73,14 @@ class ContextModel:
     source_files: tuple[str, ...] = ()
     source_tensors: Mapping[str, TensorView] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The root digest (hex) of each file that was written, as a load checks it; by the name of the file."""
+        files = {entry.name: entry.root for entry in self.payloads if not entry.embedded}
+        if self.initializers is not None:
+            files[self.initializers.name] = Seal.of(self.initializers).digest
+        return files
 
 
 def check_can_export(providers: ProviderSession) -> None:

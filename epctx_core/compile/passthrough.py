@@ -182,7 +182,8 @@ class PassThrough:
         """Return the payloads, each with all nodes that carry it."""
         records = {record.name: record for record in self.records}
         folder = source_folder(self._model, config)
-        reader = payload_reader(records, folder, replace(config, map_binaries=True), self.manifest, Scratch())
+        mapped = replace(config, map_binaries=True)
+        reader = payload_reader(self._model, records, folder, mapped, self.manifest, Scratch())
         found: dict[tuple[str, bool], _Carried] = {}
         # Primaries first, so that one of them carries what several nodes share.
         for record in sorted(self.records, key=lambda r: not r.main_context):

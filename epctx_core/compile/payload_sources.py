@@ -82,6 +82,7 @@ def source_weights(
 
 
 def payload_reader(
+    model: OpenModel,
     records: Mapping[str, ContextNodeRecord],
     folder: ModelFolder | None,
     config: SessionConfig,
@@ -91,7 +92,7 @@ def payload_reader(
     *,
     data_reader: DataReader | None = None,
 ) -> PayloadReader:
-    """Return what finds the payloads of nodes, and the weights that they left in the source model."""
+    """Return what finds the payloads of a model's nodes, and the weights that they left in the source model."""
 
     def other_copies(name: str) -> Iterable[Path]:
         return interrupted_copies(folder.folder, name) if folder else ()
@@ -106,4 +107,6 @@ def payload_reader(
         map_binaries=config.map_binaries,
         verification=config.verification,
         data_reader=data_reader,
+        checks=model.checks,
+        model_digest=model.source.digest,
     )

@@ -17,6 +17,7 @@ from epctx_core.compile.report import OutputFile, Stopwatch, Written
 from epctx_core.compile.writing.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.kernel_types import read_kernel_types
+from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ def write_context_model(
         with watch.stage("write"):
             data = serialize(context, embedded=outputs.embedded)
             written = outputs.finish(data, context.named_files)
+            note_published(outputs.states, context.digests)
+            if written is not None and any(entry.embedded for entry in context.payloads):
+                note([model_receipt(written.digest)])
     return what_was_written(context, outputs, existing, written)
 
 

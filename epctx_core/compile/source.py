@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, read_context_nodes, read_placed_nodes
 from epctx_core.context.ort_format import decode_model
+from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE
@@ -28,7 +29,7 @@ from epctx_core.graph.model_io import (
 )
 from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
 from epctx_core.kernels.contrib_types import resolve_types
-from epctx_core.options import ModelOverrides, Verification
+from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
 from epctx_core.publish import interrupted_copies
 
@@ -45,12 +46,14 @@ class OpenModel:
         types: the type of every value.
         graph: the index over the main graph.
         overrides: what the host put in place of what the file says.
+        checks: of the files that it names; those of a load go on beside it.
     """
 
     source: SourceModel
     types: TypeTable
     graph: GraphIndex
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
+    checks: DigestChecks = IN_PLACE
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
@@ -92,6 +95,7 @@ def open_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]] = frozenset,
+    checks: DigestChecks = IN_PLACE,
 ) -> OpenModel:
     """Read a model, check it, put its functions in place, find the types of its values and index it.
 
@@ -100,6 +104,7 @@ def open_model(
         config: where weights lie, for a model whose folder is not known, and what takes the place of
             what the model says.
         kept_functions: says which functions EPs want as calls; asked only if the model has functions.
+        checks: of a load, for files that are checked once; without, they are checked when they are opened.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
@@ -121,7 +126,8 @@ def open_model(
         config.external_initializers_folder,
         seal=read_seal(proto),
         other_copies=interrupted_copies,
-        whole=config.verification is not Verification.HEAD,
+        verification=config.verification,
+        checks=checks,
     )
     given = given_weights(proto, config.overrides.initializers)
     source = detach_model(proto, data, path, folder.open, checked=checked, changed=bool(given))
@@ -133,6 +139,7 @@ def open_model(
         inline_functions(source, kept_functions())
     model = index_model(source)
     model.overrides = config.overrides
+    model.checks = checks
     return model
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from epctx_core.context.json_text import parse_json
-from epctx_core.context.manifest import PayloadEntry, Segment, damaged, read_segments, stated_segments
+from epctx_core.context.manifest import PayloadEntry, Segment, read_segments, stated_segments
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.mapping import MappedFile
 
 if TYPE_CHECKING:
     import io
@@ -64,11 +63,6 @@ class Seal:
             return False
         file.seek(self.size - len(expected))
         return file.read(len(expected)) == expected
-
-    def damaged_in(self, file: io.FileIO) -> Segment | None:
-        """Return the first segment of a file with this seal whose bytes are others; None if all are right."""
-        mapped = MappedFile(file.fileno(), self.name)
-        return next(damaged(mapped.view, self.segments, mapped.forget), None)
 
 
 def close_sealed(writer: PayloadWriter) -> PayloadEntry:

@@ -74,12 +74,30 @@ def damaged(
     view: memoryview, segments: Sequence[Segment], forget: Callable[[int, int], None] | None = None
 ) -> Iterator[Segment]:
     """Digest segments, several at once, and yield those that differ; see `PayloadEntry.check_whole` for `forget`."""
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+
+    def differing(batch: Sequence[Segment]) -> list[Segment]:
+        return [segment for segment in batch if digest_of(view, segment, forget) != segment.digest]
+
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="epctx-digest")
     try:
-        digests = pool.map(lambda segment: digest_of(view, segment, forget), segments)
-        yield from (s for s, digest in zip(segments, digests, strict=True) if digest != s.digest)
+        for found in pool.map(differing, _batches(segments)):
+            yield from found
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments in groups large enough that handing one to a thread costs nothing beside digesting it."""
+    batch: list[Segment] = []
+    size = 0
+    for segment in segments:
+        batch.append(segment)
+        size += segment.length
+        if size >= BLOCK:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
@@ -142,7 +160,7 @@ class PayloadEntry:
         self._check_size(view, node)
         for segment in self._checked_segments():
             if digest_of(view, segment) != segment.digest:
-                raise self._replaced(segment, node)
+                raise self.replaced(segment, node)
 
     def check_whole(
         self, view: memoryview, node: str | None = None, *, forget: Callable[[int, int], None] | None = None
@@ -159,7 +177,7 @@ class PayloadEntry:
         """
         self._check_size(view, node)
         for segment in damaged(view, self.segments, forget):
-            raise self._replaced(segment, node)
+            raise self.replaced(segment, node)
 
     def _check_size(self, view: memoryview, node: str | None) -> None:
         if len(view) != self.size:
@@ -169,7 +187,8 @@ class PayloadEntry:
                 hint=_OTHER_BINARY,
             )
 
-    def _replaced(self, segment: Segment, node: str | None) -> InvalidGraph:
+    def replaced(self, segment: Segment, node: str | None) -> InvalidGraph:
+        """Return the error for a range that is another one."""
         return InvalidGraph(
             f"the context binary {self.name!r} is not the one that the model was written with: "
             f"its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest.",

@@ -40,12 +40,19 @@ def make_private_folder(folder: Path) -> None:
 
 
 def distrusted(status: os.stat_result) -> str:
-    """Return why others may have put there what lies in a folder, in words that follow "it"; empty if they cannot have."""
+    """Return why others may have put there what lies in a folder, in words that follow its name; empty if they cannot.
+
+    A link to a folder counts as one where the status is that of what it leads to (`stat`), not its own (`lstat`).
+    """
     if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"
-    if hasattr(os, "geteuid"):
-        if status.st_uid != os.geteuid():
-            return "belongs to another user"
-        if status.st_mode & _WRITABLE_BY_OTHERS:
-            return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    if not is_own(status):
+        return "belongs to another user"
+    if hasattr(os, "geteuid") and status.st_mode & _WRITABLE_BY_OTHERS:
+        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
     return ""
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to this process's user, as far as the system has users."""
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()

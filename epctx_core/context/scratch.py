@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +28,10 @@ class Scratch:
     def close(self) -> None:
         """Remove all of it."""
         self._made.close()
+
+    def before_closing(self, call: Callable[[], object]) -> None:
+        """Have something done before what was made so far is removed."""
+        self._made.callback(call)
 
     def folder(self) -> Path:
         """Return a new folder; see `scratch_folder`."""

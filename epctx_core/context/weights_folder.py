@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import ReplacedBinaryError
+from epctx_core.context.manifest import ReplacedBinaryError, damaged
 from epctx_core.context.paths import ModelFolder, OpenedFile
+from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted, note_checked
 from epctx_core.errors import InvalidArgument, NoSuchFile
-from epctx_core.graph.mapping import FileIdentity
+from epctx_core.graph.mapping import FileIdentity, MappedFile
+from epctx_core.options import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from epctx_core.context.initializers_file import Seal
+    from epctx_core.context.manifest import Segment
 
 OWN_FILE = "epctx-own-file"
 """The location of weights that lie in the model's own file, which is no ONNX model then (see `ort_format`)."""
@@ -31,7 +35,8 @@ class WeightsFolder:
         seal: how the file is sealed that the model's own compile wrote, if one did.
         other_copies: gives paths that may hold a file as it was before a publication into the folder that is
             under way or was killed.
-        whole: whether the sealed file is digested, too, when it is opened.
+        verification: how far the sealed file is checked; whole, before it is used, in any mode but HEAD and ONCE.
+        checks: of a load, which go on beside it.
 
     Attributes:
         opened: the real path of each file, with the name that the model has for it.
@@ -47,10 +52,12 @@ class WeightsFolder:
         *,
         seal: Seal | None = None,
         other_copies: Callable[[Path, str], Iterable[Path]] = lambda _folder, _name: (),
-        whole: bool = False,
+        verification: Verification = Verification.HEAD,
+        checks: DigestChecks = IN_PLACE,
     ) -> None:
         self._seal = seal
-        self._whole = whole
+        self._verification = verification
+        self._checks = checks
         self._faults: dict[FileIdentity, str] = {}
         self._other_copies = other_copies
         self.opened: dict[str, str] = {}
@@ -90,36 +97,56 @@ class WeightsFolder:
 
     def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:
         """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
-        fault = self._fault(file, seal)
+        copies = list(self._other_copies(folder, seal.name))
+        fault = self._fault(file, seal, beside=not copies)
         if not fault:
             return file
-        for copy in self._other_copies(folder, seal.name):
+        for copy in copies:
             with suppress(OSError):
                 kept = OpenedFile(os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), str(copy))
-                if not self._fault(kept, seal):
+                if not self._fault(kept, seal, beside=False):
                     return kept
-        raise ReplacedBinaryError(
-            f"the weights file {seal.name!r} is not the one that the model was written with{fault}.",
-            path=file.path,
-            hint="The file does not belong to this model or was cut; fetch both again, or compile again.",
-        )
+        raise _refused(seal, fault, file.path)
 
-    def _fault(self, file: OpenedFile, seal: Seal) -> str:
+    def _fault(self, file: OpenedFile, seal: Seal, *, beside: bool) -> str:
         """Return what of a file is not as its seal says, empty if nothing; the file is closed if something is."""
         with ExitStack() as stack:
             stack.enter_context(file)
             state = FileIdentity.of(os.fstat(file.fileno()))
             if state not in self._faults:
-                self._faults[state] = _compared(file, seal, whole=self._whole)
+                self._faults[state] = self._compared(file, seal, beside=beside)
             if not self._faults[state]:
                 stack.pop_all()
             return self._faults[state]
 
+    def _compared(self, file: OpenedFile, seal: Seal, *, beside: bool) -> str:
+        if not seal.is_on(file):
+            return ": its size or its end differs"
+        if self._verification is Verification.HEAD:
+            return ""
+        once = self._verification is Verification.ONCE
+        mapped, begun = MappedFile(file.fileno(), file.path), time.time_ns()
+        if once and is_noted(file_receipt(mapped.status, seal.digest)):
+            return ""
+        if once and beside and self._checks.is_beside(seal.size):
+            path = file.path
+            self._checks.begin(
+                mapped, seal.segments, seal.digest, lambda segment: _refused(seal, _differing(segment), path)
+            )
+            return ""
+        segment = next(damaged(mapped.view, seal.segments, mapped.forget), None)
+        if segment is None and once:
+            note_checked(mapped, seal.digest, begun)
+        return "" if segment is None else _differing(segment)
 
-def _compared(file: OpenedFile, seal: Seal, *, whole: bool) -> str:
-    if not seal.is_on(file):
-        return ": its size or its end differs"
-    segment = seal.damaged_in(file) if whole else None
-    if segment is None:
-        return ""
+
+def _refused(seal: Seal, fault: str, path: str) -> ReplacedBinaryError:
+    return ReplacedBinaryError(
+        f"the weights file {seal.name!r} is not the one that the model was written with{fault}.",
+        path=path,
+        hint="The file does not belong to this model or was cut; fetch both again, or compile again.",
+    )
+
+
+def _differing(segment: Segment) -> str:
     return f": its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest"

@@ -57,8 +57,10 @@ class WeightlessMode(IntEnum):
 
 
 class Verification(Enum):
-    """How far payloads are held against the manifest when they are loaded."""
+    """How far payloads are checked against the manifest when they are loaded."""
 
+    ONCE = "once"
+    """All payloads whole, unless a receipt says that this machine did so before; beside the EPs' own loading."""
     HEAD = "head"
     """Size, first segment and some blocks: tells truncated and swapped payloads apart without reading weights."""
     LAZY = "lazy"

@@ -123,10 +123,11 @@ _OPTIONS = (
     ),
     SessionOption(
         key="ep.context_verify",
-        default="head",
-        choices=("head", "lazy", "full"),
-        doc="How payloads are held against the manifest: head: size, first segment and some blocks; lazy: each whole,"
-        " when an EP first asks for it; full: all whole, before any EP gets one.",
+        default="once",
+        choices=("once", "head", "lazy", "full"),
+        doc="How payloads are checked against the manifest: once: all whole the first time a machine sees a file, beside"
+        " the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first asks for"
+        " it; full: all whole, before any EP gets one.",
     ),
     SessionOption(
         key="ep.context_read_back",

@@ -34,7 +34,7 @@ from epctx_core.publish.names import (
 from epctx_core.publish.recovery import settle_all
 from epctx_core.publish.replay import discard, roll_forward, withdraw
 from epctx_core.publish.staged_file import StagedFile
-from epctx_core.publish.tree import keep, make_folders, make_missing, sync_folders
+from epctx_core.publish.tree import keep, make_folders, make_missing, stamp, sync_folders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -150,7 +150,9 @@ class Publication:
             self._free.setdefault(key, mode_of(self.folder / key) is None)
         return staging / NEW / key
 
-    def commit(self, *, binaries: Sequence[str], models: Sequence[str], new: Collection[str] = ()) -> None:
+    def commit(
+        self, *, binaries: Sequence[str], models: Sequence[str], new: Collection[str] = ()
+    ) -> dict[str, os.stat_result]:
         """Bring every staged file to its final name, all or none; the publication is over afterwards.
 
         Order: staged files to disk, hard links of what will be replaced, the journal (from here on a
@@ -162,6 +164,10 @@ class Publication:
                 that was there when it was staged is replaced; one that was not must still be free.
             models: names of context models; replaced if they exist.
             new: those of the models that must not exist: refused before anything else changes, too.
+
+        Returns:
+            What the system says of each binary now: any later change of the file changes that, too. Without those
+            of file systems that count time too coarsely for it.
 
         Raises:
             InvalidArgument: a name was not staged, is given twice, or a staged one is missing here;
@@ -181,11 +187,12 @@ class Publication:
         journal = Journal(steps=tuple(steps), folders=tuple(folders))
         self._staging = None  # whatever interrupts us now, leaving must not discard a journal
         try:
-            self._carry_out(staging, journal)
+            stamped = self._carry_out(staging, journal)
         except BaseException as exc:
             self._take_back(staging, journal, exc)
             raise
         self._clear(staging)
+        return self._states(stamped)
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -254,11 +261,15 @@ class Publication:
             )
         return Step(name=name, model=model, existed=True, claim=False)
 
-    def _carry_out(self, staging: Path, journal: Journal) -> None:
+    def _carry_out(self, staging: Path, journal: Journal) -> dict[str, os.stat_result]:
+        """Do all steps; return what the system said of the binaries when they were complete."""
         names = [step.name for step in journal.steps]
         with reported("writing the files to disk", self.folder):
             for file in self._files.values():
                 file.close()
+            stamped = {
+                step.name: stamp(staging / NEW / step.name) for step in journal.steps if not step.model
+            }
             for name in names:
                 posix.sync_file(staging / NEW / name)
             sync_folders(staging / NEW, names)
@@ -274,6 +285,17 @@ class Publication:
             journals.write(staging, journal)
         with reported("renaming the files", self.folder):
             roll_forward(self.folder, staging, journal)
+        return {name: status for name, status in stamped.items() if status is not None}
+
+    def _states(self, stamped: dict[str, os.stat_result]) -> dict[str, os.stat_result]:
+        """Return what the system says of binaries by their final names; renaming them changed it."""
+        states = {}
+        for name, status in stamped.items():
+            with suppress(OSError):
+                now = (self.folder / name).stat()
+                if os.path.samestat(now, status) and now.st_mtime_ns == status.st_mtime_ns:
+                    states[name] = now
+        return states
 
     def _take_back(self, staging: Path, journal: Journal, cause: BaseException) -> None:
         """Restore the old state after a failed commit; if the disk refuses, leave it for the next one."""

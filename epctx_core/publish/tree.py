@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ NO_HARD_LINKS = frozenset(
         errno.EXDEV,
     }
 )
+
+_TICK_NS = 20_000_000
+"""Nanoseconds that no system's clock for files lags behind: a tick of it is at most a hundredth of a second."""
 
 
 def make_folders(root: Path, name: str) -> None:
@@ -68,6 +72,22 @@ def keep(final: Path, kept: Path) -> None:
         shutil.copyfile(content, kept)
         shutil.copymode(content, kept)
         posix.sync_file(kept)
+
+
+def stamp(path: Path) -> os.stat_result | None:
+    """Give a complete file a time of change that no later write can give it; return what the system says then.
+
+    The system's clock for files ticks every few milliseconds: a write in the tick of another leaves the same time. So
+    the time given lies before this tick. None where the file system does not keep such a time exactly.
+    """
+    status = path.lstat()
+    time_ns = time.time_ns() - _TICK_NS
+    try:
+        os.utime(path, ns=(status.st_atime_ns, time_ns), follow_symlinks=False)
+        status = path.lstat()
+    except (OSError, NotImplementedError):
+        return None
+    return status if status.st_mtime_ns == time_ns else None
 
 
 def is_same_file(one: Path, other: Path) -> bool:

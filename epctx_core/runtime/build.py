@@ -25,6 +25,7 @@ from epctx_core.compile.providers import (
 from epctx_core.compile.report import Stopwatch
 from epctx_core.compile.source import OpenModel, open_model
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
+from epctx_core.context.receipts import DigestChecks
 from epctx_core.errors import Fail, ModelRequiresCompilation, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
@@ -140,15 +141,17 @@ def _attempt(
     """Return the session; None if the model's files were being replaced and this is not the last attempt."""
     model: OpenModel | None = None
     try:
-        model = open_model(
-            path_or_bytes,
-            session.config(),
-            lambda: kept_functions(requested_classes(requested or (), session, registry)),
-        )
-        if not model.context_nodes:
-            # That is an EP's business and may take long.
-            compiling()
-        return _Builder(model, session, requested, registry).build()
+        with DigestChecks(session.cancellation) as checks:
+            model = open_model(
+                path_or_bytes,
+                session.config(),
+                lambda: kept_functions(requested_classes(requested or (), session, registry)),
+                checks,
+            )
+            if not model.context_nodes:
+                # That is an EP's business and may take long.
+                compiling()
+            return _Builder(model, session, requested, registry).build()
     except ReplacedBinaryError:
         if last or (model is not None and _is_unchanged(model)):
             raise
@@ -180,6 +183,7 @@ class _Builder:
         registry: Registry,
     ) -> None:
         self._model = model
+        self._checks = model.checks
         self._session = session
         self._registry = registry
         self._config: SessionConfig = session.config()
@@ -204,7 +208,9 @@ class _Builder:
         """Return the finished session, or close what was begun."""
         try:
             with contextlib.ExitStack() as stack:
-                return self._build(stack)
+                state = self._build(stack)
+                self._checks.finish()
+                return state
         except BaseException:
             self._providers.close()
             raise
@@ -248,6 +254,7 @@ class _Builder:
             planner.prepare(part, cpu)
         # Written last: a session that cannot be made leaves no files.
         if export is not None:
+            self._checks.finish()
             export.write(assignment, self._watch)
         for part, cpu in groups:
             part.partitioner.take(cpu)

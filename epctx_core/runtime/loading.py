@@ -39,7 +39,7 @@ def load_context_nodes(
     """Have each EP load its nodes.
 
     Args:
-        model: the context model.
+        model: the context model, with the checks of its payloads, which the caller waits for.
         nodes: EP type to its nodes.
         folder: where their binaries lie.
         providers: the live EPs.
@@ -57,9 +57,8 @@ def load_context_nodes(
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
     if not nodes:
         return steps
-    config = session.config()
     named = {ep: _by_name(records) for ep, records in nodes.items()}
-    readers = _readers(named, folder, config, providers, manifest)
+    readers = _readers(model, named, folder, session.config(), providers, manifest)
     for ep, records in nodes.items():
         session.cancellation.raise_if_requested()
         by_name, reader = named[ep], readers[ep]
@@ -80,24 +79,34 @@ def load_context_nodes(
 
 
 def _readers(
+    model: OpenModel,
     nodes: Mapping[str, Mapping[str, ContextNodeRecord]],
     folder: ModelFolder | None,
     config: SessionConfig,
     providers: ProviderSession,
     manifest: Manifest | None,
 ) -> dict[str, PayloadReader]:
-    """Return for each EP what finds its payloads; all are checked now if the host wants that."""
+    """Return for each EP what finds its payloads; all are checked now, or begin to be, if the host wants that."""
     every = [record for records in nodes.values() for record in records.values()]
     source = source_weights(every, folder, config, manifest)
     readers = {
         ep: payload_reader(
-            records, folder, config, manifest, providers.scratch, source, data_reader=config.data_reader
+            model,
+            records,
+            folder,
+            config,
+            manifest,
+            providers.scratch,
+            source,
+            data_reader=config.data_reader,
         )
         for ep, records in nodes.items()
     }
-    if config.verification is Verification.FULL:
-        for reader in readers.values():
+    for reader in readers.values():
+        if config.verification is Verification.FULL:
             reader.load_all()
+        elif config.verification is Verification.ONCE:
+            reader.begin_checks()
     return readers
 
 

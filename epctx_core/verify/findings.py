@@ -83,9 +83,13 @@ CODES: Mapping[str, Code] = MappingProxyType(
         # What EPs find in payloads.
         "container-refused": Code(_ERROR, "The EP would not load a node: its payload does not fit."),
         "container-not-checked": Code(_INFO, "Nobody here can look into a payload."),
+        "not-checked": Code(_INFO, "No byte of a payload was judged, neither by digests nor by an EP."),
     }
 )
 """Every code, in the order of the checks."""
+
+UNJUDGED = frozenset({"not-checked", "file-not-sought"})
+"""Codes that say that nothing is known of a file's bytes."""
 
 _ORDER = {severity: place for place, severity in enumerate((_ERROR, _WARNING, _INFO))}
 
@@ -107,6 +111,11 @@ class Findings:
     def take(self, finding: Finding) -> None:
         """Note a finding that is one already."""
         self._found[finding] = None
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether anything is wrong so far."""
+        return any(finding.severity is Severity.ERROR for finding in self._found)
 
     def sorted(self) -> tuple[Finding, ...]:
         """Return all, errors first, else in the order in which they were made."""
@@ -161,6 +170,11 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether nothing is wrong: warnings and notes do not count."""
         return not any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def checked(self) -> bool:
+        """Whether something of each payload was judged: its digests, or what the EP says of it."""
+        return not any(finding.code in UNJUDGED for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx verify --json` prints."""

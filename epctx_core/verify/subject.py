@@ -27,6 +27,7 @@ from epctx_core.graph.model_io import (
 )
 from epctx_core.graph.tensors import all_tensors, is_detached
 from epctx_core.graph.weights import detach_weights
+from epctx_core.options import Verification
 from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_subject(
         config.external_initializers_folder,
         seal=_seal(proto, findings),
         other_copies=interrupted_copies,
-        whole=True,
+        verification=Verification.FULL,
     )
     opened = _opened(proto, data, path, weights, findings)
     if opened is None:

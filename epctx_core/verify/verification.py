@@ -103,6 +103,18 @@ def _verify(subject: Subject, findings: Findings) -> list[PayloadReport]:
     if _has_source(subject, findings):
         looked = ask_providers(subject, found, findings)
     check_folder(subject, findings)
+    if findings.has_errors:
+        return _reports(found, looked)
+    judged = {found[node] for node in looked}
+    for payload in dict.fromkeys(found.values()):
+        if payload.digest is None and payload not in judged:
+            findings.add(
+                "not-checked",
+                f"no byte of the payload {payload.name!r} was judged: nothing says its digest, and no EP here looked "
+                "into it.",
+                node=payload.node,
+                hint="Verify it where the EP that made it is installed.",
+            )
     return _reports(found, looked)
 
 

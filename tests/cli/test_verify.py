@@ -60,6 +60,25 @@ def test_a_vendors_model_is_ok_with_a_note_that_its_payload_was_not_looked_into(
     assert "container-not-checked" in {f["code"] for f in said.json["findings"]}
 
 
+def test_a_model_of_which_no_payload_byte_was_judged_ends_with_not_checked_and_strict_makes_that_exit_1(
+    epctx,
+):
+    said = epctx("verify", REAL / "qnn_ctx0.onnx")
+    strict = epctx("verify", REAL / "qnn_ctx0.onnx", "--strict")
+    answer = epctx("verify", REAL / "qnn_ctx0.onnx", "--strict", "--json")
+
+    assert (said.code, strict.code, answer.code) == (0, 1, 1)
+    assert said.out == strict.out
+    assert said.out.splitlines()[-1].startswith("not checked: ")
+    assert answer.json["ok"] is True
+    (finding,) = [f for f in answer.json["findings"] if f["code"] == "not-checked"]
+    assert "qnn_ctx0_qnn.bin" in finding["message"]
+
+
+def test_strict_says_nothing_against_a_model_with_digests(epctx, compiled):
+    assert epctx("verify", compiled, "--strict").code == 0
+
+
 def test_a_missing_plugin_is_a_warning_with_what_would_help(epctx, compiled, monkeypatch):
     proto = onnx.load(compiled)
     next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"Unheard"

@@ -1,4 +1,4 @@
-"""How far payloads are held against the manifest, and when; copies that nobody else can change."""
+"""How far payloads are checked against the manifest, and when; copies that nobody else can change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
 
-HEAD, LAZY, FULL = Verification
+HEAD, LAZY, FULL = Verification.HEAD, Verification.LAZY, Verification.FULL
 NAMES = ("a_x.bin", "b_x.bin")
 
 
@@ -204,7 +204,7 @@ def test_what_the_manifest_does_not_know_is_warned_about(tmp_path, caplog):
         scene.made().load_all()
 
     assert caplog.messages == [
-        "ep.context_verify=full: the model says nothing about the payload 'b_x.bin' to hold it against."
+        "ep.context_verify=full: the model says nothing about the payload 'b_x.bin' to check it against."
     ]
 
 

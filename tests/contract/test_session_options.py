@@ -142,7 +142,7 @@ def test_the_end_of_a_group_without_a_group_is_refused(source, model):
 
 
 @pytest.mark.parametrize("mapping", ["0", "1"])
-@pytest.mark.parametrize("verify", ["head", "lazy", "full"])
+@pytest.mark.parametrize("verify", ["once", "head", "lazy", "full"])
 def test_a_sound_model_runs_however_its_binary_is_taken(source, mapping, verify, caplog):
     expected = result(source)
     model = compiled(source, Alpha)
@@ -175,10 +175,10 @@ def altered_weight(folder):
 
 @pytest.mark.parametrize(
     "entries",
-    [{"ep.context_verify": "lazy"}, {"ep.context_verify": "full"}, {"ep.context_file_mapping": "0"}],
+    [{}, {"ep.context_verify": "lazy"}, {"ep.context_verify": "full"}, {"ep.context_file_mapping": "0"}],
     ids=str,
 )
-def test_one_changed_bit_in_a_weight_is_found_if_the_host_wants_to_know(tmp_path, entries):
+def test_one_changed_bit_in_a_weight_is_found_unless_the_host_wants_heads_only(tmp_path, entries):
     model = altered_weight(tmp_path)
     options = epctx.SessionOptions()
     for key, value in entries.items():
@@ -186,7 +186,9 @@ def test_one_changed_bit_in_a_weight_is_found_if_the_host_wants_to_know(tmp_path
 
     with pytest.raises(InvalidGraph, match=r"'big_qnn\.bin' is not the one that the model was written with"):
         epctx.InferenceSession(model, options)
-    epctx.InferenceSession(model).close()
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("ep.context_verify", "head")
+    epctx.InferenceSession(model, options).close()
 
 
 def test_verifying_a_model_without_digests_is_warned_about(model, caplog):
@@ -199,5 +201,5 @@ def test_verifying_a_model_without_digests_is_warned_about(model, caplog):
         result(model, ep__context_verify="full")
 
     assert caplog.messages == [
-        "ep.context_verify=full: the model says nothing about the payload 'm_alpha.bin' to hold it against."
+        "ep.context_verify=full: the model says nothing about the payload 'm_alpha.bin' to check it against."
     ]

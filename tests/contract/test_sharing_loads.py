@@ -132,8 +132,8 @@ def test_a_session_that_verifies_more_does_not_take_what_another_verified_less(e
     content[middle] ^= 1
     binary.write_bytes(content)
 
-    with epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep)):
-        for level in ("lazy", "full"):
+    with epctx.InferenceSession(out / "a_ctx.onnx", sharing(ep, ep__context_verify="head")):
+        for level in ("once", "lazy", "full"):
             with pytest.raises(InvalidGraph):
                 epctx.InferenceSession(out / "b_ctx.onnx", sharing(ep, ep__context_verify=level))
 

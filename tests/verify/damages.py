@@ -337,6 +337,7 @@ def _(scene):
     scene.edit_node(1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another"))
 
 
+@damage("not-checked")
 @damage("container-not-checked")
 def _(scene):
     def none(context, nodes, reader):

@@ -19,7 +19,9 @@ INSTEAD = {
     # What is no model has no manifest to miss.
     "model-unreadable": ["model-unreadable"],
     # Without a manifest the EP's own check is all there is.
-    "plugin-missing": ["plugin-missing", "manifest-missing", "container-not-checked"],
+    "plugin-missing": ["plugin-missing", "manifest-missing", "container-not-checked", "not-checked"],
+    "container-not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
+    "not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
     # The ONNX checker sees these, too; it says no more than the first.
     "name-not-text": ["name-not-text", "model-invalid", "manifest-missing"],
     "attribute-repeated": ["attribute-repeated", "model-invalid", "manifest-missing"],

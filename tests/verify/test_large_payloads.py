@@ -89,7 +89,7 @@ def test_one_bit_of_it_is_found(large):
     assert f"{SIZE - WEIGHT:,} to {SIZE:,} (a weight)" in finding.message
 
 
-def test_segments_are_digested_by_several_threads(compiled, monkeypatch):
+def test_segments_are_digested_by_several_threads(large, monkeypatch):
     seen = set()
     right = manifest.digest_of
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
@@ -103,8 +103,8 @@ def test_segments_are_digested_by_several_threads(compiled, monkeypatch):
 
     monkeypatch.setattr(manifest, "digest_of", watched)
 
-    report = compiled.verify()
+    report = large.verify()
 
     assert isinstance(report, epctx.VerifyReport)
-    assert report.payloads[0].digests
+    assert len(report.payloads) == 1
     assert len(seen) == 3

@@ -27,6 +27,11 @@ def add_arguments(parser: CommandParser) -> None:
         parser,
         ep_help="an EP that a load would have; without it the sources of the nodes decide; may be repeated",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit 1 if no byte of a payload could be judged, although nothing is wrong",
+    )
     add_common(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -38,17 +43,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = verify_model(arguments.model, session_options(arguments, console))
     _tell(arguments.model, report, console)
     console.result({"model": arguments.model, **report.as_dict()})
-    return _exit_code(report)
+    return _exit_code(report, strict=arguments.strict)
 
 
-def _exit_code(report: VerifyReport) -> int:
-    """Return 1 for a faulty model; 2 where there is no model, and 3 if nothing but a plugin is to blame."""
+def _exit_code(report: VerifyReport, *, strict: bool) -> int:
+    """Return 1 for a faulty model, or one that was not checked if that is asked; 2 without a model.
+
+    3 if nothing but a plugin is to blame.
+    """
     errors = {finding.code for finding in report.findings if finding.severity.value == "error"}
     if _NO_MODEL in errors:
         return USAGE
     if errors == {_BROKEN}:
         return PLUGIN
-    return FAILED if errors else DONE
+    return FAILED if errors or (strict and not report.checked) else DONE
 
 
 def _tell(model: str, report: VerifyReport, console: Console) -> None:
@@ -80,5 +88,5 @@ def _tell_finding(finding: Finding, console: Console) -> None:
 def _summary(report: VerifyReport) -> str:
     counts = Counter(finding.severity.value for finding in report.findings)
     found = ", ".join(text.count(counts[kind], word) for kind, word in _CALLED.items() if counts[kind])
-    verdict = "ok" if report.ok else "not ok"
+    verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
     return f"{verdict}: {found}" if found else f"{verdict}: nothing found"

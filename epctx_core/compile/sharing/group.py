@@ -22,6 +22,7 @@ from epctx_core.compile.read_back import read_back
 from epctx_core.compile.report import OutputFile, Written
 from epctx_core.compile.sharing.member import CompiledMember, PublishedMember
 from epctx_core.compile.writing.outputs import Outputs
+from epctx_core.context.receipts import note_published
 from epctx_core.context.workspace import SharedWorkspace, SharedWorkspaces
 from epctx_core.errors import Fail
 from epctx_core.graph.digests import ExtentDigests
@@ -175,7 +176,9 @@ class Group:
                 new = [
                     n for n, model in zip(own, models, strict=True) if not model.outputs.destination.replace
                 ]
-                publication.commit(binaries=files, models=names, new=new)
+                states = publication.commit(binaries=files, models=names, new=new)
+                digests = {name: digest for model in models for name, digest in model.context.digests.items()}
+                note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
             self.finished = True
         return Finished(
             binaries=tuple(OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in entries.values()),

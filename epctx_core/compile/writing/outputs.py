@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeAlias
 
 from epctx_core.compile.report import OutputFile
@@ -56,6 +57,9 @@ class Outputs:
         final: False for a member of a share group: its binaries are written when the group ends.
         publication: an open one that brings the files to their names together with others, by whoever
             lends it; None for one of its own.
+
+    Attributes:
+        states: what the system says of the files that were published, but for the model; see `Publication.commit`.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Outputs:
         self._open_delivered = open_delivered
         self._delivered: list[DeliveredSink] = []
         self._files: list[str] = []
+        self.states: Mapping[str, os.stat_result] = {}
         self._publication = publication
         self._is_lent = publication is not None
 
@@ -163,7 +168,7 @@ class Outputs:
         written = self._write_model(model)
         self._cancel.raise_if_requested()
         if self._publication is not None and not self._is_lent and (written is not None or self._files):
-            self._publication.commit(
+            self.states = self._publication.commit(
                 binaries=self._files,
                 models=[] if written is None else [written.path],
                 new=[] if written is None or self.destination.replace else [written.path],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from epctx_core.context.payloads.writer import CopiesMapped
+from epctx_core.context.receipts import keeping_receipt
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK, copy_range
 
@@ -118,13 +120,25 @@ class LoadedPayload:
             path.write_bytes(self.view)
             return
         with suppress(OSError):
-            path.hardlink_to(self.mapped.path)
+            with self._keeping_receipt():
+                path.hardlink_to(self.mapped.path)
             if self.mapped.is_at(path):
+                self._scratch.before_closing(partial(self._unlink, path))
                 return
             path.unlink()
         self.mapped.check_unchanged()
         with path.open("xb", buffering=0) as file:
             copy_range(self.mapped.descriptor, 0, file.fileno(), 0, self.mapped.size)
+
+    def _unlink(self, path: Path) -> None:
+        with suppress(OSError), self._keeping_receipt():
+            path.unlink()
+
+    def _keeping_receipt(self) -> AbstractContextManager[None]:
+        """A second link changes the file's ctime, and nothing else of it."""
+        if self.mapped is None or self.digest is None:
+            return nullcontext()
+        return keeping_receipt(self.mapped.descriptor, self.digest)
 
 
 class KnownPayloads:

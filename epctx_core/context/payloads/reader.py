@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,13 +18,21 @@ from epctx_core.context.manifest import ReplacedBinaryError
 from epctx_core.context.payloads.callbacks import ReceivedPayload, receive
 from epctx_core.context.payloads.loaded import LoadedPayload
 from epctx_core.context.payloads.private_copy import PrivateCopy
+from epctx_core.context.receipts import (
+    IN_PLACE,
+    DigestChecks,
+    file_receipt,
+    is_noted,
+    model_receipt,
+    note_checked,
+)
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import Manifest, PayloadEntry
+    from epctx_core.context.manifest import Manifest, PayloadEntry, Segment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.scratch import Scratch
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import TensorView
 
 
+_BINARY = "the context binary"
 _log = logging.getLogger("epctx.session")
 
 
@@ -48,8 +58,10 @@ class PayloadReader:
         scratch: lives as long as the session; makes files of payloads for EPs that want them.
         source: finds weights that payloads left in the source model.
         map_binaries: False to read each binary into memory of its own and verify it whole.
-        verification: how far payloads are held against the manifest.
+        verification: how far payloads are checked against the manifest.
         data_reader: the host's callback, which gives what nodes name instead of files.
+        checks: of the load, which go on beside it, for payloads that are checked once.
+        model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is embedded in it; empty for none.
     """
 
     def __init__(
@@ -64,6 +76,8 @@ class PayloadReader:
         map_binaries: bool = True,
         verification: Verification = Verification.HEAD,
         data_reader: DataReader | None = None,
+        checks: DigestChecks = IN_PLACE,
+        model_digest: str = "",
     ) -> None:
         self._records = records
         self._folder = folder
@@ -73,8 +87,9 @@ class PayloadReader:
         self._source = source
         self._map_binaries = map_binaries
         self._verification = verification
-        self._checks_whole = verification is not Verification.HEAD or not map_binaries
         self._data_reader = data_reader
+        self._checks = checks
+        self._model_receipt = model_receipt(model_digest) if model_digest else ""
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
     def load_all(self) -> None:
@@ -86,6 +101,26 @@ class PayloadReader:
         for record in self._records.values():
             if record.main_context:
                 self.load(record)
+
+    def begin_checks(self) -> None:
+        """Find the payloads in files and in the model that this machine has not checked, and begin to.
+
+        Raises:
+            InvalidGraph: as `payload`.
+        """
+        for record in self._records.values():
+            if record.main_context and self._is_unchecked(record):
+                self.load(record)
+
+    def _is_unchecked(self, record: ContextNodeRecord) -> bool:
+        name = record.file_name
+        known = self._manifest.entry(name or record.name, embedded=name is None) if self._manifest else None
+        if known is None or name is None:
+            return known is not None
+        if self._data_reader is not None or self._folder is None:
+            return False
+        status = self._folder.status(name, what=_BINARY, node=record.name)
+        return status is None or not is_noted(file_receipt(status, known.root))
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
@@ -148,34 +183,68 @@ class PayloadReader:
             )
         entry = self._entry(record.name, embedded=True)
         view = memoryview(record.cache)
-        if entry is not None and self._verification is Verification.HEAD:
-            entry.check_head(view, record.name)
-        elif entry is not None:
-            entry.check_whole(view, record.name)
+        if entry is not None:
+            self._check_embedded(entry, view, record.name)
         return LoadedPayload(
             record.name, view, digest=entry.root if entry else None, mapped=None, scratch=self._scratch
         )
 
     def _entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         entry = self._manifest.entry(name, embedded=embedded) if self._manifest else None
-        if entry is None and self._verification is not Verification.HEAD:
+        if entry is None and self._verification is Verification.ONCE:
+            why = "the manifest does not list it" if self._manifest else "the model has no manifest"
+            _log.info("the payload %r is not checked, as nothing says its digest: %s.", name, why)
+        elif entry is None and self._verification is not Verification.HEAD:
             _log.warning(
-                "ep.context_verify=%s: the model says nothing about the payload %r to hold it against.",
+                "ep.context_verify=%s: the model says nothing about the payload %r to check it against.",
                 self._verification.value,
                 name,
             )
         return entry
 
     def _check(
-        self,
-        entry: PayloadEntry,
-        content: MappedFile | PrivateCopy | ReceivedPayload,
-        node: str | None = None,
+        self, entry: PayloadEntry, content: MappedFile | PrivateCopy | ReceivedPayload, node: str
     ) -> None:
-        if self._checks_whole:
-            entry.check_whole(content.view, node, forget=content.forget)
-        else:
+        if self._verification is Verification.ONCE and isinstance(content, MappedFile) and self._map_binaries:
+            self._check_once(entry, content, node)
+        elif self._verification is Verification.HEAD and self._map_binaries:
             entry.check_head(content.view, node)
+        else:
+            entry.check_whole(content.view, node, forget=content.forget)
+
+    def _check_once(self, entry: PayloadEntry, content: MappedFile, node: str) -> None:
+        digest, begun = entry.root, time.time_ns()
+        if is_noted(file_receipt(content.status, digest)):
+            return
+        # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
+        if not self._checks.is_beside(content.size) or any(True for _ in self._other_copies(entry.name)):
+            entry.check_whole(content.view, node, forget=content.forget)
+            note_checked(content, digest, begun)
+            return
+
+        def refuse(segment: Segment) -> InvalidGraph:
+            error = entry.replaced(segment, node)
+            return ReplacedBinaryError(error.message, node=node, path=content.path, hint=error.hint)
+
+        entry.check_head(content.view, node)
+        self._checks.begin(content, entry.segments, digest, refuse)
+
+    def _check_embedded(self, entry: PayloadEntry, view: memoryview, node: str) -> None:
+        if self._verification is Verification.HEAD:
+            entry.check_head(view, node)
+            return
+        once = self._verification is Verification.ONCE
+        if once and self._model_receipt and is_noted(self._model_receipt):
+            return
+        if once and self._checks.is_beside(len(view)):
+            entry.check_head(view, node)
+            self._checks.begin(
+                view, entry.segments, entry.root, lambda segment: entry.replaced(segment, node)
+            )
+        else:
+            entry.check_whole(view, node)
+        if once and self._model_receipt:
+            self._checks.note_when_right(self._model_receipt)
 
     def _from_file(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
         if self._folder is None:
@@ -185,7 +254,7 @@ class PayloadReader:
                 hint="Set the session option 'ep.context_file_path' to the path the model would have.",
             )
         entry = self._entry(name, embedded=False)
-        with self._folder.open(name, what="the context binary", node=record.name) as file:
+        with self._folder.open(name, what=_BINARY, node=record.name) as file:
             content = self._open(file.fileno(), file.path, entry)
         _refuse_empty(content, record, name)
         if entry is not None:
@@ -219,7 +288,10 @@ class PayloadReader:
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
                     content = self._open(file.fileno(), str(copy), entry)
-                self._check(entry, content)
+                if self._verification is Verification.HEAD and self._map_binaries:
+                    entry.check_head(content.view)
+                else:
+                    entry.check_whole(content.view, forget=content.forget)
                 return content
         raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
 

@@ -1,0 +1,306 @@
+"""Receipts: which files were checked whole, so that a machine digests each of them once; and those checks, under way.
+
+A receipt is an empty file. Its name is a digest over the state of the file that was checked (device, inode, size, times
+of change) and over what it was checked against: another state, or another expected digest, is another receipt. Nothing
+in it can be torn or forged by its content, so it is trusted if nobody else can write into its folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from epctx_core.context.manifest import Segment, damaged
+from epctx_core.context.private_folder import distrusted, is_own, make_private_folder, user_folder
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import MappedFile
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from epctx_core.options import CancellationFlag
+
+FOLDER_VARIABLE = "EPCTX_RECEIPTS"
+LIMIT = 4096
+"""Receipts in one folder beyond which the older half is removed."""
+
+SETTLED_NS = 2_000_000_000
+"""Nanoseconds without a change after which a later change is sure to show in a file's time: FAT counts in two seconds."""
+
+BESIDE_FROM = 1 << 20
+"""Bytes from which a payload is digested beside the EP's own loading; less is done before a thread has started."""
+
+_NAME = re.compile("[0-9a-f]{64}")
+_POLLED_EVERY = 0.05
+_log = logging.getLogger("epctx.context")
+_in_memory: dict[str, None] = {}
+_told: set[str] = set()
+
+
+def file_receipt(status: os.stat_result, digest: str) -> str:
+    """Return the receipt for a file in the state that a status says, checked against a root digest (hex)."""
+    state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return hashlib.sha256(f"file 1 {state} {digest}".encode()).hexdigest()
+
+
+def model_receipt(digest: str) -> str:
+    """Return the receipt for all payloads embedded in a model, whose bytes have a digest (hex), wherever it lies."""
+    return hashlib.sha256(f"model 1 {digest}".encode()).hexdigest()
+
+
+def is_noted(receipt: str) -> bool:
+    """Whether there is a receipt, in the folder or in this process's memory."""
+    if receipt in _in_memory:
+        return True
+    with suppress(OSError):
+        status = (_trusted_folder() / receipt).lstat()
+        return stat.S_ISREG(status.st_mode) and is_own(status)
+    return False
+
+
+def note(receipts: Iterable[str]) -> None:
+    """Leave receipts for later loads of this machine; where the folder cannot be used, for those of this process."""
+    names = list(receipts)
+    if not names:
+        return
+    try:
+        make_private_folder(_folder())
+        folder = _trusted_folder()
+        for name in names:
+            with suppress(FileExistsError):
+                os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        _prune(folder)
+    except OSError as error:
+        _in_memory.update(dict.fromkeys(names))
+        for name in list(_in_memory)[:-LIMIT]:
+            _in_memory.pop(name, None)
+        _tell(error)
+
+
+def note_published(states: Mapping[str, os.stat_result], digests: Mapping[str, str]) -> None:
+    """Leave receipts for files that this process has just written and digested on the way.
+
+    Args:
+        states: see `epctx_core.publish.Publication.commit`.
+        digests: the root digest (hex) of each file, by the same names; more are ignored.
+    """
+    note(file_receipt(state, digests[name]) for name, state in states.items() if name in digests)
+
+
+@contextmanager
+def keeping_receipt(descriptor: int, digest: str) -> Iterator[None]:
+    """Keep the receipt of an open file while the block makes or removes a link to it, which changes its ctime."""
+    before = os.fstat(descriptor)
+    noted = is_noted(file_receipt(before, digest))
+    yield
+    after = os.fstat(descriptor)
+    if noted and _is_same_content(before, after):
+        note([file_receipt(after, digest)])
+
+
+def _is_same_content(before: os.stat_result, after: os.stat_result) -> bool:
+    return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+
+
+def _folder() -> Path:
+    """Return the folder for receipts.
+
+    Raises:
+        OSError: nothing says where the user's folders are.
+    """
+    try:
+        if named := os.environ.get(FOLDER_VARIABLE, ""):
+            return Path(named).expanduser().absolute()
+        return user_folder(sys.platform, os.environ) / "receipts"
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
+
+
+def _trusted_folder() -> Path:
+    """Return the folder if only this user can put receipts there; what is read in it has to be this user's, too.
+
+    Raises:
+        OSError: there is no such folder, or others can write into it.
+    """
+    folder = _folder()
+    if reason := distrusted(folder.lstat()):
+        raise OSError(f"{folder} {reason}")
+    return folder
+
+
+def _prune(folder: Path) -> None:
+    """Remove the older half of too many receipts; what else lies there stays."""
+    receipts = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    if len(receipts) <= LIMIT:
+        return
+    ages = []
+    for path in receipts:
+        with suppress(FileNotFoundError):
+            ages.append((path.lstat().st_mtime_ns, path))
+    for _, path in sorted(ages)[: len(ages) // 2]:
+        path.unlink(missing_ok=True)
+
+
+def _tell(error: OSError) -> None:
+    """Log once for each reason why nothing is kept in the folder."""
+    reason = str(error)
+    if reason not in _told:
+        _told.add(reason)
+        _log.warning(
+            "receipts of checked payloads are kept in this process's memory only, as their folder cannot be used: %s. "
+            "Set %s to a folder that only this user can write to.",
+            *(reason, FOLDER_VARIABLE),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """One payload under way on the thread: `found` becomes its first damaged segment."""
+
+    found: Future[Segment | None]
+    refuse: Callable[[Segment], InvalidGraph]
+    passed: Callable[[], list[str]]
+
+
+class DigestChecks:
+    """Context manager: the payloads of one load that are checked the first time a machine sees them.
+
+    Those of some size are digested on threads, beside whatever the EPs do with them meanwhile. If the load ends in
+    another error, damage that is found goes before it: it is the likelier cause.
+
+    Args:
+        cancellation: the host's wish to stop; None if nobody waits with `finish`, so that all is checked at once.
+    """
+
+    def __init__(self, cancellation: CancellationFlag | None = None) -> None:
+        self._cancellation = cancellation
+        self._stopped = threading.Event()
+        self._under_way: list[_Check] = []
+        self._receipts: set[str] = set()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait, or stop if the host wants to.
+
+        Raises:
+            InvalidGraph: a payload is damaged.
+        """
+        try:
+            if error is None or isinstance(error, Exception):
+                self.finish()
+        except InvalidGraph as damage:
+            if damage is not error:
+                raise damage from error
+        finally:
+            self._stopped.set()
+            if self._pool is not None:
+                self._pool.shutdown(cancel_futures=True)
+
+    def is_beside(self, size: int) -> bool:
+        """Whether a payload of that many bytes is checked beside the load, by `begin`; else the caller does it."""
+        return self._cancellation is not None and size >= BESIDE_FROM
+
+    def begin(
+        self,
+        content: MappedFile | memoryview,
+        segments: Sequence[Segment],
+        digest: str,
+        refuse: Callable[[Segment], InvalidGraph],
+    ) -> None:
+        """Start to check a payload.
+
+        Args:
+            content: a file, or bytes in memory that the load holds.
+            segments: its ranges and their digests.
+            digest: the root over them (hex).
+            refuse: makes the error for the first range that is another one.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
+        begun = time.time_ns()
+        self._under_way.append(
+            _Check(
+                found=self._pool.submit(self._first_damage, content, segments),
+                refuse=refuse,
+                passed=lambda: (
+                    _receipt_after(content, digest, begun) if isinstance(content, MappedFile) else []
+                ),
+            )
+        )
+
+    def note_when_right(self, receipt: str) -> None:
+        """Leave a receipt if all checks end well, for whoever waits for them."""
+        if self._cancellation is not None:
+            self._receipts.add(receipt)
+
+    def finish(self) -> None:
+        """Wait for all checks, and leave their receipts; further calls do nothing.
+
+        Raises:
+            InvalidGraph: a payload is damaged: the first in the order of `begin`.
+            ModelLoadCanceled: the host asked to stop.
+        """
+        checks, self._under_way = self._under_way, []
+        receipts, self._receipts = self._receipts, set()
+        for check in checks:
+            while not check.found.done():
+                if self._cancellation is not None:
+                    self._cancellation.raise_if_requested()
+                with suppress(TimeoutError):
+                    check.found.exception(_POLLED_EVERY)
+            segment = check.found.result()
+            if segment is not None:
+                raise check.refuse(segment)
+        note([*receipts, *(receipt for check in checks for receipt in check.passed())])
+
+    def _first_damage(self, content: MappedFile | memoryview, segments: Sequence[Segment]) -> Segment | None:
+        def forget(offset: int, length: int) -> None:
+            if self._stopped.is_set():
+                raise CancelledError
+            if isinstance(content, MappedFile):
+                content.forget(offset, length)
+
+        view = content.view if isinstance(content, MappedFile) else content
+        return next(damaged(view, segments, forget), None)
+
+
+IN_PLACE = DigestChecks()
+"""For those who read files outside of a load: nothing is checked beside them."""
+
+
+def note_checked(content: MappedFile, digest: str, begun: int) -> None:
+    """Leave the receipt of a file that was right; see `DigestChecks` for files that are checked beside a load.
+
+    Args:
+        begun: when the check began, in nanoseconds since 1970.
+    """
+    note(_receipt_after(content, digest, begun))
+
+
+def _receipt_after(content: MappedFile, digest: str, begun: int) -> list[str]:
+    """Return the receipt of a file that was right, if every change since the check began would show in its times.
+
+    A file that was written to in the same tick of the clock looks as before. So one that is as young gets none, and
+    the next load checks it again. A link made meanwhile, as for an EP that wants a file, changes nothing but the ctime.
+    """
+    after = os.fstat(content.descriptor)
+    if _is_same_content(content.status, after) and after.st_mtime_ns < begun - SETTLED_NS:
+        return [file_receipt(after, digest)]
+    return []
