@@ -3,6 +3,7 @@
 # make lint    ruff and mypy only
 # make stress  tests that take hours rather than minutes
 # make bench   every benchmarks/bench_*.py
+# make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows
 # make clean   remove what these made
 
@@ -17,7 +18,7 @@ EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable .
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint stress bench minimums clean
+.PHONY: demo test lint stress bench differential minimums clean
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -38,6 +39,9 @@ bench: .venv/.installed
 		test -f "$$script" || { echo "There is no benchmarks/bench_*.py." >&2; exit 1; }; \
 		echo "== $$script"; .venv/bin/python "$$script"; \
 	done
+
+differential: .venv/.installed
+	.venv/bin/python tests/differential
 
 minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)

@@ -34,7 +34,7 @@ from epctx_core.options.table import (
 from epctx_core.options.unsupported import WITHOUT_EFFECT, Strict, tell_without_effect
 
 MAX_KEY_LENGTH = 1024
-MAX_VALUE_LENGTH = 4096
+MAX_VALUE_LENGTH = 8192
 _NUMBERS = frozenset({"inter_op_num_threads", "intra_op_num_threads", "log_severity_level"})
 
 
