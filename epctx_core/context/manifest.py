@@ -248,9 +248,13 @@ class Manifest:
         """Return what is known about a payload, or None."""
         return self._entries.get((name, embedded))
 
+    def is_pending(self, name: str) -> bool:
+        """Return whether a binary is written when the model's share group ends."""
+        return name in self._pending
+
     def refuse_pending(self, name: str, node: str) -> None:
         """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
-        if name in self.pending:
+        if self.is_pending(name):
             raise InvalidGraph(
                 f"the context binary {name!r} of EPContext node {node!r} was not written yet: its share group "
                 "was never stopped.",
@@ -261,6 +265,10 @@ class Manifest:
     def holder(self, reference: str) -> PayloadEntry | None:
         """Return the payload that holds the graph of a node without one of its own, where the model says it."""
         return self._holders.get(reference)
+
+    @cached_property
+    def _pending(self) -> frozenset[str]:
+        return frozenset(self.pending)
 
     @cached_property
     def _entries(self) -> dict[tuple[str, bool], PayloadEntry]:

@@ -6,8 +6,10 @@ are kept. `ep_cache_context` is a STRING attribute that may hold raw bytes, so i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +96,7 @@ def is_context_node(node: NodeProto) -> bool:
 def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     """Decode the EPContext nodes of a graph and of all bodies in it, each graph's own before its bodies'.
 
-    Their names differ: of several with one name, the later ones get their place added.
+    Their names differ; see `named_apart`.
 
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
@@ -104,18 +106,37 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
 
 def read_placed_nodes(places: Iterable[tuple[BodyPath, int, NodeProto]]) -> list[ContextNodeRecord]:
     """Decode EPContext nodes, each with the way to its graph and its place there; see `read_context_nodes`."""
-    found: dict[str, ContextNodeRecord] = {}
     reader = _AttributeReader()
-    for path, i, node in places:
-        record = read_context_node(node, i, path, reader)
+    records = [read_context_node(node, i, path, reader) for path, i, node in places]
+    for record in records:
         for wrong in wrong_switches(record):
             raise wrong
-        # Two nodes of one name would be given one payload; nothing in ONNX forbids the names.
-        if record.name in found:
-            place = "/".join(str(step) for level in (*path, (i,)) for step in level)
-            record = replace(record, name=f"{record.name}#{place}")
-        found[record.name] = record
-    return list(found.values())
+    return named_apart(records)
+
+
+def named_apart(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]:
+    """Return records whose names differ; of several with one name, the later ones get their place added.
+
+    Two nodes of one name would be given one payload, and nothing in ONNX forbids the names. A name that is made up
+    is none that another node has.
+    """
+    taken = {record.name for record in records}
+    if len(taken) == len(records):
+        return list(records)
+    seen: set[str] = set()
+    counters: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
+    apart = []
+    for record in records:
+        name = record.name
+        if name in seen:
+            place = "/".join(str(step) for level in (*record.path, (record.index,)) for step in level)
+            name = made = f"{name}#{place}"
+            while name in taken:
+                name = f"{made}#{next(counters[made])}"
+            taken.add(name)
+        seen.add(name)
+        apart.append(record if name == record.name else replace(record, name=name))
+    return apart
 
 
 def payload_files(graph: GraphProto) -> Iterator[str]:

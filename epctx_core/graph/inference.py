@@ -60,7 +60,7 @@ class TypeTable:
         known.reverse()
         self._values = dict(zip([value.name for value in known], known, strict=True))
         self._graph, self._outer, self._infer = graph, outer, infer
-        self._bodies: dict[tuple[int, str], TypeTable] = {}
+        self._bodies: dict[int, dict[str, TypeTable]] = {}
         if graph is not None and outer is not None:
             # A value of unknown type hides one of the same name outside.
             for name in chain(given_names(graph), *(node.output for node in graph.node)):
@@ -92,12 +92,13 @@ class TypeTable:
         """Return the table of a body that a node holds; one that only looks outside if it is not known."""
         if self._infer is not None:
             self._complete(self._infer)
-        key = (node, attribute)
-        if key not in self._bodies:
+        if node not in self._bodies:
             held = named_bodies(self._graph.node[node]) if self._graph is not None else ()
-            body = dict(held).get(attribute)
-            self._bodies[key] = TypeTable(_typed(body) if body is not None else (), body, self)
-        return self._bodies[key]
+            self._bodies[node] = {name: TypeTable(_typed(body), body, self) for name, body in held}
+        bodies = self._bodies[node]
+        if attribute not in bodies:
+            bodies[attribute] = TypeTable((), None, self)
+        return bodies[attribute]
 
     def at(self, path: BodyPath) -> TypeTable:
         """Return the table of a body at any depth."""

@@ -183,13 +183,16 @@ def _read_in(
     tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
 ) -> None:
     """Put the bytes of tensors in files into the protobuf; many may name the same ones, and each gets a copy."""
-    copied = 0
+    copied, known = 0, len(opened)
+    limit = COPIED_LIMIT + sum(file.size for file in opened.values())
     for tensor in tensors:
         if not is_detached(tensor):
             continue
         weight = weight_of(tensor, opened, open_external)
         copied += weight.nbytes
-        if copied > COPIED_LIMIT + sum(file.size for file in opened.values()):
+        if len(opened) > known:
+            known, limit = len(opened), limit + next(reversed(opened.values())).size
+        if copied > limit:
             raise InvalidGraph(
                 f"tensors in attributes and bodies name the same bytes of files again and again; with {tensor.name!r} "
                 f"they would take {copied:,} bytes of memory.",

@@ -16,15 +16,16 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.context.weights_folder import OWN_FILE
 from epctx_core.errors import InvalidGraph, errors_typed
-from epctx_core.graph.bodies import named_bodies
+from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.inference import tensor_type
 from epctx_core.graph.model_io import names_as_text, read_model, text_of
 from epctx_core.registry import Registry, default_registry
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
     from epctx_core.context.manifest import Manifest
+    from epctx_core.graph.bodies import BodyPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +130,12 @@ def inspect_model(
     data, path = read_model(path_or_bytes)
     model = decode_model(data, path)
     records = read_context_nodes(model.graph)
+    graphs = dict(all_graphs(model.graph)) if any(record.path for record in records) else {}
     manifest = read_manifest(model)
     folder = ModelFolder(path.parent, path) if path is not None else None
     return ModelInfo(
         path=path,
-        ep_contexts=[_node_info(model, record, folder, registry, manifest) for record in records],
+        ep_contexts=[_node_info(record, graphs, folder, registry, manifest) for record in records],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
         required_files=_required_files(model, records),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
@@ -146,8 +148,8 @@ def inspect_model(
 
 
 def _node_info(
-    model: ModelProto,
     record: ContextNodeRecord,
+    graphs: Mapping[BodyPath, GraphProto],
     folder: ModelFolder | None,
     registry: Registry,
     manifest: Manifest | None,
@@ -167,7 +169,7 @@ def _node_info(
             problem = error.message
     return ContextNodeInfo(
         name=text_of(record.name),
-        body=_body_name(model, record),
+        body=_body_name(graphs, record),
         source=record.source,
         main_context=int(record.main_context),
         embed_mode=int(record.embed_mode),
@@ -206,13 +208,12 @@ def _shown(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def _body_name(model: ModelProto, record: ContextNodeRecord) -> str:
-    graph, parts = model.graph, []
-    for place, attribute in record.path:
-        node = graph.node[place]
+def _body_name(graphs: Mapping[BodyPath, GraphProto], record: ContextNodeRecord) -> str:
+    parts = []
+    for level, (place, attribute) in enumerate(record.path):
+        node = graphs[record.path[:level]].node[place]
         name = text_of(node.name) or f"{text_of(node.op_type)}_{place}"
         parts.append(f"{name}.{text_of(attribute)}")
-        graph = dict(named_bodies(node))[attribute]
     return "/".join(parts)
 
 

@@ -72,7 +72,7 @@ class LoadSharing:
         """Return what the model says that a binary is: one that says otherwise has to look for itself."""
         if self._manifest is None:
             return None
-        if name in self._manifest.pending:
+        if self._manifest.is_pending(name):
             return "pending"
         entry = self._manifest.entry(name, embedded=False)
         return entry.root if entry is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto
@@ -12,14 +11,15 @@ from epctx_core.context.node import (
     ContextNodeRecord,
     check_attribute,
     is_context_node,
+    named_apart,
     read_context_node,
     wrong_switches,
 )
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import EXECUTABLE, is_executable, named_bodies, placed_nodes
+from epctx_core.graph.bodies import EXECUTABLE, all_graphs, is_executable, placed_nodes
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto
+    from onnx import AttributeProto
 
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.verify.findings import Findings
@@ -31,25 +31,23 @@ _SHOWN_NAMES = 5
 
 def read_nodes(subject: Subject, findings: Findings) -> list[ContextNodeRecord]:
     """Decode all EPContext nodes, each as far as it can be, and note what the operator does not allow."""
-    found: dict[str, ContextNodeRecord] = {}
-    for path, place, node in placed_nodes(subject.proto.graph):
-        if not is_context_node(node):
-            continue
-        record = _read(node, place, path, findings)
-        if record is None:
-            continue
-        if record.name in found:
+    graph = subject.proto.graph
+    decoded = [
+        record
+        for path, place, node in placed_nodes(graph)
+        if is_context_node(node) and (record := _read(node, place, path, findings)) is not None
+    ]
+    records = named_apart(decoded)
+    for record, own in zip(records, decoded, strict=True):
+        if record.name != own.name:
             findings.add(
                 "name-repeated",
-                f"two EPContext nodes are called {record.name!r}; a load tells them apart by their places.",
-                node=record.name,
+                f"two EPContext nodes are called {own.name!r}; a load tells them apart by their places.",
+                node=own.name,
                 hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
             )
-            steps = "/".join(str(step) for level in (*path, (place,)) for step in level)
-            record = replace(record, name=f"{record.name}#{steps}")
-        found[record.name] = record
-        _check_body(subject, record, findings)
-    return list(found.values())
+    _check_bodies(subject, records, findings)
+    return records
 
 
 def _read(node: NodeProto, place: int, path: BodyPath, findings: Findings) -> ContextNodeRecord | None:
@@ -156,20 +154,22 @@ def _check_values(record: ContextNodeRecord, findings: Findings) -> None:
         )
 
 
-def _check_body(subject: Subject, record: ContextNodeRecord, findings: Findings) -> None:
-    graph: GraphProto = subject.proto.graph
+def _check_bodies(subject: Subject, records: Sequence[ContextNodeRecord], findings: Findings) -> None:
+    """Note nodes in bodies of operators that no session executes."""
+    if not any(record.path for record in records):
+        return
+    graphs = dict(all_graphs(subject.proto.graph))
     versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in subject.proto.opset_import}
-    for place, attribute in record.path:
-        node = graph.node[place]
-        if not is_executable(node, versions):
+    for record in records:
+        holders = [graphs[record.path[:level]].node[place] for level, (place, _) in enumerate(record.path)]
+        holder = next((node for node in holders if not is_executable(node, versions)), None)
+        if holder is not None:
             findings.add(
                 "body-not-run",
-                f"EPContext node {record.name!r} is in a body of {node.op_type}, which no session works on.",
+                f"EPContext node {record.name!r} is in a body of {holder.op_type}, which no session works on.",
                 node=record.name,
                 hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
             )
-            return
-        graph = dict(named_bodies(node))[attribute]
 
 
 def check_references(records: Sequence[ContextNodeRecord], findings: Findings) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import TensorProto, TypeProto
 
 from epctx_core.context.node import BOUNDARY_TYPES
-from epctx_core.graph.bodies import named_bodies
+from epctx_core.graph.bodies import all_graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -27,19 +27,14 @@ def check_types(subject: Subject, findings: Findings) -> None:
 
     The operator has no type inference: what a node makes has the type that the model declares, or none.
     """
-    scopes: dict[BodyPath, Sequence[_Scope]] = {}
+    graphs = dict(all_graphs(subject.proto.graph))
+    scopes: dict[BodyPath, _Scope] = {}
     for record in subject.records:
-        if record.path not in scopes:
-            scopes[record.path] = [_declared(graph) for graph in _graphs(subject.proto.graph, record.path)]
-        _check_node(record, scopes[record.path], findings)
-
-
-def _graphs(graph: GraphProto, path: BodyPath) -> Iterator[GraphProto]:
-    """Yield the main graph and each body on the way to one."""
-    yield graph
-    for place, attribute in path:
-        graph = dict(named_bodies(graph.node[place]))[attribute]
-        yield graph
+        paths = [record.path[:level] for level in range(len(record.path) + 1)]
+        for path in paths:
+            if path not in scopes:
+                scopes[path] = _declared(graphs[path])
+        _check_node(record, [scopes[path] for path in paths], findings)
 
 
 def _declared(graph: GraphProto) -> _Scope:

@@ -1,0 +1,133 @@
+"""What a model costs grows with its size: no repeated field, and no two of them, multiply.
+
+Steps are counted, lines of Python that run, which is the same every time. What C code repeats (the checker, protobuf,
+`in` of a tuple) only shows in time; the long run measures that, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from itertools import combinations
+from random import Random
+
+import pytest
+from fuzz.growing import METADATA_LISTS, REGISTRY, Growable, repeated_fields
+
+import epctx_core as epctx
+
+COUNT, MOST = 80, 2.5
+NOISE = 6000
+"""Steps that an attempt takes once, and not every time."""
+PAIRS = 60
+FIELDS = [*repeated_fields(), *METADATA_LISTS]
+ALL_PAIRS = list(combinations(FIELDS, 2))
+FOUND = [("GraphProto.node", "ModelProto.opset_import"), ("GraphProto.node", "pending")]
+"""Pairs that multiplied once."""
+DRAWN = [*FOUND, *Random(8).sample(ALL_PAIRS, PAIRS)]  # noqa: S311 - the same every time
+
+
+def loaded(path):
+    """Load a model and close it."""
+    epctx.InferenceSession(path, registry=REGISTRY).close()
+
+
+ACTIONS = {
+    "inspect": lambda path: epctx.inspect_model(path, registry=REGISTRY),
+    "verify": lambda path: epctx.verify_model(path, registry=REGISTRY),
+    "load": loaded,
+}
+USED = [("inspect", False), ("verify", False), ("verify", True), ("load", True)]
+"""Each with a model that loads, or with one that a load refuses late."""
+
+
+def attempted(action, path):
+    """Do what a host does; a refusal is an answer, too."""
+    try:
+        ACTIONS[action](path)
+    except epctx.EpctxError:
+        return
+
+
+def steps(action, path):
+    """How many lines of Python an action runs."""
+    count = 0
+
+    def line(_frame, _event, _arg):
+        nonlocal count
+        count += 1
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda *_: line)
+    try:
+        attempted(action, path)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def seconds(action, path):
+    """The least CPU time of three attempts."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        attempted(action, path)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+@pytest.fixture(autouse=True)
+def unlogged():
+    """Log nothing: pytest would write every warning down, in Python."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def multiplying(folder, cost, cases, count, *, least):
+    """Return the cases of which twice as many entries cost more than `MOST` times as much more."""
+    found = []
+    for loadable in (True, False):
+        model = Growable(folder, loadable=loadable)
+        for action in [action for action, which in USED if which is loadable]:
+            # What is made once and kept is made before anything is counted.
+            for _ in range(3):
+                attempted(action, model.write(count, *FIELDS[::7]))
+            for fields in cases:
+                half, once, twice = (
+                    cost(action, model.write(times * count // 2, *fields)) for times in (1, 2, 4)
+                )
+                if twice - once > MOST * max(once - half, 0) + least:
+                    found.append(f"{action} of {' and '.join(fields)}: {half:.4g}, {once:.4g}, {twice:.4g}")
+    return found
+
+
+def test_every_repeated_field_of_onnx_can_be_grown(tmp_path):
+    model = Growable(tmp_path, loadable=True)
+    before = model.write(0).stat().st_size
+
+    assert len(repeated_fields()) >= 50
+    for field in FIELDS:
+        assert model.write(20, field).stat().st_size > before
+
+
+def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(tmp_path):
+    assert not multiplying(tmp_path, steps, [(field,) for field in FIELDS], COUNT, least=NOISE)
+
+
+def test_no_two_of_many_drawn_pairs_of_repeated_fields_multiply(tmp_path):
+    assert not multiplying(tmp_path, steps, DRAWN, COUNT, least=NOISE)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(0)
+def test_no_two_repeated_fields_multiply(tmp_path):
+    assert not multiplying(tmp_path, steps, ALL_PAIRS, 2 * COUNT, least=NOISE)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(0)
+def test_no_repeated_field_takes_time_that_grows_faster_than_the_model(tmp_path):
+    assert not multiplying(tmp_path, seconds, [(field,) for field in FIELDS], 40 * COUNT, least=0.2)
