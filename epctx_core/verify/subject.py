@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx import GraphProto, ModelProto, TensorProto
-
 from epctx_core.compile.source import index_model
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.naming import is_folder_name
@@ -26,15 +24,18 @@ from epctx_core.graph.model_io import (
     read_model,
 )
 from epctx_core.graph.tensors import all_tensors, is_detached
-from epctx_core.graph.weights import detach_weights
+from epctx_core.graph.weights import weight_of
 from epctx_core.options import Verification
 from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from epctx_core.compile.source import OpenModel
     from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.mapping import MappedFile
     from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.registry import Registry
     from epctx_core.verify.findings import Findings
@@ -131,38 +132,46 @@ def _opened(
     proto: ModelProto, data: bytes, path: Path | None, weights: WeightsFolder, findings: Findings
 ) -> OpenModel | None:
     """Do what a load does with the model, and note what it would stumble over."""
-    bad = list(_bad_weights(proto, weights))
-    for error in bad:
-        # An argument is wrong where bytes have no folder in which anything could lie.
-        findings.add_error(
-            "file-not-sought" if isinstance(error, InvalidArgument) else "weights-refused", error
-        )
     try:
         with names_as_text():
-            if bad:
-                check_model(SourceModel(proto=proto, weights={}, path=path, digest=""))
-                return None
             source = detach_model(proto, data, path, weights.open)
             if source.proto.functions:
                 inline_functions(source, frozenset())
             return index_model(source)
+    except (InvalidGraph, InvalidArgument) as error:
+        refused: InvalidGraph | InvalidArgument | None = error
+    # What was begun has moved weights out of it.
+    proto = parse_model(data, path)
+    bad = list(_bad_weights(proto, weights))
+    for each in bad:
+        # An argument is wrong where bytes have no folder in which anything could lie.
+        findings.add_error(
+            "file-not-sought" if isinstance(each, InvalidArgument) else "weights-refused", each
+        )
+    if bad:
+        refused = _refused_structure(proto, path)
+    if refused is not None:
+        findings.add("model-invalid", refused.message, node=refused.node, hint=refused.hint or _FETCH)
+    return None
+
+
+def _refused_structure(proto: ModelProto, path: Path | None) -> InvalidGraph | None:
+    """Return what the ONNX checker says of a model whose weights cannot be had."""
+    try:
+        with names_as_text():
+            check_model(SourceModel(proto=proto, weights={}, path=path, digest=""))
     except InvalidGraph as error:
-        findings.add("model-invalid", error.message, node=error.node, hint=error.hint or _FETCH)
-        return None
+        return error
+    return None
 
 
 def _bad_weights(proto: ModelProto, weights: WeightsFolder) -> Iterator[InvalidGraph | InvalidArgument]:
     """Yield why weights in files cannot be had, each tried as a load tries it."""
+    opened: dict[str, MappedFile] = {}
     for tensor in all_tensors(proto.graph, proto.functions):
         if is_detached(tensor):
             try:
                 with names_as_text():
-                    detach_weights(_alone(tensor), weights.open)
+                    weight_of(tensor, opened, weights.open)
             except (InvalidGraph, InvalidArgument) as error:
                 yield error
-
-
-def _alone(tensor: TensorProto) -> GraphProto:
-    graph = GraphProto()
-    graph.initializer.append(tensor)
-    return graph
