@@ -141,7 +141,7 @@ def _opened(
     except (InvalidGraph, InvalidArgument) as error:
         refused: InvalidGraph | InvalidArgument | None = error
     # What was begun has moved weights out of it.
-    proto = parse_model(data, path)
+    proto = decode_model(data, path)
     bad = list(_bad_weights(proto, weights))
     for each in bad:
         # An argument is wrong where bytes have no folder in which anything could lie.
