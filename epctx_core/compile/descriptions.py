@@ -10,7 +10,7 @@ import onnx
 from epctx_core.context.node import check_attribute
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
-from epctx_core.registry.guard import contract_broken
+from epctx_core.registry.guard import blame, contract_broken, plain
 
 if TYPE_CHECKING:
     from epctx_core.compile.providers import ProviderChoice
@@ -67,6 +67,10 @@ class Descriptions:
         return ordered
 
     def _check_node(self, node: EPContextNode) -> None:
+        if type(node.attributes) is not dict:
+            with blame(self._choice.record, "get_ep_context_nodes"):
+                # What was checked is what is written, whatever a mapping says when it is asked again.
+                object.__setattr__(node, "attributes", dict(plain(node.attributes)))
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
             self._check_attributes(node)

@@ -16,7 +16,7 @@ from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manife
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.plugin import BuildInfo, Compatibility
-from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.registry.guard import blame, contract_broken, plain
 from epctx_core.registry.records import same_distribution
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def judge(choice: ProviderChoice, info: str) -> Compatibility:
     """
     with blame(choice.record, "validate_compatibility"):
         verdict = choice.cls.validate_compatibility(info, choice.options)
-    if not isinstance(verdict, Compatibility):
-        what = f"gave {verdict!r:.80} instead of a Compatibility"
-        raise contract_broken(choice.record, "validate_compatibility", what)
+        if not isinstance(verdict, Compatibility):
+            what = f"gave {verdict!r:.80} instead of a Compatibility"
+            raise contract_broken(choice.record, "validate_compatibility", what)
     return verdict
 
 
@@ -178,11 +178,11 @@ def build_info(choice: ProviderChoice) -> BuildInfo:
     """
     with blame(choice.record, "get_build_info"):
         info = choice.cls.get_build_info(choice.options)
-    if not isinstance(info, BuildInfo) or not all(isinstance(text, str) for text in asdict(info).values()):
-        raise contract_broken(
-            choice.record, "get_build_info", f"gave {info!r:.80} instead of a BuildInfo of texts"
-        )
-    return info
+        if not isinstance(info, BuildInfo) or not all(isinstance(t, str) for t in asdict(info).values()):
+            raise contract_broken(
+                choice.record, "get_build_info", f"gave {info!r:.80} instead of a BuildInfo of texts"
+            )
+        return BuildInfo(**{name: plain(text) for name, text in asdict(info).items()})
 
 
 def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:
@@ -199,7 +199,8 @@ def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartit
     """Return what an EP wants a later load to know; EPs without partitions are asked, too."""
     with blame(choice.record, "get_compatibility_info"):
         info = choice.cls.get_compatibility_info(partitions, choice.options)
-    if not isinstance(info, str):
+    info = plain(info)
+    if type(info) is not str:
         raise contract_broken(
             choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
         )

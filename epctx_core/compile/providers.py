@@ -370,7 +370,7 @@ def close_quietly(close: Callable[[], None], what: str) -> None:
     """Close something of a plugin's; what it raises is logged and keeps nothing else from being closed."""
     try:
         close()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others hold devices and memory too
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
         _log.error("closing %s: %s", what, describe(error))
         _log.debug("closing %s", what, exc_info=error)
 

@@ -32,7 +32,7 @@ from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.plugin import CONTAINER_CODES, Finding, Purpose, Severity
-from epctx_core.registry.guard import blame, contract_broken, plugin_error
+from epctx_core.registry.guard import blame, contract_broken, plain, plugin_error
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -187,15 +187,15 @@ def look_into(
         EpctxError: it raised this one.
     """
     with blame(choice.record, _LOOK):
-        answer: object = choice.cls.verify_payloads(context, nodes, reader)
-    if answer is None:
-        return None
-    if not isinstance(answer, (list, tuple)) or not all(isinstance(item, Finding) for item in answer):
-        raise contract_broken(choice.record, _LOOK, f"gave {answer!r:.80} instead of a list of Finding")
-    for finding in answer:
-        if finding.code not in CONTAINER_CODES:
-            raise contract_broken(choice.record, _LOOK, f"gave the code {finding.code!r:.80}")
-    return answer
+        answer = plain(choice.cls.verify_payloads(context, nodes, reader))
+        if answer is None:
+            return None
+        if type(answer) is not list or not all(isinstance(item, Finding) for item in answer):
+            raise contract_broken(choice.record, _LOOK, f"gave {answer!r:.80} instead of a list of Finding")
+        for finding in answer:
+            if finding.code not in CONTAINER_CODES:
+                raise contract_broken(choice.record, _LOOK, f"gave the code {finding.code!r:.80}")
+        return answer
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, EPFail, PluginError
 from epctx_core.registry.records import PluginState
@@ -51,17 +51,33 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
     Raises:
         EpctxError: the plugin raised one; it passes, with the EP filled in.
         EPFail: anything else out of `compile`.
-        PluginError: anything else out of any other hook, `SystemExit` included.
+        PluginError: anything else out of any other hook, `SystemExit` and `GeneratorExit` included.
     """
     try:
         yield
     except EpctxError as error:
         _complete(error, record, hook)
         raise
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise _failure(error, record, hook) from error
+
+
+def plain(answer: Any) -> Any:
+    """Return a list or tuple of a plugin's as a plain list, a dict or text as a plain one, anything else as it is.
+
+    No code of the plugin's runs: what a subclass says of itself may differ from one look to the next, raise, or never
+    end. Items stay as they are.
+    """
+    kind = type(answer)
+    if issubclass(kind, list):
+        return list.copy(answer)
+    if issubclass(kind, tuple):
+        return list(tuple.__iter__(answer))
+    if issubclass(kind, dict):
+        return dict(dict.items(answer))
+    return str.__str__(answer) if issubclass(kind, str) else answer
 
 
 def _failure(error: BaseException, record: PluginRecord, hook: str) -> EpctxError:

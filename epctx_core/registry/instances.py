@@ -27,7 +27,7 @@ from epctx_core.errors import (
 )
 from epctx_core.plugin.hookspecs import PROJECT, HookSpecs, hookimpl
 from epctx_core.registry import trace
-from epctx_core.registry.guard import blame, describe, plugin_error
+from epctx_core.registry.guard import blame, describe, plain, plugin_error
 from epctx_core.registry.implementations import MarkedMethod, hooks, implemented_hooks, marked_methods
 from epctx_core.registry.validation import check_provider_class, parameter_problems
 
@@ -69,7 +69,10 @@ class _Live:
             entered.add(hook)
             with blame(record, hook):
                 result = bound(*[arguments[place] for place in places])
-            if hook in _LIST_HOOKS and not isinstance(result, (list, tuple)):
+            if hook not in _LIST_HOOKS:
+                return result
+            result = plain(result)
+            if type(result) is not list:
                 raise plugin_error(
                     f"{record.label} returned {_kind(result)} from {hook} instead of a list.",
                     record,
@@ -228,7 +231,7 @@ class ProviderInstances:
             results = caller(ep=ep, **arguments)
         except BaseException as error:
             _release_from_pluggy(error)
-            if isinstance(error, EpctxError) or not isinstance(error, (Exception, SystemExit)):
+            if isinstance(error, (EpctxError, KeyboardInterrupt)):
                 raise
             raise _wrapper_failed(live, hook, describe(error)) from error
         return _single(live, hook, results)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from epctx_core.registry.guard import contract_broken
+from epctx_core.registry.guard import contract_broken, plain
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
@@ -73,8 +73,10 @@ class _Results:
         Raises:
             PluginError: it is not what the contract asks for.
         """
-        if not isinstance(results, (list, tuple)):
-            raise self._broken(f"gave a {type(results).__name__} instead of a list of arrays")
+        kind = type(results).__name__
+        results = plain(results)
+        if type(results) is not list:
+            raise self._broken(f"gave a {kind} instead of a list of arrays")
         if len(results) != len(self._outputs):
             raise self._broken(f"gave {len(results)} results for {len(self._outputs)} outputs")
         for place, result in enumerate(results):

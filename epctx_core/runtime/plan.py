@@ -119,7 +119,7 @@ class Plan:
             except EpctxError as error:
                 _complete(error, spec)
                 raise
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit, GeneratorExit) as error:
                 raise _step_failed(spec, error, options) from error
             # Else an output that nobody reads would live through the next step.
             result, results = None, ()
@@ -140,7 +140,7 @@ def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
     except EpctxError as error:
         _complete(error, step.spec)
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise _step_failed(step.spec, error) from error
 
 

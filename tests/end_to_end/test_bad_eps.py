@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 
@@ -30,6 +31,7 @@ from epctx_core.plugin import (
     ExecutionProvider,
     KernelDef,
     KernelRegistry,
+    Refusal,
     hookimpl,
 )
 
@@ -47,7 +49,11 @@ def leaving(*_given):
     sys.exit(3)
 
 
-@pytest.mark.parametrize("act", [raising, leaving])
+def closing(*_given):
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize("act", [raising, leaving, closing])
 @pytest.mark.parametrize("route", [by_compiler, by_session])
 @pytest.mark.parametrize(
     ("hook", "kind"),
@@ -60,13 +66,13 @@ def leaving(*_given):
 )
 def test_an_ep_that_raises_while_a_model_is_compiled(route, act, hook, kind, source, tmp_path):
     ep = scripted(**{hook: act})
-    words = "the EP's own words" if act is raising else "SystemExit: 3"
+    words = {raising: "the EP's own words", leaving: "SystemExit: 3", closing: "GeneratorExit"}[act]
 
     with refused(kind, f"Scripted.* failed in {hook}: .*{words}", folder=tmp_path, ep=ep.name) as caught:
         route(ep, source, source.with_name("m_ctx.onnx"))
 
     assert type(caught.value) is kind
-    assert isinstance(caught.value.__cause__, (LookupError, SystemExit))
+    assert isinstance(caught.value.__cause__, (LookupError, SystemExit, GeneratorExit))
     assert ep.calls.count("shutdown") == (0 if hook == "__init__" else 1)
     if kind is PluginError:
         assert caught.value.hook == hook
@@ -98,7 +104,7 @@ def test_an_ep_that_raises_while_it_loads(source):
     assert ep.calls.count("shutdown") == 1
 
 
-@pytest.mark.parametrize("act", [raising, leaving])
+@pytest.mark.parametrize("act", [raising, leaving, closing])
 @pytest.mark.parametrize("route", ["compiled", "loaded"])
 def test_an_ep_that_raises_while_it_runs(source, route, act):
     compile_with(scripted(), source)
@@ -111,7 +117,7 @@ def test_an_ep_that_raises_while_it_runs(source, route, act):
 
     assert caught.value.ep == ep.name
     assert caught.value.node
-    assert isinstance(caught.value.__cause__, (LookupError, SystemExit))
+    assert isinstance(caught.value.__cause__, (LookupError, SystemExit, GeneratorExit))
     assert ep.calls.count("shutdown") == 1
 
 
@@ -238,6 +244,84 @@ def test_an_ep_that_breaks_the_contract(route, hook, act, match, source, tmp_pat
         route(ep, source, source.with_name("m_ctx.onnx"))
 
     assert ep.calls.count("shutdown") == 1
+
+
+class Hostile(list):
+    """A list that says of itself what is not so."""
+
+    def __iter__(self):
+        return itertools.repeat(None)
+
+    def __len__(self):
+        raise LookupError("no length")
+
+    __getitem__ = __bool__ = __reversed__ = raising
+
+
+class HostileText(str):
+    __slots__ = ()
+    __str__ = __format__ = __len__ = __hash__ = raising
+
+
+class HostileMapping(dict):
+    keys = items = __iter__ = __getitem__ = __contains__ = raising
+
+
+def refusing(honest, graph):
+    claimed = honest()
+    return [*claimed, Refusal(HostileText("not today"), [])]
+
+
+@pytest.mark.parametrize("route", [by_compiler, by_session])
+def test_what_a_subclass_says_of_itself_changes_no_answer(route, source):
+    def hostile(honest, *_given):
+        return Hostile(honest())
+
+    def described(honest, *_given):
+        return Hostile(changed(node, attributes=HostileMapping(notes="mine")) for node in honest())
+
+    ep = scripted(get_capability=hostile, compile=hostile, get_ep_context_nodes=described)
+
+    route(ep, source, source.with_name("m_ctx.onnx"))
+
+    with session_with(scripted(load_context=hostile), source.with_name("m_ctx.onnx")) as session:
+        assert len(session.run(None, {"x": example()})) == 1
+    nodes = epctx.inspect_model(source.with_name("m_ctx.onnx")).ep_contexts
+    assert {node.attributes["notes"] for node in nodes} == {"mine"}
+
+
+def test_results_of_run_in_a_list_of_an_eps_own_are_the_items_that_it_holds(source):
+    with session_with(scripted(), source) as session:
+        expected = session.run(None, {"x": example()})
+    ep = scripted(
+        get_capability=refusing,
+        compile=lambda honest: [
+            type(made)(lambda *given, run=made.run: Hostile(run(*given))) for made in honest()
+        ],
+    )
+
+    with session_with(ep, source) as session:
+        results = session.run(None, {"x": example()})
+
+    np.testing.assert_allclose(results[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "match"),
+    [
+        (lambda _nodes: (raising() for _ in "x"), "own words"),
+        (itertools.cycle, "more nodes than"),
+    ],
+    ids=["raises", "never ends"],
+)
+def test_the_nodes_of_a_claim_are_looked_at_with_care(nodes, match, source):
+    def claim(_honest, graph):
+        return [ComputeCapability(nodes(list(graph.nodes)))]
+
+    ep = scripted(get_capability=claim)
+
+    with refused(PluginError, match, folder=source.parent, ep=ep.name, hook="get_capability"):
+        compile_with(ep, source)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.graph.view import Node
 from epctx_core.plugin import ComputeCapability, Refusal
-from epctx_core.registry.guard import contract_broken
+from epctx_core.registry.guard import blame, contract_broken, plain
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
@@ -43,7 +44,7 @@ class Claims:
     def add(self, item: Any) -> None:
         """Check one item of the answer and file it."""
         if isinstance(item, Refusal):
-            self.refuse(item.reason, self._indices(item.nodes))
+            self.refuse(plain(item.reason), self._indices(item.nodes))
         elif isinstance(item, ComputeCapability):
             nodes = self._claim(item.nodes)
             if item.fuse:
@@ -91,12 +92,17 @@ class Claims:
         return sorted(indices)
 
     def _indices(self, nodes: Any) -> list[int]:
-        try:
-            nodes = list(nodes)
-            own = [n.index for n in nodes if isinstance(n, Node) and n.is_in(self._graph)]
-            indices = own if len(own) == len(nodes) else [n if isinstance(n, int) else n.index for n in nodes]
-        except (TypeError, AttributeError):
-            raise self.broken("names something else than nodes of the graph") from None
+        most = len(self._claimed)
+        with blame(self._record, "get_capability"):  # whose iterator and items run
+            try:
+                nodes = list(islice(nodes, most + 1))
+                own = [n.index for n in nodes if isinstance(n, Node) and n.is_in(self._graph)]
+                numbers = (n if isinstance(n, int) else n.index for n in nodes)
+                indices = own if len(own) == len(nodes) else [*map(int.__index__, numbers)]
+            except (TypeError, AttributeError):
+                raise self.broken("names something else than nodes of the graph") from None
+        if len(nodes) > most:
+            raise self.broken(f"names more nodes than the graph has, which are {most}")
         for node in nodes if indices is not own else ():
             if isinstance(node, Node) and not node.is_in(self._graph):
                 raise self.broken(f"names node {node.name!r} ({node.op_type}), which is in another graph")
