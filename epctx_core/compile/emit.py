@@ -10,9 +10,14 @@ from epctx_core.compile.descriptions import Descriptions
 from epctx_core.compile.kernel_operators import staying_operators
 from epctx_core.compile.provenance import add_metadata
 from epctx_core.compile.weightless import SourceLedger
-from epctx_core.compile.writing.initializers import InitializerPlacement, place_initializers
+from epctx_core.compile.writing.initializers import (
+    InitializerPlacement,
+    PlacedInitializers,
+    place_initializers,
+)
 from epctx_core.context.initializers_file import Seal
 from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import (
     ContextNodeDraft,
     ContextNodeMaker,
@@ -131,19 +136,19 @@ def make_context_model(
         )
         nodes.update(made)
         entries += _with_references(written_now, made) if kept.exist else written_now
-        for writer in writers:
-            contents.update(writer.embedded_bytes())
+        contents |= {mark: view for w in writers for mark, view in w.embedded_bytes().items()}
         written.update((writer.contents(), writer) for writer in writers if outputs.final)
     proto = _spliced(model, assignment.main, nodes, kept)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
-    if nodes or kept.exist:
-        present = entries if outputs.final else []
-        add_metadata(proto, model, assignment, providers, present, ledger, kept, pending)
-        write_kernel_types(proto, staying_operators(assignment))
     placed = place_initializers(
         proto, model.source.weights, placement, outputs.open_initializers, outputs.destination.folder
     )
+    if nodes or kept.exist:
+        _state_dependencies(proto, ledger, kept, placed, embedded=outputs.embedded)
+        present = entries if outputs.final else []
+        add_metadata(proto, model, assignment, providers, present, ledger, kept, pending)
+        write_kernel_types(proto, staying_operators(assignment))
     return ContextModel(
         proto=proto,
         payloads=(*kept.written, *([] if pending else entries)),
@@ -155,6 +160,21 @@ def make_context_model(
         source_files=ledger.files,
         source_tensors=ledger.tensors,
         pending=pending,
+    )
+
+
+def _state_dependencies(
+    proto: ModelProto, ledger: SourceLedger, kept: KeptNodes, placed: PlacedInitializers, *, embedded: bool
+) -> None:
+    """Write what a context model needs besides its file, for all its nodes, those that pass through included."""
+    # Payloads of others may have left weights in their source, too; the model says it, and nothing else does.
+    source = kept.exist and SOURCE_MODEL in (stated_dependencies(proto) or ())
+    source = source or bool(kept.manifest and kept.manifest.source_weights)
+    state_dependencies(
+        proto,
+        source_model=source or bool(ledger.weights),
+        external_weights=placed.entry is not None or bool(placed.named),
+        context_binary=not embedded,
     )
 
 

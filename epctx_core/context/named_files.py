@@ -12,12 +12,38 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
+from epctx_core.context.compatibility import set_metadata
 from epctx_core.context.node import payload_files
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.tensors import all_tensors, is_detached
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+DEPENDENCIES_KEY = "external_dependencies"
+"""ONNX Runtime's metadata key for what a compiled model needs besides its file; from 1.32 on in each."""
+SOURCE_MODEL, EXTERNAL_WEIGHTS, CONTEXT_BINARY = "source_model", "external_weights", "ep_context_binary"
+"""The words for it, in the order in which ONNX Runtime writes them."""
+
+
+def state_dependencies(
+    model: ModelProto, *, source_model: bool, external_weights: bool, context_binary: bool
+) -> None:
+    """Write what a context model needs besides its file, in ONNX Runtime's words joined by `;`."""
+    words = {SOURCE_MODEL: source_model, EXTERNAL_WEIGHTS: external_weights, CONTEXT_BINARY: context_binary}
+    set_metadata(model, DEPENDENCIES_KEY, ";".join(word for word, needed in words.items() if needed))
+
+
+def stated_dependencies(model: ModelProto) -> tuple[str, ...] | None:
+    """Return what a model says that it needs besides its file; None if it does not say."""
+    for entry in model.metadata_props:
+        if entry.key == DEPENDENCIES_KEY:
+            # protobuf hands out what is not UTF-8 as bytes.
+            text: str | bytes = entry.value
+            text = text.decode(errors="replace") if isinstance(text, bytes) else text
+            return tuple(filter(None, text.split(";")))
+    return None
 
 
 def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.named_files import external_locations
+from epctx_core.context.named_files import external_locations, stated_dependencies
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
@@ -68,6 +68,8 @@ class ModelInfo:
         weightless_mode: the mode it was compiled in, as ONNX Runtime writes it: "1", "2", or empty.
         source_files: what has to be there of the source model, if payloads left weights in it: beside the
             model, or where the host says.
+        external_dependencies: what the model says itself that it needs besides its file, in ONNX Runtime's words:
+            `source_model`, `external_weights`, `ep_context_binary`. None if it does not say.
     """
 
     path: Path | None
@@ -80,6 +82,7 @@ class ModelInfo:
     manifest: Manifest | None
     weightless_mode: str
     source_files: Sequence[str]
+    external_dependencies: Sequence[str] | None
 
     @property
     def compiled_by(self) -> Mapping[str, Mapping[str, Any]]:
@@ -113,6 +116,9 @@ class ModelInfo:
             "compiled_by": {ep: dict(facts) for ep, facts in self.compiled_by.items()},
             "weightless_mode": self.weightless_mode,
             "source_files": list(self.source_files),
+            "external_dependencies": None
+            if self.external_dependencies is None
+            else list(self.external_dependencies),
         }
 
 
@@ -144,6 +150,7 @@ def inspect_model(
         manifest=manifest,
         weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
         source_files=_source_files(records, manifest),
+        external_dependencies=stated_dependencies(model),
     )
 
 

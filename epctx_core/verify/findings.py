@@ -72,6 +72,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
         "digest-mismatch": Code(_ERROR, "Bytes of a payload are not those that the model was written with."),
         "source-refused": Code(_ERROR, "Weights that were left in the source model cannot be had."),
         "publication-unfinished": Code(_WARNING, "The binary is found in what an unfinished compile left."),
+        "dependencies-wrong": Code(
+            _WARNING, "What the model says that it needs besides its file is not what it needs."
+        ),
         "kernel-types-damaged": Code(_ERROR, "What the model says of operators for kernels cannot be read."),
         # Plugins.
         "plugin-missing": Code(_WARNING, "No plugin of this machine loads nodes of a source."),

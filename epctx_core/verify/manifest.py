@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.json_text import parse_json
 from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.manifest import KEY, VERSION, Manifest, read_manifest
+from epctx_core.context.named_files import (
+    CONTEXT_BINARY,
+    DEPENDENCIES_KEY,
+    EXTERNAL_WEIGHTS,
+    SOURCE_MODEL,
+    stated_dependencies,
+)
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -67,6 +74,29 @@ def check_kernel_types(subject: Subject, findings: Findings) -> None:
         read_kernel_types(subject.proto)
     except InvalidGraph as error:
         findings.add_error("kernel-types-damaged", error)
+
+
+def check_dependencies(subject: Subject, findings: Findings) -> None:
+    """Note if what the model says that it needs besides its file is false; a model need not say it.
+
+    Whether the payloads of others left weights in their source is not known here, so that is not denied.
+    """
+    stated = stated_dependencies(subject.proto)
+    if stated is None or not subject.records:
+        return
+    needed = {
+        SOURCE_MODEL: subject.manifest is not None and bool(subject.manifest.source_weights),
+        EXTERNAL_WEIGHTS: subject.names_weights,
+        CONTEXT_BINARY: any(r.main_context and not r.embed_mode for r in subject.records),
+    }
+    for word, is_needed in needed.items():
+        if is_needed != (word in stated) and (is_needed or word != SOURCE_MODEL):
+            findings.add(
+                "dependencies-wrong",
+                f"the model's {DEPENDENCIES_KEY} metadata is {';'.join(stated)!r:.80}, and {word} is "
+                f"{'needed' if is_needed else 'not needed'}.",
+                hint="A tool moved weights or payloads and left the metadata as it was: compile it again.",
+            )
 
 
 def _text(proto: ModelProto) -> str | bytes | None:

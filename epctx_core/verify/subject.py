@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.compile.source import index_model
 from epctx_core.context.initializers_file import read_seal
+from epctx_core.context.named_files import external_locations
 from epctx_core.context.naming import is_folder_name
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
@@ -53,6 +54,7 @@ class Subject:
         folder: where its files lie, None for a model from bytes without one.
         records: its EPContext nodes, as far as they can be decoded.
         manifest: what it says about its payloads, if that can be read.
+        names_weights: whether tensors of it lie in files.
     """
 
     proto: ModelProto
@@ -64,6 +66,7 @@ class Subject:
     registry: Registry
     records: Sequence[ContextNodeRecord] = ()
     manifest: Manifest | None = None
+    names_weights: bool = False
 
 
 def read_subject(
@@ -87,6 +90,7 @@ def read_subject(
     if not proto.HasField("graph"):
         findings.add("model-unreadable", f"{_called(path)} is no ONNX model: it has no graph.", hint=_FETCH)
         return path, None
+    names_weights = any(True for _ in external_locations(proto))
     weights = WeightsFolder(
         path,
         config.external_initializers_folder,
@@ -106,6 +110,7 @@ def read_subject(
         session=session,
         config=config,
         registry=registry,
+        names_weights=names_weights,
     )
 
 

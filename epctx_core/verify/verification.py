@@ -13,7 +13,7 @@ from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.folder import check_folder
-from epctx_core.verify.manifest import check_kernel_types, check_manifest
+from epctx_core.verify.manifest import check_dependencies, check_kernel_types, check_manifest
 from epctx_core.verify.nodes import check_references, read_nodes
 from epctx_core.verify.payloads import find_payloads
 from epctx_core.verify.providers import ask_providers
@@ -98,6 +98,7 @@ def _verify(subject: Subject, findings: Findings) -> list[PayloadReport]:
     check_types(subject, findings)
     subject.manifest = check_manifest(subject, findings, whole=whole)
     check_kernel_types(subject, findings)
+    check_dependencies(subject, findings)
     found = find_payloads(subject, findings)
     looked: dict[str, str] = {}
     if _has_source(subject, findings):

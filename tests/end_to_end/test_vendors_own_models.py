@@ -69,3 +69,16 @@ def test_no_simulated_ep_takes_any_of_them(real, name, ep):
 
     assert f"is {what}; this {ep} is simulated" in caught.value.message
     assert "vendor's own EP is installed" in caught.value.hint
+
+
+def test_a_payload_of_the_kind_dlc_is_named(real):
+    path = real / "qnn_ctx1.onnx"
+    model = onnx.load(path)
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("ep_context_type", "dlc"))
+    onnx.save(model, path)
+
+    with pytest.raises(InvalidGraph, match=r"of kind ep_context_type=dlc, a deep learning container"):
+        epctx.InferenceSession(path)
+
+    (finding,) = [f for f in epctx.verify_model(path).findings if f.code == "container-not-checked"]
+    assert "of kind ep_context_type=dlc" in finding.message

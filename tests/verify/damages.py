@@ -239,6 +239,17 @@ def _(scene):
     scene.edit_metadata(KEY, '{"version": 1, "payloads": 7')
 
 
+def state_dependencies(proto: onnx.ModelProto, words: str) -> None:
+    """Replace what a model says that it needs besides its file."""
+    (entry,) = [entry for entry in proto.metadata_props if entry.key == "external_dependencies"]
+    entry.value = words
+
+
+@damage("dependencies-wrong", "compiled")
+def _(scene):
+    scene.edit(lambda proto: state_dependencies(proto, ""))
+
+
 @damage("kernel-types-damaged", "compiled")
 def _(scene):
     scene.edit_metadata(KERNEL_TYPES, '{"version": 1, "operators": 7}')
@@ -276,6 +287,7 @@ def _(scene):
 def _(scene):
     reference = ["0" * 64, 1, [2, 3], "w.data", 0]
     scene.edit_manifest(lambda content: content.update(source_weights={"w0": reference}))
+    scene.edit(lambda proto: state_dependencies(proto, "source_model;ep_context_binary"))
 
 
 @damage("publication-unfinished", "compiled")

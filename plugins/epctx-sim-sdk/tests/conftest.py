@@ -61,8 +61,8 @@ class Scene:
         write_container(payload, graphs, facts)
         return payload._sink.getvalue()
 
-    def open(self, content):
-        return open_container(memoryview(content), ep=EP, node="n", name="sim.bin")
+    def open(self, content, **said):
+        return open_container(memoryview(content), ep=EP, node="n", name="sim.bin", **said)
 
     def engine(self):
         return CpuEngine(EnginePolicy())

@@ -65,3 +65,10 @@ def test_a_simulated_payload_is_not_foreign(scene):
 def test_unknown_bytes_are_not_given_a_name():
     assert recognise(memoryview(bytes(range(1, 100)))) is None
     assert recognise(memoryview(b"\0\0\0\2")) is None
+
+
+def test_a_payload_that_its_node_calls_a_dlc_is_refused_by_that_name(scene):
+    with pytest.raises(InvalidGraph, match=r"of kind ep_context_type=dlc.*is simulated") as caught:
+        scene.open(b"\0" * 64, kind="dlc")
+
+    assert "vendor's own EP" in caught.value.hint

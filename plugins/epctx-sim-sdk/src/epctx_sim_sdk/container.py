@@ -180,7 +180,7 @@ def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
 
 
 def open_container(
-    view: memoryview, *, ep: str, node: str, name: str, source: FromSource = _no_source
+    view: memoryview, *, ep: str, node: str, name: str, source: FromSource = _no_source, kind: object = None
 ) -> Container:
     """Open a payload. Reads tables and structures; no weight is read.
 
@@ -190,6 +190,7 @@ def open_container(
         node: the EPContext node, for messages.
         name: the payload's name, for messages.
         source: gives weights of the source model, for a payload that holds not all of its own.
+        kind: what the node says of the payload, if it does; see `foreign.KIND`.
 
     Raises:
         InvalidGraph: empty, truncated, altered, of another format, or another vendor's.
@@ -197,7 +198,7 @@ def open_container(
     subject = f"the payload {name}"
     view = view.cast("B").toreadonly() if view.format != "B" or not view.readonly else view
     try:
-        _check_head(view, ep)
+        _check_head(view, ep, kind)
         foot = _read_foot(view)
         tables = _read_tables(view, foot)
     except _UnreadableError as error:
@@ -205,7 +206,7 @@ def open_container(
             f"{ep} cannot load node {node!r}: {subject} {error}.",
             node=node,
             ep=ep,
-            hint=what_helps(view),
+            hint=what_helps(view, kind),
         ) from error
     return Container(view, tables, foot, subject, source)
 
@@ -218,12 +219,12 @@ def _read_tables(view: memoryview, foot: Foot) -> Tables:
         raise _UnreadableError(f"is damaged: {error}") from error
 
 
-def _check_head(view: memoryview, ep: str) -> None:
+def _check_head(view: memoryview, ep: str, kind: object) -> None:
     """Check mark and format. The text of the error completes "the payload a.bin ..."."""
     if not len(view):
         raise _UnreadableError("is empty")
     if bytes(view[: len(MAGIC)]) != MAGIC:
-        _refuse_foreign(view, ep)
+        _refuse_foreign(view, ep, kind)
     if len(view) < HEAD_SIZE + FOOT_SIZE:
         raise _UnreadableError(
             f"is truncated: it has {len(view)} bytes, and one without graphs has {HEAD_SIZE + FOOT_SIZE}"
@@ -257,8 +258,8 @@ def _read_foot(view: memoryview) -> Foot:
     return foot
 
 
-def _refuse_foreign(view: memoryview, ep: str) -> None:
-    what = recognise(view)
+def _refuse_foreign(view: memoryview, ep: str, kind: object) -> None:
+    what = recognise(view, kind)
     if what is not None:
         raise _UnreadableError(
             f"is {what}; this {ep} is simulated and reads only what the simulated SDK wrote"

@@ -29,12 +29,19 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
 )
 
 
-def recognise(view: memoryview) -> str | None:
+KIND = "ep_context_type"
+"""The attribute by which the real QNN EP tells kinds of payloads apart; its common kind goes without."""
+
+
+def recognise(view: memoryview, kind: object = None) -> str | None:
     """Return what a payload is, as the object of "this is ...", or None if it is nothing known.
 
     Args:
         view: the payload's bytes, of any length.
+        kind: what its node says of it in `KIND`, if it does.
     """
+    if isinstance(kind, str) and kind.casefold() == "dlc":
+        return f"a payload of kind {KIND}={kind}, a deep learning container (DLC) of Qualcomm's tools"
     for offset, magic, what in _MAGICS:
         if bytes(view[offset : offset + len(magic)]) == magic:
             return what
@@ -47,9 +54,9 @@ def recognise(view: memoryview) -> str | None:
     return None
 
 
-def what_helps(view: memoryview) -> str:
+def what_helps(view: memoryview, kind: object = None) -> str:
     """Return what a user can do about a payload that is none of the simulated SDK's, or a damaged one."""
-    return RESTORE if recognise(view) is None or is_file_name(view) else _ELSEWHERE
+    return RESTORE if recognise(view, kind) is None or is_file_name(view) else _ELSEWHERE
 
 
 def _is_qnn(view: memoryview) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Compatibility
 from epctx_sim_sdk.container import Container, open_container
+from epctx_sim_sdk.foreign import KIND
 from epctx_sim_sdk.versions import Rules, judge, refuse_unsupported
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class ContextLoader:
             node=node.name,
             name=payload.name,
             source=reader.source_tensor,
+            kind=node.attributes.get(KIND),
         )
         self._judge(container.tables.made_by, node, container.subject)
         # The payload is kept, so that no other one gets its identity.

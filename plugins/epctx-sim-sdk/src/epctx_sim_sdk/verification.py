@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Finding, Severity
 from epctx_sim_sdk.container import MAGIC
-from epctx_sim_sdk.foreign import RESTORE, is_file_name, recognise
+from epctx_sim_sdk.foreign import KIND, RESTORE, is_file_name, recognise
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, PayloadView
@@ -37,7 +37,8 @@ def refused(error: InvalidGraph, node: ContextNode) -> Finding:
 def vendors(node: ContextNode, payload: PayloadView) -> str | None:
     """Return what a payload of a vendor's own is; None for one that is to be had from the simulated SDK."""
     claims_simulated = any(str(value).startswith(_SIMULATED) for value in node.attributes.values())
-    return None if claims_simulated or is_file_name(payload.view) else recognise(payload.view)
+    kind = node.attributes.get(KIND)
+    return None if claims_simulated or is_file_name(payload.view) else recognise(payload.view, kind)
 
 
 def foreign(ep: str, node: ContextNode, payload: PayloadView, what: str) -> Finding:
