@@ -6,6 +6,8 @@ import logging
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnxruntime
@@ -47,14 +49,20 @@ def main() -> int:
     """Try all, say what differs; 1 if the document is wrong about one."""
     onnxruntime.set_default_logger_severity(4)
     logging.getLogger("epctx").setLevel(logging.CRITICAL)
+    vendor = ""
+    if find_spec("onnxruntime_qnn") is not None:
+        from differential import qnn_behaviours  # noqa: F401 - adds its own
+
+        vendor = f" and onnxruntime-qnn {version('onnxruntime-qnn')}"
     with tempfile.TemporaryDirectory() as folder:
         done = [compare(each, Path(folder) / each.name) for each in BEHAVIOURS]
     faults = [each for each in done if each.fault]
     tried = {each.behaviour.differs for each in done} - {""}
     lines = [line for each in done if each.fault or each.behaviour.differs for line in _told(each)]
+    modules = f"onnxruntime {onnxruntime.__version__}{vendor}"
     lines.append(
-        f"{len(done)} behaviours of onnxruntime {onnxruntime.__version__}: {len(done) - len(faults)} as the document says, "
-        f"{len(faults)} not; {len(tried)} of its {len(listed_matters())} rows were tried. The others need an EP that compiles, "
+        f"{len(done)} behaviours of {modules}: {len(done) - len(faults)} as the document says, {len(faults)} not; "
+        f"{len(tried)} of its {len(listed_matters())} rows were tried. The others need more of an EP that compiles, "
         "or are about what onnxruntime does not have."
     )
     sys.stdout.write("\n".join(lines) + "\n")
