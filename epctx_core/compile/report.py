@@ -121,6 +121,7 @@ class CompileReport:
         kept_nodes: names of EPContext nodes that the model had already and that passed through.
         skipped_providers: optional EPs that could not be had.
         providers: the EPs that were asked, with the distribution and version of each.
+        contradictions: for each value of which the model declares a shape that its operators do not give, both.
     """
 
     output: Path | None
@@ -135,6 +136,7 @@ class CompileReport:
     kept_nodes: tuple[str, ...] = ()
     skipped_providers: tuple[SkippedProvider, ...] = ()
     providers: tuple[PluginRecord, ...] = ()
+    contradictions: tuple[str, ...] = ()
 
     @property
     def compiled(self) -> bool:
@@ -168,6 +170,7 @@ class CompileReport:
                 }
                 for record in self.providers
             ],
+            "contradictions": list(self.contradictions),
         }
 
 
@@ -218,6 +221,7 @@ def make_report(
         kept_nodes=written.kept_nodes,
         skipped_providers=providers.skipped,
         providers=providers.records,
+        contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
     if not report.compiled:
         _log.warning("%s", _nothing_compiled(report))

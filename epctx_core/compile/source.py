@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -9,12 +10,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from epctx_core.context.initializers_file import read_seal
-from epctx_core.context.node import DOMAIN, OP_TYPE, ContextNodeRecord, read_context_nodes, read_placed_nodes
+from epctx_core.context.manifest import KEY as MANIFEST_KEY
+from epctx_core.context.node import (
+    DOMAIN,
+    OP_TYPE,
+    ContextNodeRecord,
+    is_context_node,
+    read_context_nodes,
+    read_placed_nodes,
+)
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidProtobuf, NotImplementedByProvider
-from epctx_core.graph.bodies import EXECUTABLE
+from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
 from epctx_core.graph.functions import FunctionId, inline_functions
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
@@ -28,13 +37,20 @@ from epctx_core.graph.model_io import (
     read_model,
 )
 from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
+from epctx_core.graph.splice import is_only_declared
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
 from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from epctx_core.options import SessionConfig
+
+_log = logging.getLogger("epctx.graph")
+_SHOWN = 3
+"""Wrong declarations that a line of the log names."""
 
 
 @dataclass(kw_only=True)
@@ -140,7 +156,21 @@ def open_model(
     model = index_model(source)
     model.overrides = config.overrides
     model.checks = checks
+    refuted = list(model.types.contradictions.values())
+    if refuted:
+        more = f"; {len(refuted) - _SHOWN} more" if len(refuted) > _SHOWN else ""
+        _log.warning("%s declares what is not so: %s%s.", source.where, "; ".join(refuted[:_SHOWN]), more)
     return model
+
+
+def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
+    """Return the values around EPContext nodes of whose types epctx wrote what it had proven."""
+    if not any(entry.key == MANIFEST_KEY for entry in proto.metadata_props):
+        return frozenset()
+    nodes = (node for _, _, node in placed_nodes(proto.graph) if is_context_node(node))
+    names = {name for node in nodes for name in (*node.input, *node.output)}
+    outputs = (value for _, graph in all_graphs(proto.graph) for value in graph.output)
+    return frozenset(names.difference(value.name for value in outputs if is_only_declared(value)))
 
 
 def index_model(source: SourceModel) -> OpenModel:
@@ -151,7 +181,7 @@ def index_model(source: SourceModel) -> OpenModel:
     """
     nodes = source.proto.graph.node
     find = declared_types if OP_TYPE in {node.op_type for node in nodes} else infer_types
-    types = find(source.proto, resolve_types)
+    types = find(source.proto, resolve_types, _proven_by_writer(source.proto))
     graph = GraphIndex(
         source.proto.graph,
         types=types,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from epctx_core.graph.bodies import (
     named_bodies,
     operator_may_hold_bodies,
 )
+from epctx_core.graph.hints import forget_shape, hints, is_open, without_hints
 from epctx_core.graph.model_io import structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
@@ -42,11 +43,18 @@ _ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 class TypeTable:
     """Value name to type; equal types are one object, made when first asked for.
 
+    A length of which only a declaration speaks is a hint: `get` gives it, `proven` does not.
+
     Args:
         values: typed values; of two with one name the first counts.
         graph: the graph with types inferred, whose bodies have tables of their own.
         outer: the table of the enclosing scope, asked for what the graph does not define.
         infer: gives the whole table when something is asked for that is not in `values`.
+        proven: the table without hints, if that says less.
+        trusted: if given, the names of the values whose declared lengths are no hints.
+
+    Attributes:
+        contradictions: by name, of values that are declared to be what inference refutes, both as a text.
     """
 
     def __init__(
@@ -55,11 +63,16 @@ class TypeTable:
         graph: GraphProto | None = None,
         outer: TypeTable | None = None,
         infer: Callable[[], TypeTable] | None = None,
+        *,
+        proven: TypeTable | None = None,
+        trusted: Container[str] | None = None,
     ) -> None:
         known = list(values)
         known.reverse()
         self._values = dict(zip([value.name for value in known], known, strict=True))
         self._graph, self._outer, self._infer = graph, outer, infer
+        self._proven, self._trusted = proven, trusted
+        self.contradictions: Mapping[str, str] = {}
         self._bodies: dict[int, dict[str, TypeTable]] = {}
         if graph is not None and outer is not None:
             # A value of unknown type hides one of the same name outside.
@@ -67,16 +80,38 @@ class TypeTable:
                 self._values.setdefault(name, ValueInfoProto(name=name))
         self._types: dict[str, TensorType] = {}
         self._interned: dict[bytes, TensorType] = {}
+        self._bare: dict[int | None, TensorType] = {}
 
     def get(self, name: str) -> TensorType:
         """Return a value's type, `UNKNOWN_TYPE` if there is none."""
         known = self._types.get(name)
         return known if known is not None else self._made(name)
 
+    def proven(self, name: str) -> TensorType:
+        """Return what of a value's type holds in every run, whatever is declared."""
+        if self._proven is not None:
+            return self._proven.get(name)
+        kind = self.get(name)
+        if self._trusted is None or name in self._trusted or kind.shape is None:
+            return kind
+        return self._bare.setdefault(kind.elem_type, TensorType(kind.elem_type, None))
+
     def proto(self, name: str) -> TypeProto | None:
         """Return a value's type as ONNX writes it, with symbolic names and non-tensor kinds."""
         value = self.declaration(name)
         return value.type if value is not None else None
+
+    def proven_proto(self, name: str) -> TypeProto | None:
+        """Return what is proven of it, as ONNX writes it."""
+        if self._proven is not None:
+            return self._proven.proto(name)
+        kind = self.proto(name)
+        if kind is None or self._trusted is None or name in self._trusted:
+            return kind
+        bare = TypeProto()
+        bare.CopyFrom(kind)
+        forget_shape(bare)
+        return bare
 
     def declaration(self, name: str) -> ValueInfoProto | None:
         """Return a value's name and type as ONNX writes them, None if there is no type."""
@@ -94,7 +129,12 @@ class TypeTable:
             self._complete(self._infer)
         if node not in self._bodies:
             held = named_bodies(self._graph.node[node]) if self._graph is not None else ()
-            self._bodies[node] = {name: TypeTable(_typed(body), body, self) for name, body in held}
+            self._bodies[node] = {
+                name: TypeTable(
+                    _typed(body), body, self, proven=self._proven.body(node, name) if self._proven else None
+                )
+                for name, body in held
+            }
         bodies = self._bodies[node]
         if attribute not in bodies:
             bodies[attribute] = TypeTable((), None, self)
@@ -107,16 +147,22 @@ class TypeTable:
             table = table.body(node, attribute)
         return table
 
-    def declaring_graph(self) -> GraphProto:
-        """Return a graph that declares all types, those in bodies too; see `types_of`. Not to be changed."""
+    def declaring_graphs(self) -> list[GraphProto]:
+        """Return a graph that declares all types, those in bodies too, and where there are hints one without them.
+
+        See `types_of`. Not to be changed.
+        """
         if self._infer is not None:
             self._complete(self._infer)
-        return self._graph if self._graph is not None else GraphProto(value_info=self._values.values())
+        graph = self._graph if self._graph is not None else GraphProto(value_info=self._values.values())
+        return [graph, *(self._proven.declaring_graphs() if self._proven is not None else ())]
 
     def _complete(self, infer: Callable[[], TypeTable]) -> None:
         """Take over what inference finds, which is never less than what was declared."""
         inferred, self._infer = infer(), None
         self._values, self._graph = inferred._values, inferred._graph  # noqa: SLF001 - of the same class
+        self._proven, self._trusted = inferred._proven, None  # noqa: SLF001
+        self.contradictions = inferred.contradictions
 
     def _made(self, name: str) -> TensorType:
         value = self.declaration(name)
@@ -146,43 +192,96 @@ def tensor_type(proto: TypeProto) -> TensorType:
 
 
 def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
-    kind = dim.WhichOneof("value")
-    if kind == "dim_value":
-        return dim.dim_value
-    return dim.dim_param or None if kind == "dim_param" else None
+    return dim.dim_param or None if is_open(dim) else dim.dim_value
 
 
-def infer_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None) -> TypeTable:
-    """Infer the types of a model's values; what the model itself declares wins.
+def infer_types(
+    proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None, trusted: Container[str] = ()
+) -> TypeTable:
+    """Infer the types of a model's values from its inputs, then complete them by what the model declares.
 
     Args:
-        proto: the model, without its large weights.
+        proto: the model, without its large weights. Declarations that are refuted are corrected, in place.
         resolve: declares values that a model after inference has no types for, in place.
+        trusted: names of values whose declared types are no hints.
 
     Raises:
         InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
             takes what a model declares for a hint.
     """
-    probe = structure(proto)
+    probe = without_hints(structure(proto), trusted)
+    names = {dim.dim_param for value in probe.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
+    proven = _completed(probe, resolve)
+    found = list(hints(proto.graph, proven.graph, names))
+    refuted = {
+        h.target.name: f"{h.target.name!r} is declared {tensor_type(h.declaration.type)}, its operators give "
+        f"{tensor_type(h.target.type)}"
+        for h in found
+        if h.refuted
+    }
+    for hint in found:
+        if not hint.adds_length:
+            hint.target.type.CopyFrom(hint.type)
+        if hint.refuted:
+            hint.declaration.type.CopyFrom(hint.type)
+    known = types_of(_with_inputs(proven, proto))
+    table = known
+    if any(hint.adds_length for hint in found):
+        hinted = _hinted(proven, proto.graph, names)
+        table = types_of(_hinted(proven, _completed(hinted, resolve).graph, names).graph, proven=known)
+    table.contradictions = refuted
+    return table
+
+
+def _hinted(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
+    """Return a copy of an inferred model with what a graph declares besides."""
+    hinted = ModelProto()
+    hinted.CopyFrom(proven)
+    for hint in hints(declared, hinted.graph, names):
+        hint.target.type.CopyFrom(hint.type)
+    return hinted
+
+
+def _with_inputs(inferred: ModelProto, proto: ModelProto) -> GraphProto:
+    """Give the inputs of an inferred model back as they are declared, and return its graph."""
+    for value, declared in zip(inferred.graph.input, proto.graph.input, strict=False):
+        value.CopyFrom(declared)
+    return inferred.graph
+
+
+def _completed(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
+    """Return a model with inferred types, of operators unknown to onnx too."""
     inferred = _inferred(probe, data_prop=False)
     if _propagates(probe.graph) and not _has_long_vectors(inferred.graph):
         inferred = _inferred(probe, data_prop=True)
     if resolve is not None:
         resolve(inferred)
-    return types_of(inferred.graph)
+    return inferred
 
 
-def declared_types(proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None) -> TypeTable:
+def declared_types(
+    proto: ModelProto, resolve: Callable[[ModelProto], None] | None = None, trusted: Collection[str] = ()
+) -> TypeTable:
     """Return a model's types, inferred only when one is asked for that the model does not declare.
 
     For context models, which declare what their nodes take and give: whoever computes on a value checks it.
+
+    Args:
+        proto: the model, without its large weights.
+        resolve: see `infer_types`.
+        trusted: names of values whose declared types were inferred when the model was written.
     """
-    return TypeTable(_typed(proto.graph), infer=lambda: infer_types(proto, resolve))
+    given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
+    return TypeTable(
+        _typed(proto.graph),
+        infer=lambda: infer_types(proto, resolve, trusted),
+        trusted=given.union(trusted),
+    )
 
 
-def types_of(graph: GraphProto) -> TypeTable:
+def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:
     """Return the types that a graph and its bodies declare; nothing is inferred."""
-    return TypeTable(_typed(graph), graph)
+    return TypeTable(_typed(graph), graph, proven=proven)
 
 
 def _typed(graph: GraphProto) -> list[ValueInfoProto]:

@@ -5,16 +5,19 @@ A control-flow node in whose bodies something is replaced is itself replaced, by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from epctx_core.graph.bodies import outer_names
+from epctx_core.graph.inference import tensor_type
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.inference import TypeTable
+    from epctx_core.plugin import TensorType
 
 
 class Draft(Protocol):
@@ -160,23 +163,50 @@ def _splice_value_info(
     """Keep the types of values that are still there, and give each replacement's inputs and outputs theirs.
 
     EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those
-    of its inputs, too, a session needs no inference (see `declared_types`).
+    of its inputs, too, a session needs no inference (see `declared_types`). It takes them as they stand, so
+    they say what is proven and no more.
     """
     if not replacements:
         target.value_info.extend(graph.graph.value_info)
         return
+    around = chain.from_iterable(chain(node.input, node.output) for node in replacements.values())
+    names = {name: None for name in around if name in graph.producer}
     if graph.graph.value_info:
         present = {name for node in target.node for name in (*node.input, *node.output)}
         target.value_info.extend(
             v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
         )
+    types = graph.types
+    _leave_what_is_proven(target, types, names)
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
-    around = chain.from_iterable(chain(node.input, node.output) for node in replacements.values())
-    names = [name for name in dict.fromkeys(around) if name in graph.producer]
-    declared = [graph.types.declaration(name) for name in names if name not in typed]
-    target.value_info.extend([value for value in declared if value is not None])
-    for name in typed.keys() & set(names):
-        proto = graph.types.proto(name)
-        if proto is not None and typed[name].type.WhichOneof("value") is None:
+    for name in names:
+        proto = types.proven_proto(name)
+        if proto is not None and name not in typed:
+            target.value_info.add(name=name).type.CopyFrom(proto)
+        elif proto is not None and typed[name].type.WhichOneof("value") is None:
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
+
+
+def _leave_what_is_proven(target: GraphProto, types: TypeTable, names: Container[str]) -> None:
+    """Correct declarations of values around replacements, and note outputs of which nothing else is known."""
+    for value in target.value_info:
+        if value.name in names and _lengths(types.proven(value.name)) != _lengths(tensor_type(value.type)):
+            value.type.CopyFrom(types.proven_proto(value.name) or value.type)
+    for value in target.output:
+        hinted = value.name in names and types.get(value.name) != types.proven(value.name)
+        if hinted and not is_only_declared(value):
+            value.metadata_props.add(key=_ONLY_DECLARED, value="shape")
+
+
+_ONLY_DECLARED = "epctx.declared"
+"""Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""
+
+
+def is_only_declared(output: ValueInfoProto) -> bool:
+    """Whether the shape of an output of a context model is nothing but what the source declared."""
+    return any(entry.key == _ONLY_DECLARED for entry in output.metadata_props)
+
+
+def _lengths(kind: TensorType) -> list[int | None] | None:
+    return None if kind.shape is None else [dim if isinstance(dim, int) else None for dim in kind.shape]

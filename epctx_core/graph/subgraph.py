@@ -107,7 +107,9 @@ class Subgraph:
         """
         if self._form is None:
             return None
-        return (*self._form, *[id(v.type) for v in self.inputs], *[id(v.type) for v in self.outputs])
+        values = (*self.inputs, *self.outputs)
+        proven = self.graph.types.proven
+        return (*self._form, *[id(v.type) for v in values], *[id(proven(v.name)) for v in values])
 
     @property
     def weights(self) -> Mapping[str, Weight]:
@@ -123,7 +125,10 @@ class Subgraph:
         return ValueInfo(name, self.graph.types.get(name))
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
-        """Return a model of these nodes; see `epctx_core.plugin.Partition.model`."""
+        """Return a model of these nodes; see `epctx_core.plugin.Partition.model`.
+
+        Its inputs and outputs have the shapes that are proven: whoever runs it would insist on them.
+        """
         model = ModelProto(ir_version=max(self.graph.ir_version, 4))
         for domain, version in self.graph.opset_imports.items():
             model.opset_import.add(domain=domain, version=version)
@@ -156,7 +161,7 @@ class Subgraph:
 
     def _value_proto(self, name: str) -> onnx.ValueInfoProto:
         value = onnx.ValueInfoProto(name=name)
-        proto = self.graph.types.proto(name)
+        proto = self.graph.types.proven_proto(name)
         if proto is not None:
             value.type.CopyFrom(proto)
         return value

@@ -131,9 +131,10 @@ def send_model(channel: Channel, root: GraphIndex) -> None:
     """
     model = onnx.ModelProto(ir_version=root.ir_version, functions=root.functions)
     model.graph.CopyFrom(root.graph)
-    protos = [model.SerializeToString(), root.types.declaring_graph().SerializeToString()]
+    types = root.types.declaring_graphs()
+    protos = [model.SerializeToString(), *[graph.SerializeToString() for graph in types]]
     table = WeightsTable(root.weights.values())
-    head = {"do": "model", "opsets": dict(root.opset_imports), **table.head}
+    head = {"do": "model", "opsets": dict(root.opset_imports), "types": len(types), **table.head}
     sizes = [*map(len, protos), *table.sizes]
 
     def blobs() -> Iterator[bytes]:
@@ -152,8 +153,10 @@ class ReceivedModel:
 
     def __init__(self, message: Message) -> None:
         model = onnx.ModelProto.FromString(bytes(message.blobs[0]))
-        types = types_of(onnx.GraphProto.FromString(bytes(message.blobs[1])))
-        weights = {weight.name: weight for weight in decode_weights(message, message.blobs[2:])}
+        first_weight = 1 + message.head["types"]
+        graphs = [onnx.GraphProto.FromString(bytes(blob)) for blob in message.blobs[1:first_weight]]
+        types = types_of(graphs[0], types_of(graphs[1]) if len(graphs) > 1 else None)
+        weights = {weight.name: weight for weight in decode_weights(message, message.blobs[first_weight:])}
         self._proto = model
         self.root = GraphIndex(
             model.graph,

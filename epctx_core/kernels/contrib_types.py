@@ -53,7 +53,9 @@ def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) 
     # What a body makes may hang on a value outside that such an operator made.
     if makers and (outer or any(map(_is_foreign, makers.values()))):
         unknown = set(makers)
-        graph.value_info.extend(_ask(_probe(model, graph, outer, unknown), unknown))
+        declared = {value.name: value for values in (graph.value_info, graph.output) for value in values}
+        for value in _ask(_probe(model, graph, outer, unknown), unknown):
+            (declared.get(value.name) or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
     holders = [node for node in graph.node if may_hold_bodies(node) and any(True for _ in bodies(node))]
     if holders:
         scope = {**outer, **_known(graph)}
@@ -115,9 +117,16 @@ def onnxruntime_is_installed() -> bool:
 
 
 def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:
-    """Return the values without a type, with the nodes that make them."""
-    typed = {v.name for values in (graph.value_info, graph.output) for v in values if _is_typed(v)}
-    return {name: node for node in graph.node for name in node.output if name and name not in typed}
+    """Return the values without a type, with the nodes that make them; of foreign nodes also those without a shape."""
+    values = list(chain(graph.value_info, graph.output))
+    typed = {v.name for v in values if _is_typed(v)}
+    shaped = {v.name for v in values if v.type.tensor_type.HasField("shape")}
+    return {
+        name: node
+        for node in graph.node
+        for name in node.output
+        if name and (name not in typed or (name not in shaped and node.domain not in _ONNX_DOMAINS))
+    }
 
 
 def _is_foreign(node: NodeProto) -> bool:

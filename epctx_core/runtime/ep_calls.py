@@ -5,33 +5,112 @@ Knows what a step gives and what the contract asks for, and no plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from epctx_core.registry.guard import contract_broken, plain
+from epctx_core.errors import RuntimeException
+from epctx_core.plugin import ValueInfo
+from epctx_core.registry.guard import contract_broken, describe, plain
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
-    from epctx_core.plugin import TensorType, ValueInfo
+    from epctx_core.graph.inference import TypeTable
+    from epctx_core.plugin import TensorType
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
     from epctx_core.runtime.plan import RunStep
 
+_log = logging.getLogger("epctx.session")
 Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 
 
-def checked(run: RunStep, record: PluginRecord, hook: str, outputs: Sequence[ValueInfo]) -> RunStep:
-    """Return an EP's `run` that looks at what it gives: number, types, known lengths, and whose memory it is.
+class Boundary(NamedTuple):
+    """What flows into a step and out of it.
+
+    Attributes:
+        outputs: what it has to give, as far as that is proven; of an omitted one nothing is known.
+        hints: by place among the outputs, what is declared beyond that.
+        input_hints: the same of the inputs.
+    """
+
+    outputs: Sequence[ValueInfo]
+    hints: Mapping[int, ValueInfo]
+    input_hints: Mapping[int, ValueInfo]
+
+    @classmethod
+    def of(cls, types: TypeTable, inputs: Sequence[str], outputs: Sequence[str]) -> Boundary:
+        """Return the boundary of a step of a graph."""
+
+        def hints(names: Sequence[str]) -> Mapping[int, ValueInfo]:
+            return {
+                place: ValueInfo(name, kind)
+                for place, name in enumerate(names)
+                if (kind := types.get(name)).shape is not None and kind != types.proven(name)
+            }
+
+        proven = [ValueInfo(name, types.proven(name)) for name in outputs]
+        return cls(proven, hints(outputs), hints(inputs))
+
+
+def telling(run: RunStep, boundary: Boundary) -> RunStep:
+    """Return a step's `run` that says once of each value that it has another shape than the model declares."""
+    if not boundary.hints:
+        return run
+    left = dict(boundary.hints)
+
+    def run_and_tell(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        answer = run(inputs, buffers)
+        for place, value in list(left.items()):
+            result = answer[place]
+            other = isinstance(result, np.ndarray) and not _has_shape(result, value.type)
+            if other and left.pop(place, None) is not None:
+                _log.warning("%s.", _falsely_declared(value, result))
+        return answer
+
+    return run_and_tell
+
+
+def _falsely_declared(value: ValueInfo, found: np.ndarray) -> str:
+    return (
+        f"the model declares {value.type} for the value {value.name!r}, and its operators give "
+        f"{found.dtype}{list(found.shape)}"
+    )
+
+
+def checked(run: RunStep, record: PluginRecord, hook: str, boundary: Boundary) -> RunStep:
+    """Return an EP's `run` that looks at what it gives: number, types, proven lengths, and whose memory it is.
 
     Args:
         run: the EP's.
         record: whose it is.
         hook: what messages call it.
-        outputs: what it has to give; of an omitted one nothing is known.
+        boundary: what it has to give.
     """
-    results = _Results(record, hook, outputs)
+    run_and_check = _checked(run, _Results(record, hook, boundary.outputs), boundary.outputs)
+    if not boundary.input_hints:
+        return telling(run_and_check, boundary)
+
+    def run_with_hints(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        try:
+            return run_and_check(inputs, buffers)
+        except Exception as error:
+            for place, value in boundary.input_hints.items():
+                if isinstance(inputs[place], np.ndarray) and not _has_shape(inputs[place], value.type):
+                    raise RuntimeException(
+                        f"{_falsely_declared(value, inputs[place])}; {record.name} was given what is declared, and "
+                        f"fails: {describe(error)}",
+                        ep=record.name,
+                        hint=f"Remove the value_info {value.name!r} from the model and compile it again.",
+                    ) from error
+            raise
+
+    return telling(run_with_hints, boundary)
+
+
+def _checked(run: RunStep, results: _Results, outputs: Sequence[ValueInfo]) -> RunStep:
     dtype, shape = (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
     array, check = np.ndarray, results.check
 
@@ -104,24 +183,15 @@ class _Results:
             return
         if not result.flags.c_contiguous:
             raise self._broken(f"gave an output {name} that is not C-contiguous")
-        typed, shaped = _has_type(result, wanted), _has_shape(result, wanted)
-        if not (typed and shaped):
+        if not (_has_type(result, wanted) and _has_shape(result, wanted)):
             found = f"{result.dtype}{list(result.shape)}"
-            error = self._broken(f"gave {found} for the output {name}, which is {wanted}")
-            error.hint = _SHAPE_HINT if typed else error.hint
-            raise error
+            raise self._broken(f"gave {found} for the output {name}, which is {wanted}")
 
     def _name(self, place: int) -> str:
         return repr(self._outputs[place].name)
 
     def _broken(self, what: str) -> PluginError:
         return contract_broken(self._record, self._hook, what)
-
-
-_SHAPE_HINT = (
-    "Either this is a mistake in the plugin, or the model declares a length that its operators do not compute: "
-    "if it was changed by hand, remove the value_info that it had before."
-)
 
 
 def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:

@@ -74,7 +74,8 @@ def load_context_nodes(
         check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = by_name[view.name]
-            steps[graphs[record.path]][record.index] = context_step(record, view.outputs, runnable, owner)
+            graph = graphs[record.path]
+            steps[graph][record.index] = context_step(record, graph.types, runnable, owner)
     return steps
 
 

@@ -108,7 +108,7 @@ class Planner:
         owners = [own or readers.get(name) for name in spec.outputs]
         if not spec.in_place or not any(owners):
             return spec
-        types = [graph.types.get(name) for name in spec.outputs]
+        types = [graph.types.proven(name) for name in spec.outputs]
         buffers = [made for pair in zip(owners, types, strict=True) if (made := buffer(*pair)) is not None]
         if len(buffers) < len(owners):
             return spec

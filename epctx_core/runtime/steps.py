@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.compile.providers import CPU_EP
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node, attribute_value
-from epctx_core.plugin import ValueInfo
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.runtime.control_flow import Body, make_control_flow
-from epctx_core.runtime.ep_calls import checked
+from epctx_core.runtime.ep_calls import Boundary, checked, telling
 from epctx_core.runtime.plan import StepSpec
 
 if TYPE_CHECKING:
     from epctx_core.compile.assignment.assign import KernelNode
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.kernels import CpuEngine
     from epctx_core.plugin import CompiledPartition
@@ -35,20 +35,22 @@ if TYPE_CHECKING:
 def partition_step(partition: GraphPartition, compiled: CompiledPartition, owner: PluginRecord) -> StepSpec:
     """Return the step of a partition that an EP compiled."""
     name = repr(partition)
+    boundary = Boundary.of(partition.graph.types, partition.input_names, partition.output_names)
     return StepSpec(
         name=name,
         ep=partition.ep,
-        run=checked(_run_of(compiled), owner, f"the run of {name}", partition.outputs),
+        run=checked(_run_of(compiled), owner, f"the run of {name}", boundary),
         inputs=partition.input_names,
         outputs=partition.output_names,
     )
 
 
 def context_step(
-    record: ContextNodeRecord, outputs: Sequence[ValueInfo], loaded: CompiledPartition, owner: PluginRecord
+    record: ContextNodeRecord, types: TypeTable, loaded: CompiledPartition, owner: PluginRecord
 ) -> StepSpec:
-    """Return the step of an EPContext node that an EP loaded."""
-    run = checked(_run_of(loaded), owner, f"the run of {record.name!r}", outputs)
+    """Return the step of an EPContext node that an EP loaded; `types` are those of its graph."""
+    boundary = Boundary.of(types, record.inputs, record.outputs)
+    run = checked(_run_of(loaded), owner, f"the run of {record.name!r}", boundary)
     return _named(record.name, owner.name, run, record.inputs, record.outputs)
 
 
@@ -64,12 +66,11 @@ def kernel_step(graph: GraphIndex, kernel: KernelNode, owner: PluginRecord) -> S
     if not callable(compute):
         what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
         raise contract_broken(owner, "KernelDef.create", what)
-    outputs = [ValueInfo(output, graph.types.get(output)) for output in graph.outputs[kernel.node]]
     run = checked(
         compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
         owner,
         f"the kernel {definition} of {name!r}",
-        outputs,
+        Boundary.of(graph.types, graph.inputs[kernel.node], graph.outputs[kernel.node]),
     )
     return _named(
         name,
@@ -186,6 +187,7 @@ class CpuSteps:
             if form is not None:
                 self._known[form] = run
         name = graph.node_name(nodes[0])
+        run = telling(run, Boundary.of(graph.types, (), piece.output_names))
         return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names), form is not None
 
 
@@ -202,9 +204,11 @@ def _form_of_one(graph: GraphIndex, node: int) -> _FormOfOne | None:
     consumers, results = graph.consumers, graph.results
     if not all(name in consumers or name in results for name in outputs):
         return None
-    type_of = graph.types.get
-    # A table makes equal types one object.
-    return graph, graph.kinds[node], *[id(type_of(name)) for name in (*inputs, *outputs)]
+    # A table makes equal types one object. What is declared is told of, what is proven is computed with.
+    types = [
+        type_of(name) for type_of in (graph.types.get, graph.types.proven) for name in (*inputs, *outputs)
+    ]
+    return graph, graph.kinds[node], *map(id, types)
 
 
 def _run_of(compiled: CompiledPartition) -> RunStep:

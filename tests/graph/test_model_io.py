@@ -214,7 +214,8 @@ def test_a_declared_shape_that_is_wrong_is_taken_for_a_hint():
 
     types = infer_types(made)
 
-    assert types.get("y").shape == (3,)
+    assert types.get("y").shape == types.proven("y").shape == (2,)
+    assert types.contradictions == {"y": "'y' is declared float[3], its operators give float[2]"}
 
 
 def declaring(*values):
