@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from epctx_core.options import (
         ExecutionMode,
         GraphOptimizationLevel,
+        InputBudget,
         OrtCompileApiFlags,
         RunOptions,
         SessionOptions,
@@ -98,7 +99,7 @@ _HOME = {
     "epctx_core.runtime.ep_metadata": ("get_ep_metadata",),
     "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
-        "ExecutionMode", "GraphOptimizationLevel", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
+        "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
     ),
     "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
     "epctx_core.registry.default": (

@@ -14,7 +14,7 @@ from epctx_core import plugin
 
 HOST = {
     "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
-    "ExecutionMode", "Fail", "GraphOptimizationLevel", "InferenceSession", "InitializerValue", "InternalError",
+    "ExecutionMode", "Fail", "GraphOptimizationLevel", "InferenceSession", "InitializerValue", "InputBudget", "InternalError",
     "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelCompiler", "ModelInfo", "ModelLoadCanceled",
     "ModelMetadata", "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NotFound",
     "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",

@@ -125,7 +125,7 @@ def open_model(
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
     """
-    data, path = read_model(path_or_bytes)
+    data, path = read_model(path_or_bytes, config.input_budget)
     found = "ORT" if is_ort_format(data) else "ONNX"
     if config.model_format not in {None, found}:
         raise InvalidProtobuf(

@@ -12,14 +12,19 @@ A manifest of a hundred thousand payloads, or of a hundred of 10 GiB each, has a
 """
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, most: int | None = None) -> Any:
     """Return what a text says.
 
+    Args:
+        text: JSON.
+        most: entries that it may have; None for `MOST_PARTS`.
+
     Raises:
-        ValueError: no JSON, or more than `MOST_PARTS`.
+        ValueError: no JSON, or too many entries.
         RecursionError: nested too deeply.
     """
     marks: tuple[Any, ...] = (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
-    if len(text) > MOST_PARTS and sum(map(text.count, marks)) > MOST_PARTS:
-        raise ValueError(f"it has more than {MOST_PARTS:,} entries")
+    most = MOST_PARTS if most is None else most
+    if len(text) > most and sum(map(text.count, marks)) > most:
+        raise ValueError(f"it has more than {most:,} entries")
     return json.loads(text)

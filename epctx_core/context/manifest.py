@@ -297,8 +297,12 @@ class Manifest:
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def read_manifest(model: ModelProto) -> Manifest | None:
+def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None:
     """Return a model's manifest; None if it has none, or, with a warning, one of a version not known here.
+
+    Args:
+        model: has it in its metadata.
+        most: entries that its lists and objects may have; see `parse_json`.
 
     Raises:
         InvalidGraph: the manifest is damaged.
@@ -307,7 +311,7 @@ def read_manifest(model: ModelProto) -> Manifest | None:
     if text is None:
         return None
     try:
-        data = parse_json(text)
+        data = parse_json(text, most)
         if type(data["version"]) is not int or data["version"] != VERSION:
             _log.warning(
                 "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are held against"

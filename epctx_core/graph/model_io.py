@@ -18,11 +18,13 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.graph.counting import check_budget
 from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.mapping import NotRegularError, open_regular
 from epctx_core.graph.normalise import normalise
 from epctx_core.graph.tensors import all_tensors, is_detached
 from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, write_out_sparse
+from epctx_core.options import InputBudget
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -77,14 +79,28 @@ class SourceModel:
         return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in self.proto.opset_import}
 
 
-def read_model(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
+def read_model(
+    model: str | os.PathLike[str] | bytes, budget: InputBudget | None = None
+) -> tuple[bytes, Path | None]:
     """Return a model's bytes and its path, None if it was given as bytes.
+
+    Args:
+        model: a path or bytes.
+        budget: what the bytes may decode to; None for the defaults.
 
     Raises:
         NoSuchFile: there is no such file.
         InvalidProtobuf: it is larger than a protobuf can be.
         InvalidArgument: neither a path nor bytes, or the path leads to no regular file.
+        InvalidGraph: it decodes to more than the budget.
     """
+    data, path = _read(model)
+    if not is_ort_format(data):
+        check_budget(data, budget or InputBudget(), path)
+    return data, path
+
+
+def _read(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
     if isinstance(model, bytes):
         return model, None
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):

@@ -13,7 +13,7 @@ from epctx_core.options.choices import (
     Verification,
     WeightlessMode,
 )
-from epctx_core.options.host_data import DataReader, ModelOverrides
+from epctx_core.options.host_data import DataReader, InputBudget, ModelOverrides
 from epctx_core.options.run import RunOptions
 from epctx_core.options.session import CancellationFlag, SessionConfig, SessionOptions
 
@@ -22,6 +22,7 @@ __all__ = [
     "DataReader",
     "ExecutionMode",
     "GraphOptimizationLevel",
+    "InputBudget",
     "Isolation",
     "ModelOverrides",
     "OrtCompileApiFlags",

@@ -52,6 +52,42 @@ class DataReader:
     max_size: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputBudget:
+    """Bounds on what a model's bytes may decode to, counted before anything is decoded.
+
+    The defaults let pass what real exporters write: a million nodes with their types, every weight of a large language
+    model. A host that knows its models sets smaller ones.
+
+    Attributes:
+        messages: protobuf messages: nodes, attributes, tensors, types, dimensions, entries of metadata.
+        bytes_per_message: length of the file for each message, beyond the first 262,144.
+        nodes: nodes, those in subgraphs and functions, too.
+        names: texts: names of nodes and values, keys, doc strings.
+        bodies: graphs, the main graph and subgraphs.
+        manifest_entries: entries of all lists and objects in the manifest.
+
+    Raises:
+        InvalidArgument: one is no whole number above 0.
+
+    Example:
+        >>> so = SessionOptions()
+        >>> so.input_budget = InputBudget(nodes=100_000)
+    """
+
+    messages: int = 1 << 25
+    bytes_per_message: int = 4
+    nodes: int = 1 << 25
+    names: int = 1 << 25
+    bodies: int = 1 << 25
+    manifest_entries: int = 1 << 23
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not is_whole(value) or value < 1:
+                raise InvalidArgument(f"InputBudget: {name} is a whole number above 0, not {value!r:.80}.")
+
+
 class HostData:
     """The part of `SessionOptions` that takes values. Names and arguments are ONNX Runtime's."""
 

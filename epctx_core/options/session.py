@@ -23,7 +23,7 @@ from epctx_core.options.choices import (
     Verification,
     WeightlessMode,
 )
-from epctx_core.options.host_data import DataReader, HostData, ModelOverrides, is_whole
+from epctx_core.options.host_data import DataReader, HostData, InputBudget, ModelOverrides, is_whole
 from epctx_core.options.table import (
     SESSION_OPTIONS,
     check_entry,
@@ -83,6 +83,7 @@ class SessionConfig:
         isolation_bytes: what such a process may have of memory and give back at once; None for no limit.
         overrides: what takes the place of what a model says.
         data_reader: the host's callback that reads payloads outside of the model.
+        input_budget: bounds on what a model may decode to.
     """
 
     context_enable: bool
@@ -107,6 +108,7 @@ class SessionConfig:
     optional_providers: tuple[str, ...] = ()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
     data_reader: DataReader | None = None
+    input_budget: InputBudget = field(default_factory=InputBudget)
     source_model_buffer: memoryview | None = None
     read_back: bool = True
     model_format: str | None = None
@@ -142,6 +144,7 @@ class SessionOptions(HostData, Strict):
         "cancellation",
         "execution_mode",
         "graph_optimization_level",
+        "input_budget",
         "inter_op_num_threads",
         "intra_op_num_threads",
         "log_severity_level",
@@ -157,6 +160,7 @@ class SessionOptions(HostData, Strict):
         self.log_severity_level = 2
         self.providers: list[tuple[str, dict[str, str]]] = []
         self.cancellation = CancellationFlag()
+        self.input_budget = InputBudget()
         for name, (default, _) in WITHOUT_EFFECT["SessionOptions"].items():
             setattr(self, name, default)
         self._entries: dict[str, str] = {}
@@ -290,6 +294,7 @@ class SessionOptions(HostData, Strict):
             optional_providers=self._optional_providers(),
             overrides=self.model_overrides,
             data_reader=self.data_reader,
+            input_budget=self.input_budget,
             source_model_buffer=self.source_model_buffer,
             isolation=Isolation(get("ep.isolate")),
             isolation_seconds=int(get("ep.isolate_timeout_seconds")),

@@ -187,7 +187,7 @@ class _Builder:
         self._session = session
         self._registry = registry
         self._config: SessionConfig = session.config()
-        self._manifest = read_manifest(model.source.proto)
+        self._manifest = read_manifest(model.source.proto, self._config.input_budget.manifest_entries)
         loads = model.context_nodes and not self._config.context_enable
         self._purpose = Purpose.LOAD if loads else Purpose.RUN
         self._routing = Routing(

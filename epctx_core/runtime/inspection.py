@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import Manifest
     from epctx_core.graph.bodies import BodyPath
+    from epctx_core.options import InputBudget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +126,27 @@ class ModelInfo:
 @errors_typed("inspecting the model")
 @names_as_text()
 def inspect_model(
-    path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry = default_registry
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    *,
+    registry: Registry = default_registry,
+    budget: InputBudget | None = None,
 ) -> ModelInfo:
     """Describe a model without loading anything of its payloads.
+
+    Args:
+        path_or_bytes: the model.
+        registry: where plugins are looked up.
+        budget: what the model may decode to; None for the defaults.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is none.
         InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
     """
-    data, path = read_model(path_or_bytes)
+    data, path = read_model(path_or_bytes, budget)
     model = decode_model(data, path)
     records = read_context_nodes(model.graph)
     graphs = dict(all_graphs(model.graph)) if any(record.path for record in records) else {}
-    manifest = read_manifest(model)
+    manifest = read_manifest(model, None if budget is None else budget.manifest_entries)
     folder = ModelFolder(path.parent, path) if path is not None else None
     return ModelInfo(
         path=path,

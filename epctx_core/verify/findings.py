@@ -27,6 +27,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
     {
         # The model.
         "model-unreadable": Code(_ERROR, "The file is no ONNX model."),
+        "budget-exceeded": Code(_ERROR, "The file would decode to more than its host allows."),
         "model-invalid": Code(_ERROR, "The ONNX checker, or the reading of values and types, refuses it."),
         "weights-refused": Code(
             _ERROR, "A weight in a file cannot be had, or the file is not as it was written."

@@ -45,7 +45,7 @@ def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Mani
             )
         return None
     try:
-        manifest = read_manifest(subject.proto)
+        manifest = read_manifest(subject.proto, subject.config.input_budget.manifest_entries)
     except InvalidGraph as error:
         findings.add_error("manifest-damaged", error)
         return None

@@ -81,7 +81,11 @@ def read_subject(
         NoSuchFile, InvalidArgument: there is no such file, or the argument is none.
     """
     config = session.config()
-    data, path = read_model(path_or_bytes)
+    try:
+        data, path = read_model(path_or_bytes, config.input_budget)
+    except InvalidGraph as error:
+        findings.add_error("budget-exceeded", error)
+        return None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes), None
     try:
         proto = decode_model(data, path)
     except InvalidProtobuf as error:

@@ -12,6 +12,7 @@ from end_to_end.small_models import chain, saved, tensor
 from onnx import TensorProto, helper, numpy_helper
 from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_nodes, drop, knowing
 
+import epctx_core as epctx
 from epctx_core.context.kernel_types import KEY as KERNEL_TYPES
 from epctx_core.context.manifest import KEY
 
@@ -47,6 +48,11 @@ def damage(
 @damage("model-unreadable")
 def _(scene):
     scene.path.write_bytes(b"\xff" * 40)
+
+
+@damage("budget-exceeded")
+def _(scene):
+    scene.options.input_budget = epctx.InputBudget(nodes=1)
 
 
 @damage("model-invalid")

@@ -18,6 +18,7 @@ BEFORE = {"compiled": [], "handmade": ["manifest-missing"], "plain": []}
 INSTEAD = {
     # What is no model has no manifest to miss.
     "model-unreadable": ["model-unreadable"],
+    "budget-exceeded": ["budget-exceeded"],
     # Without a manifest the EP's own check is all there is.
     "plugin-missing": ["plugin-missing", "manifest-missing", "container-not-checked", "not-checked"],
     "container-not-checked": ["manifest-missing", "container-not-checked", "not-checked"],

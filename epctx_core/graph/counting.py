@@ -1,0 +1,134 @@
+"""Counts of what a model decodes to, taken over its bytes before anything is decoded.
+
+Protobuf makes up to 220 bytes of one: an empty message takes two bytes in a file. Knows of ONNX what its descriptors say.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto
+
+from epctx_core.errors import InvalidGraph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from epctx_core.options import InputBudget
+
+FREE_MESSAGES = 1 << 18
+"""Messages that a model may have however few bytes it has for each."""
+_MOST_LEVELS = 100
+"""Levels of messages that protobuf decodes."""
+_PIECE = 1 << 20
+_NESTED, _KIND, _MORE = 2, 7, 0x80
+_SKIPPED = {1: 8, 5: 4}
+_NAME = "name"
+
+_Schema: TypeAlias = "dict[int, Any]"
+
+
+def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
+    """Check that a serialized model decodes to no more than its host allows.
+
+    Mostly a look at the bytes is enough: every message and text begins with a byte whose lowest bits are 2. Fields are
+    stepped through only if there are too many of those; payloads and weights are stepped over.
+
+    Raises:
+        InvalidGraph: it does.
+    """
+    spread = max(FREE_MESSAGES, len(data) // budget.bytes_per_message)
+    allowed = {
+        "messages": min(budget.messages, spread),
+        "nodes": budget.nodes,
+        "names": budget.names,
+        "bodies": budget.bodies,
+    }
+    least = min(allowed.values())
+    if len(data) // 2 <= least or _most_fields(data) <= least:
+        return
+    for what, count in _counted(data, allowed).items():
+        if count > allowed[what]:
+            raise InvalidGraph(
+                f"{path.name if path else 'the model given as bytes'} has more than {allowed[what]:,} {what}"
+                f"{_why(what, budget, spread)}; this is counted before anything is decoded.",
+                path=path,
+                hint=f"If the file is trusted, set SessionOptions.input_budget (inspect_model: budget) to "
+                f"epctx.InputBudget with a larger {what!r}"
+                f"{' and a smaller bytes_per_message' if what == 'messages' else ''}.",
+            )
+
+
+def _why(what: str, budget: InputBudget, spread: int) -> str:
+    if what == "messages" and spread < budget.messages:
+        return f", which is less than {budget.bytes_per_message} bytes for each"
+    return ", which is all that its host allows"
+
+
+def _most_fields(data: bytes) -> int:
+    """Return how many messages and texts there can be at most."""
+    view = np.frombuffer(data, np.uint8)
+    pieces = (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
+    return sum(int(np.count_nonzero((piece & _KIND) == _NESTED)) for piece in pieces)
+
+
+@cache
+def _schema(descriptor: Any) -> _Schema:
+    """Return what a message's fields of bytes hold, by number: text, or the name of a message and its schema."""
+    schema: _Schema = {}
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            schema[field.number] = field.message_type
+        elif field.type == field.TYPE_STRING:
+            schema[field.number] = _NAME
+    return schema
+
+
+def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
+    """Step through the fields of a model until it ends, is damaged, or has more of something than is allowed."""
+    node, graph = NodeProto.DESCRIPTOR, GraphProto.DESCRIPTOR
+    counts = dict.fromkeys(allowed, 0)
+    schema, at, end = _schema(ModelProto.DESCRIPTOR), 0, len(data)
+    outside: list[tuple[_Schema, int]] = []
+    try:
+        while outside or at < end:
+            if at >= end:
+                schema, end = outside.pop()
+                continue
+            tag, at = _varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            kind = tag & _KIND
+            if kind != _NESTED:
+                at = _varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
+                continue
+            length, at = _varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            inner = schema.get(tag >> 3)
+            if at + length > end or len(outside) > _MOST_LEVELS:
+                # Not a model, as whoever decodes it says better.
+                return counts
+            if inner is None or inner is _NAME:
+                at += length
+                counts["names"] += inner is _NAME
+            else:
+                counts["messages"] += 1
+                counts["nodes"] += inner is node
+                counts["bodies"] += inner is graph
+                if length:
+                    outside.append((schema, end))
+                    schema, end = _schema(inner), at + length
+            if counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]:
+                break
+    except IndexError:
+        pass
+    return counts
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends: seven bits a byte, the lowest first."""
+    value = shift = 0
+    while data[at] >= _MORE:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | data[at] << shift, at + 1
