@@ -271,8 +271,8 @@ def test_a_compile_that_fails_before_its_end_calls_nobody(source, store):
     assert store.payloads == {}
 
 
-@pytest.mark.parametrize("verify", ["head", "full"])
-def test_what_the_manifest_says_is_held_against_the_callbacks_bytes(source, store, verify):
+@pytest.mark.parametrize("verify", ["once", "head", "full"])
+def test_the_callbacks_bytes_are_checked_against_the_manifest(source, store, verify):
     model = kept(source, store)
     good = store.payloads["m_alpha.bin"]
 

@@ -300,6 +300,17 @@ def test_damage_of_a_shared_binary_is_refused_for_each_model_of_the_group(tmp_pa
             epctx.InferenceSession(model, shared).close()
 
 
+def test_the_host_checks_what_an_isolated_ep_gets(small, tmp_path):
+    model, binary = put(small, tmp_path)
+    isolated = options(QNN, ep__isolate="all")
+    before = overwrite(binary, MIB, b"\x55" * 64)
+    with pytest.raises(InvalidGraph, match=OTHER):
+        answer(model, isolated)
+    overwrite(binary, MIB, before)
+
+    assert np.array_equal(answer(model, isolated), small[1])
+
+
 def test_many_threads_that_load_at_once_are_all_told(small, tmp_path, receipts):
     model, binary = put(small, tmp_path / "m")
     aged(binary)
