@@ -54,7 +54,7 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
 
 
 def _scan_file(path: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=lambda _path, _flags: open_regular(path)) as file:
         return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
 
 
