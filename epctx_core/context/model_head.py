@@ -26,7 +26,7 @@ _KEY, _VALUE = 1, 2
 def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
     """Return metadata entries of a model; of several with one key, the last.
 
-    Reads neither the graph nor the values of other entries.
+    Reads neither the graph nor the values of other entries, but all of a model in ONNX Runtime's own format.
 
     Args:
         model: a path or bytes.
@@ -35,9 +35,22 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
     Raises:
         NoSuchFile: there is no such file.
         InvalidArgument: neither a path nor bytes, no regular file, or one that cannot be read.
-        InvalidProtobuf: no protobuf message.
+        InvalidProtobuf: neither a protobuf message nor in ONNX Runtime's own format.
         InvalidGraph: a protobuf message without a graph, or a wanted value that is no text.
     """
+    try:
+        return _of_onnx(model, wanted)
+    except InvalidProtobuf:
+        from epctx_core.context.ort_format import decode_model  # brings onnx
+        from epctx_core.graph.model_io import is_ort_format, read_model
+
+        data, path = read_model(model)
+        if not is_ort_format(data):
+            raise
+        return {p.key: p.value for p in decode_model(data, path).metadata_props if wanted(p.key)}
+
+
+def _of_onnx(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
     if isinstance(model, bytes):
         return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):

@@ -21,7 +21,6 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from epctx_core.context.kernel_types import write_kernel_types
-from epctx_core.context.weights_folder import OWN_FILE
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
 from epctx_core.graph.model_io import DEFAULT_DOMAINS, is_ort_format, parse_model
 from epctx_core.graph.weights import INLINE_LIMIT
@@ -49,7 +48,7 @@ _log = logging.getLogger("epctx.context")
 def decode_model(data: bytes, path: Path | None) -> ModelProto:
     """Decode a model in either format.
 
-    Weights above `INLINE_LIMIT` bytes of an `.ort` file are external tensors at `OWN_FILE`; those of bytes are copied.
+    Weights above `INLINE_LIMIT` bytes of an `.ort` file are external tensors in that file; those of bytes are copied.
 
     Args:
         data: the whole file.
@@ -68,7 +67,7 @@ def decode_model(data: bytes, path: Path | None) -> ModelProto:
         session = session_class.GetRootAs(data, 0)
         version = (session.OrtVersion() or b"").decode()
         _check_version(version, where, path)
-        return _Decoder(data, own_file=path is not None).model(session)
+        return _Decoder(data, path).model(session)
     except _DECODING as error:
         if isinstance(error, EpctxError):
             raise
@@ -127,9 +126,10 @@ class _Decoder:
     counted. onnxruntime itself shares only names of values.
     """
 
-    def __init__(self, data: bytes, *, own_file: bool) -> None:
+    def __init__(self, data: bytes, path: Path | None) -> None:
         self._data = np.frombuffer(data, np.uint8)
-        self._own_file = own_file
+        # Protobuf holds no name that is not UTF-8.
+        self._file = path.name if path is not None and path.name.isprintable() else None
         self._left = _MOST_SHARED * len(data)
 
     def model(self, session: Any) -> ModelProto:
@@ -228,13 +228,13 @@ class _Decoder:
             return
         raw = tensor.RawDataAsNumpy()
         size = 0 if isinstance(raw, int) else raw.nbytes
-        if not detach or not self._own_file or size <= INLINE_LIMIT:
+        if not detach or self._file is None or size <= INLINE_LIMIT:
             self._count(size)
             proto.raw_data = raw.tobytes() if size else b""
             return
         offset = raw.__array_interface__["data"][0] - self._data.__array_interface__["data"][0]
         proto.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", OWN_FILE), ("offset", str(offset)), ("length", str(size))):
+        for key, value in (("location", self._file), ("offset", str(offset)), ("length", str(size))):
             proto.external_data.add(key=key, value=value)
 
     def _value(self, value: Any, proto: ValueInfoProto) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Segment
 
-OWN_FILE = "epctx-own-file"
-"""The location of weights that lie in the model's own file, which is no ONNX model then (see `ort_format`)."""
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
@@ -73,8 +71,9 @@ class WeightsFolder:
 
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
-        if location == OWN_FILE and self._own is not None:
-            file = self._own.open(self._own_name, what="the model", node=tensor)
+        # Weights of an `.ort` file lie in itself, wherever those in other files are.
+        if location == self._own_name and self._own is not None:
+            file = self._own.open(location, what="the model", node=tensor)
             self.opened.setdefault(file.path, location)
             return file
         if self._folder is None:
@@ -91,8 +90,8 @@ class WeightsFolder:
 
     def status(self, location: str) -> os.stat_result | None:
         """Return what the system says of the file that a name means now, without opening it; None if there is none."""
-        if location == OWN_FILE and self._own is not None:
-            return self._own.status(self._own_name, what="the model")
+        if location == self._own_name and self._own is not None:
+            return self._own.status(location, what="the model")
         return None if self._folder is None else self._folder.status(location, what="the weights file")
 
     def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:

@@ -14,7 +14,6 @@ from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless.references import FILE_ATTRIBUTE, MODE_KEY, files_of
-from epctx_core.context.weights_folder import OWN_FILE
 from epctx_core.errors import InvalidGraph, errors_typed
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.inference import tensor_type
@@ -152,7 +151,7 @@ def inspect_model(
         path=path,
         ep_contexts=[_node_info(record, graphs, folder, registry, manifest) for record in records],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
-        required_files=_required_files(model, records),
+        required_files=_required_files(model, records, "" if path is None else path.name),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
         producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
@@ -233,10 +232,10 @@ def _body_name(graphs: Mapping[BodyPath, GraphProto], record: ContextNodeRecord)
     return "/".join(parts)
 
 
-def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord]) -> list[str]:
+def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord], own: str) -> list[str]:
     binaries = (record.file_name for record in records)
     weights = map(text_of, external_locations(model))
-    return list(dict.fromkeys(name for name in (*binaries, *weights) if name and name != OWN_FILE))
+    return list(dict.fromkeys(name for name in (*binaries, *weights) if name and name != own))
 
 
 def _source_files(records: Sequence[ContextNodeRecord], manifest: Manifest | None) -> tuple[str, ...]:

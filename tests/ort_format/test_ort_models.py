@@ -255,3 +255,35 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_p
     with pytest.raises(epctx.errors.NoSuchFile):
         epctx.convert_model(model, tmp_path / "none" / "a.onnx")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_weightless_context_model_finds_its_weights_in_the_ort_file(ort_model, expected):
+    model = ort_model("resnet")
+    epctx.ModelCompiler(options_for(["OpenVINO"], ep__enable_weightless="1"), model).compile_to_file()
+    context = model.with_name("model_ctx.onnx")
+
+    assert epctx.inspect_model(context).source_files == ("model.ort",)
+    with epctx.InferenceSession(context) as session:
+        assert_close(session.run(None, inputs_of("resnet")), expected("resnet"))
+    model.unlink()
+    with pytest.raises(epctx.errors.InvalidGraph, match=r"model\.ort"):
+        epctx.InferenceSession(context)
+
+
+def test_weights_in_the_file_are_found_although_others_lie_in_a_folder_that_the_host_names(
+    ort_model, expected, tmp_path
+):
+    (tmp_path / "elsewhere").mkdir()
+    options = options_for(
+        [], session__model_external_initializers_file_folder_path=str(tmp_path / "elsewhere")
+    )
+
+    with epctx.InferenceSession(ort_model("lstm"), options, providers=CPU) as session:
+        assert_close(session.run(None, inputs_of("lstm")), expected("lstm"))
+
+
+def test_an_ort_file_is_asked_for_its_compatibility_like_any_model_that_is_not_compiled(ort_model):
+    plain = epctx.get_model_compatibility(source("loop").SerializeToString(), "QNN")
+
+    assert epctx.get_model_compatibility(ort_model("loop"), "QNN") == plain
+    assert epctx.get_model_compatibility(ort_file("loop"), "QNN") == plain
