@@ -153,7 +153,7 @@ class ModelSource:
     def _weights_in_files(
         self, proto: ModelProto, opened: dict[str, MappedFile]
     ) -> dict[tuple[str, int, int], Weight]:
-        """Return each place in a file that the model names, once."""
+        """Return each place in another file that the model names, once."""
         folder = self._folder()
         for tensor in proto.graph.initializer if self._replaced else ():
             if tensor.name in self._replaced:
@@ -166,6 +166,10 @@ class ModelSource:
                 found.setdefault(
                     (location, weight.mapping[1] if weight.mapping else 0, weight.nbytes), weight
                 )
+        if not isinstance(self.model, bytes):
+            own = Path(self.model).name  # digested as the model; it may have another name next time
+            opened.pop(own, None)
+            found = {place: weight for place, weight in found.items() if place[0] != own}
         return found
 
     def _folder(self) -> WeightsFolder:
