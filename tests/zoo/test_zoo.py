@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import pytest
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
-from zoo.onnxruntime_truth import MODELS, assert_compiled, assert_plain, path_of
+from kernels.pieces import hide_onnxruntime
+from zoo.onnxruntime_truth import (
+    MODELS,
+    QUANTISED,
+    STEP,
+    assert_compiled,
+    assert_plain,
+    assert_results,
+    path_of,
+    truth,
+)
 
 import epctx_core as epctx
 
 EPS = {"qnn": (QNN,), "openvino": (OPENVINO,), "vitisai": (VITISAI,), "all": (VITISAI, QNN, OPENVINO)}
+
+OPERATORS_OF_ONNXRUNTIME = ("quantised_four_bits", "quantised_qoperator", "sklearn_count", "sklearn_tfidf")
+"""Beginnings of models with operators of com.microsoft, which `onnx.reference` does not have."""
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_plain_session_gives_what_onnxruntime_gives(name):
     with epctx.InferenceSession(path_of(name), providers=[CPU]) as session:
         assert_plain(session, name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_without_onnxruntime_rows_give_the_same_or_an_operator_is_refused(name, monkeypatch):
+    wanted = truth(name)
+    hide_onnxruntime(monkeypatch)
+    if name.startswith(OPERATORS_OF_ONNXRUNTIME):
+        with pytest.raises(epctx.NotImplementedByProvider, match=r"com\.microsoft"):
+            epctx.InferenceSession(path_of(name), providers=[CPU])
+        return
+
+    with epctx.InferenceSession(path_of(name), providers=[CPU]) as session:
+        for inputs, results in zip(wanted.inputs[:2], wanted.answers[:2], strict=True):
+            assert_results(session.run(None, inputs), results, STEP if name in QUANTISED else 0)
 
 
 @pytest.mark.parametrize("eps", EPS)

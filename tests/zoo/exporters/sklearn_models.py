@@ -109,7 +109,7 @@ def dictionary() -> None:
 
 def process() -> None:
     """Save a Gaussian process, whose output is a column."""
-    model = GaussianProcessRegressor(alpha=0.1).fit(X.astype(np.float64)[:20], X[:20, 0])
+    model = GaussianProcessRegressor(alpha=1.0).fit(X.astype(np.float64)[:20], X[:20, 0])
     exported = to_onnx(model, initial_types=[("x", FloatTensorType([None, 4]))], target_opset=12)
     save("sklearn_gaussian_process_opset12", exported, {"x": X[:ROWS]})
 
