@@ -12,15 +12,15 @@ from epctx_core.cli import main
 
 EPS = (VITISAI, QNN, OPENVINO)
 TENSORS = (
-    "lightgbm_regressor",
+    "lightgbm_classes",
     "onnxscript_loop_with_break",
-    "paddle_detector",
+    "paddle_detector_minus_one",
     "quantised_qdq_fixed",
     "sklearn_isolation_forest",
     "tensorflow_sequences_opset13",
 )
 """Models whose outputs are tensors, as `epctx run` stores them."""
-MAPS = ("sklearn_text_columns", "sklearn_dictionary", "sklearn_zipmap")
+MAPS = ("sklearn_text_columns", "sklearn_dictionary", "lightgbm_zipmap")
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -44,7 +44,7 @@ def test_the_cache_gives_the_same_when_it_compiles_and_when_it_loads(name, tmp_p
             assert_compiled(session, name)
 
 
-@pytest.mark.parametrize("name", ["sklearn_text_columns", "quantised_qdq_fixed", "paddle_detector"])
+@pytest.mark.parametrize("name", ["sklearn_text_columns", "quantised_qdq_fixed", "paddle_detector_minus_one"])
 def test_isolated_eps_give_the_same(name, tmp_path):
     options = with_eps(*EPS)
     options.add_session_config_entry("ep.isolate", "all")

@@ -1,0 +1,28 @@
+# /// script
+# dependencies = ["onnx==1.23.2", "numpy==2.4.6"]
+# [tool.zoo]
+# models = ["paddle_*_minus_one"]
+# ///
+"""Make the zoo's PaddlePaddle models in the form of older releases of paddle2onnx: open lengths are written as -1.
+
+Those releases do not install beside a current Python, so their form is written by this script.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from saving import save
+
+MODELS = Path(__file__).parent.parent / "models"
+
+for name in ("paddle_recogniser", "paddle_detector"):
+    model = onnx.load(MODELS / f"{name}.onnx")
+    for value in [*model.graph.input, *model.graph.output]:
+        for length in value.type.tensor_type.shape.dim:
+            if length.dim_param:
+                length.dim_value = -1
+    with np.load(MODELS / f"{name}.npz") as inputs:
+        save(f"{name}_minus_one", model, dict(inputs))
