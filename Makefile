@@ -2,6 +2,7 @@
 # make test    set up, lint, check types, run the whole suite
 # make lint    ruff and mypy only
 # make stress  tests that take hours rather than minutes
+# make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
 # make bench   every benchmarks/bench_*.py
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows
@@ -9,6 +10,8 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+FUZZ_SECONDS ?= 600
+FUZZ_CORPUS ?= .fuzz/corpus
 
 PROJECTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 PLUGINS := $(patsubst %/pyproject.toml,%,$(filter plugins/%,$(PROJECTS)))
@@ -18,7 +21,7 @@ EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable .
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint stress bench differential minimums clean
+.PHONY: demo test lint stress fuzz bench differential minimums clean
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -34,6 +37,9 @@ lint: .venv/.installed
 stress: .venv/.installed
 	.venv/bin/python -m pytest -m stress
 
+fuzz: .venv-fuzz/.installed
+	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS)
+
 bench: .venv/.installed
 	@set -e; for script in benchmarks/bench_*.py; do \
 		test -f "$$script" || { echo "There is no benchmarks/bench_*.py." >&2; exit 1; }; \
@@ -47,10 +53,10 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)
 
 clean:
-	rm -rf .venv .venv-min .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output
+	rm -rf .venv .venv-min .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.venv/.installed .venv-min/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+.venv/.installed .venv-min/.installed .venv-fuzz/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $*
 	@echo '*' > $*/.gitignore
@@ -58,4 +64,5 @@ clean:
 	$*/bin/python -m pip install --quiet --upgrade pip || echo "pip was not upgraded; going on with the one there is."
 	@if test "$*" = .venv-min; then $*/bin/python .ci/minimums.py; fi > $*/constraints.txt
 	$*/bin/python -m pip install --quiet --constraint $*/constraints.txt $(EDITABLE)
+	if test "$*" = .venv-fuzz; then $*/bin/python -m pip install --quiet 'atheris>=3.0'; fi
 	@touch $@

@@ -28,11 +28,42 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 LONGEST_MESSAGE = 1 << 14
 """Characters of a message: a name out of a foreign model may have millions, and a host logs what it gets."""
+
+
+SHORTEST_SECRET = 4
+"""Characters of a secret that `concealed` replaces; shorter ones are in every other word."""
+_concealed: dict[str, int] = {}
+"""Secrets, and how many objects know each."""
+
+
+def conceal(secrets: Iterable[str], owner: object) -> None:
+    """Have `concealed` replace some texts as long as an object lives, such as values of an EP's secret options."""
+    import weakref
+
+    values = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
+    for value in values:
+        _concealed[value] = _concealed.get(value, 0) + 1
+    if values:
+        weakref.finalize(owner, _reveal, values).atexit = False
+
+
+def _reveal(values: list[str]) -> None:
+    for value in values:
+        _concealed[value] -= 1
+        if not _concealed[value]:
+            del _concealed[value]
+
+
+def concealed(text: str) -> str:
+    """Return a text with "[secret]" in the place of each secret that an object alive knows."""
+    for value in sorted(_concealed, key=len, reverse=True):
+        text = text.replace(value, "[secret]")
+    return text
 
 
 class ErrorCode(IntEnum):
@@ -74,6 +105,8 @@ class EpctxError(Exception):
         path: str | os.PathLike[str] | None = None,
         hint: str | None = None,
     ) -> None:
+        if _concealed:
+            message, hint = concealed(message), hint and concealed(hint)
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} characters more]"
         super().__init__(message)

@@ -20,7 +20,7 @@ from epctx_core.cli.arguments import CommandParser, add_verbose
 from epctx_core.cli.console import Console
 from epctx_core.cli.exit_codes import DONE, FAILED, INTERRUPTED, USAGE, exit_code
 from epctx_core.cli.streams import UnwritableError
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError, internal_error, suggestion
+from epctx_core.errors import EpctxError, InvalidArgument, PluginError, concealed, internal_error, suggestion
 
 COMMANDS = MappingProxyType(
     {
@@ -133,7 +133,7 @@ def _show(error: EpctxError, console: Console) -> None:
     if error.hint:
         lines.append(error.hint)
     if console.verbose:
-        lines += ["", "".join(traceback.format_exception(error)).rstrip()]
+        lines += ["", concealed("".join(traceback.format_exception(error)).rstrip())]
     console.error("\n".join(lines))
     fields = {
         name: str(value) for name in ("node", "ep", "path") if (value := getattr(error, name)) is not None

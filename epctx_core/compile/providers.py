@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,15 @@ from epctx_core.compile.sharing.rules import refuse_isolated
 from epctx_core.compile.weightless import compile_mode
 from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, suggestion
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    NotImplementedByProvider,
+    conceal,
+    concealed,
+    suggestion,
+)
 from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.options.unsupported import tell_without_effect
@@ -146,11 +155,10 @@ def choose_provider(
     for option in cls.options:
         if option.name in merged and not option.effect:
             tell_without_effect(f"the option {option.name!r} of {cls.name}", option.doc.rstrip("."))
-    return ProviderChoice(
-        record=replace(record, vendor=cls.vendor),
-        cls=cls,
-        options=parse_provider_options(cls.name, cls.options, merged),
-    )
+    options = parse_provider_options(cls.name, cls.options, merged)
+    choice = ProviderChoice(record=replace(record, vendor=cls.vendor), cls=cls, options=options)
+    conceal((str(options[option.name]) for option in cls.options if option.secret), choice)
+    return choice
 
 
 def kept_functions(classes: Iterable[type[ExecutionProvider]]) -> frozenset[tuple[str, str]]:
@@ -197,7 +205,7 @@ def reported_progress(progress: Progress | None) -> Progress:
 
     def report(stage: str, done: int, total: int) -> None:
         try:
-            progress(stage, done, total)
+            progress(concealed(stage), done, total)
         except EpctxError:
             raise
         except Exception as error:
@@ -278,7 +286,7 @@ class ProviderSession:
                 purpose=purpose,
                 target=None,
                 model=model,
-                logger=logging.getLogger(f"epctx.ep.{choice.name}"),
+                logger=_logger(choice.name),
                 cancel=cancel or session.cancellation,
                 progress=progress or no_progress,
                 scratch=scratch_folder,
@@ -364,6 +372,20 @@ def check_compiled(
                 what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
     if what is not None:
         raise contract_broken(record, hook, what)
+
+
+def _logger(ep: str) -> logging.Logger:
+    """Return the logger of an EP, which conceals the values of secret options."""
+    logger = logging.getLogger(f"epctx.ep.{ep}")
+    logger.addFilter(_conceal_in_record)
+    return logger
+
+
+def _conceal_in_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = concealed(record.getMessage()), ()
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = concealed("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+    return True
 
 
 def close_quietly(close: Callable[[], None], what: str) -> None:

@@ -230,7 +230,8 @@ class SessionOptions(HostData, Strict):
         """
         if not isinstance(name, str) or not isinstance(options, Mapping | None):
             raise InvalidArgument(
-                f"add_provider takes a name and a mapping of options, not {name!r:.80}, {options!r:.80}."
+                "add_provider takes a name and a mapping of options, "
+                f"not {type(name).__name__} and {type(options).__name__}."  # values may be secret
             )
         self.providers.append((name, {str(k): str(v) for k, v in (options or {}).items()}))
         if optional:

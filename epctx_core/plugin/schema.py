@@ -74,8 +74,12 @@ def parse_provider_options(
     known = {option.name: option for option in schema}
     for name in given:
         if name not in known:
+            close = suggestion(name, known)
+            # A value in the place of a key, where one may be a secret.
+            hidden = not close and any(option.secret for option in known.values())
+            shown = "of that name, which is not shown as it may be a secret" if hidden else repr(name)
             raise InvalidArgument(
-                f"{ep} has no option {name!r}.{suggestion(name, known)}",
+                f"{ep} has no option {shown}.{close}",
                 ep=ep,
                 hint=f"Its options: {', '.join(sorted(known)) or 'none'}.",
             )

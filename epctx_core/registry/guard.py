@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import EpctxError, EPFail, PluginError
+from epctx_core.errors import EpctxError, EPFail, PluginError, concealed
 from epctx_core.registry.records import PluginState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def describe(error: BaseException) -> str:
         raise
     except BaseException:  # noqa: BLE001 - it is a plugin's exception class: even SystemExit may come out of it
         text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
 
 
 def broken_by(record: PluginRecord, error: BaseException, what: str) -> PluginRecord:
@@ -37,7 +37,7 @@ def broken_by(record: PluginRecord, error: BaseException, what: str) -> PluginRe
         error: what it raised.
         what: begins the reason, such as `acme:Acme failed to import`.
     """
-    text = "".join(traceback.format_exception(error))
+    text = concealed("".join(traceback.format_exception(error)))
     reason = f"{what}: {describe(error)}"
     return replace(record, state=PluginState.BROKEN, reason=reason, traceback=text)
 
@@ -91,7 +91,8 @@ _HINT = "This is a fault of the plugin; its own exception is the cause of this e
 
 
 def _complete(error: EpctxError, record: PluginRecord, hook: str) -> None:
-    """Fill in what a plugin that raised one of our errors left out."""
+    """Fill in what a plugin that raised one of our errors left out; its texts may be older than a secret's first use."""
+    error.message, error.hint = concealed(error.message), error.hint and concealed(error.hint)
     if error.ep is None:
         error.ep = record.name
     if isinstance(error, PluginError):

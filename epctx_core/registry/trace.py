@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from epctx_core.errors import concealed
 from epctx_core.plugin.hookspecs import HookSpecs, hookimpl
 from epctx_core.registry.guard import describe
 from epctx_core.registry.implementations import hooks
@@ -56,7 +57,7 @@ def _tracing(hook: str) -> Callable[..., Any]:
 
 def _say(what: str, start: float) -> None:
     """Tell the host's log, or standard error where the host logs nothing of this kind."""
-    line = f"{what} [{(time.perf_counter() - start) * 1000:.3f} ms]"
+    line = f"{concealed(what)} [{(time.perf_counter() - start) * 1000:.3f} ms]"
     if _log.isEnabledFor(logging.INFO):
         _log.info("%s", line)
     else:

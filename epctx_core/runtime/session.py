@@ -404,6 +404,15 @@ def _name_and_options(item: object) -> tuple[str, Mapping[str, object]]:
         if isinstance(name, str) and isinstance(options, Mapping):
             return name, options
     raise InvalidArgument(
-        f"an entry of providers is {item!r:.80}.",
+        f"an entry of providers is {_form(item)}.",
         hint='Each is an EP type, or a tuple of EP type and options: ("QNN", {"htp_arch": "73"}).',
     )
+
+
+def _form(item: object) -> str:
+    """Return what an entry is, without its values, which may be secret."""
+    if isinstance(item, (tuple, list)):
+        return (
+            f"a {type(item).__name__} of {', '.join(type(each).__name__ for each in item[:4]) or 'nothing'}"
+        )
+    return f"an object of type {type(item).__name__}"

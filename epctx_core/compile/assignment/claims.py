@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.errors import concealed
 from epctx_core.graph.view import Node
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
@@ -44,7 +45,7 @@ class Claims:
     def add(self, item: Any) -> None:
         """Check one item of the answer and file it."""
         if isinstance(item, Refusal):
-            self.refuse(plain(item.reason), self._indices(item.nodes))
+            self.refuse(_reason(item), self._indices(item.nodes))
         elif isinstance(item, ComputeCapability):
             nodes = self._claim(item.nodes)
             if item.fuse:
@@ -110,3 +111,8 @@ class Claims:
             if not isinstance(index, int) or not 0 <= index < len(self._claimed):
                 raise self.broken(f"names node {index!r}, which the graph does not have")
         return indices
+
+
+def _reason(refusal: Refusal) -> str:
+    reason = plain(refusal.reason)
+    return concealed(reason) if type(reason) is str else reason
