@@ -22,7 +22,7 @@ from epctx_core.context.node import (
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.weights_folder import WeightsFolder
-from epctx_core.errors import InvalidProtobuf, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
 from epctx_core.graph.functions import FunctionId, inline_functions
 from epctx_core.graph.garbage import collection_paused
@@ -177,7 +177,7 @@ def index_model(source: SourceModel) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
     Raises:
-        InvalidGraph: types that contradict each other, or a name that is not UTF-8.
+        InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output that nothing gives.
     """
     nodes = source.proto.graph.node
     find = declared_types if OP_TYPE in {node.op_type for node in nodes} else infer_types
@@ -190,4 +190,11 @@ def index_model(source: SourceModel) -> OpenModel:
         ir_version=source.proto.ir_version,
         functions=source.proto.functions,
     )
+    given = graph.constants.union(graph.producer, graph.input_names)
+    for name in graph.output_names:
+        if name not in given:
+            raise InvalidGraph(
+                f"the output {name!r} of {source.where} is given by no node, input or initializer.",
+                path=source.path,
+            )
     return OpenModel(source=source, types=types, graph=graph)

@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.cli import arrays
-from epctx_core.context import json_text
 from epctx_core.graph import functions, weights
 from epctx_core.kernels.versions import fit_versions
 
@@ -248,17 +247,18 @@ def test_an_operator_version_of_more_bits_than_onnx_has_is_left_for_onnxruntime_
     assert model.opset_import[0].version == 1 << 40
 
 
-def test_a_manifest_that_would_fill_the_memory_is_refused_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr(json_text, "MOST_PARTS", 1000)
+def test_a_manifest_that_would_fill_the_memory_is_refused_before_it_is_decoded():
     model = chain(["Relu"])
     model.metadata_props.add(key="epctx.manifest", value="[" + "[]," * 1000 + "0]")
     data = model.SerializeToString()
+    options = epctx.SessionOptions()
+    options.input_budget = epctx.InputBudget(manifest_entries=1000)
 
     with pytest.raises(epctx.InvalidGraph, match="more than 1,000 entries"):
-        loads(data)
+        loads(data, options)
     with pytest.raises(epctx.InvalidGraph, match="more than 1,000 entries"):
-        epctx.inspect_model(data)
-    assert not epctx.verify_model(data).ok
+        epctx.inspect_model(data, budget=options.input_budget)
+    assert not epctx.verify_model(data, options).ok
 
 
 def test_a_model_may_call_nothing_that_runs_code():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from random import Random
 
 import numpy as np
 import onnx
 import pytest
 from end_to_end.small_models import finished, saved, tensor
-from fuzz.growing import REGISTRY
+from fuzz.growing import REGISTRY, Growable
+from fuzz.mutations import fields_of_a_model, json_text
 from onnx import TensorProto, helper, numpy_helper
 from verify.scenes import by_hand, context_node
 
@@ -97,3 +99,59 @@ def test_every_weight_that_cannot_be_had_is_told(tmp_path):
     findings = epctx.verify_model(path).findings
 
     assert [f.code for f in findings if f.code == "weights-refused"] == ["weights-refused"] * 2
+
+
+CASES = 150
+
+
+def changed(random, data):
+    """A model of which one to three fields, or values of the manifest, are others."""
+    for _ in range(random.randint(1, 3)):
+        if random.random() < 0.3:
+            model = onnx.ModelProto.FromString(data)
+            entry = model.metadata_props[random.randrange(len(model.metadata_props))]
+            entry.value = json_text(random, entry.value.encode()).decode("utf-8", "replace")
+            data = model.SerializeToString()
+        else:
+            data = fields_of_a_model(random, data)
+    return data
+
+
+def disagreement(path):
+    """Why a load refuses what a verification calls ok; nothing if it does not, or not for the file."""
+    if not epctx.verify_model(path, registry=REGISTRY).ok:
+        return None
+    try:
+        epctx.InferenceSession(path, registry=REGISTRY).close()
+    except epctx.NotImplementedByProvider:
+        # This machine has no EP or no kernel for it.
+        return None
+    except epctx.EpctxError as error:
+        # Only an engine, which a verification does not ask, finds that operators left over do not fit each other.
+        if "a piece of the model is wrong" in error.message:
+            return None
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def disagreements(folder, numbers):
+    """The cases in which the two disagree, with the reasons."""
+    model = Growable(folder, loadable=True)
+    seed = model.write(0).read_bytes()
+    found = {}
+    for number in numbers:
+        model.path.write_bytes(changed(Random(number), seed))  # noqa: S311 - the same every time
+        reason = disagreement(model.path)
+        if reason is not None:
+            found[number] = reason
+    return found
+
+
+def test_what_verifies_as_ok_is_refused_by_no_load_for_the_file(tmp_path):
+    assert not disagreements(tmp_path, range(CASES))
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(0)
+def test_what_verifies_as_ok_is_refused_by_no_load_in_many_cases(tmp_path):
+    assert not disagreements(tmp_path, range(CASES, 50 * CASES))
