@@ -7,6 +7,7 @@ its ratio to the first is what the machine's noise amounts to.
 
     python benchmarks/bench_plain.py              # all networks
     python benchmarks/bench_plain.py mobilenet_qdq gru
+    python benchmarks/bench_plain.py --one-thread # processor time of sessions with one thread, for a machine that is busy
 """
 
 from __future__ import annotations
@@ -288,12 +289,13 @@ def make(name: str) -> None:
     onnx.save(NETWORKS[name](), FOLDER / f"{name}.onnx")
 
 
-def compare(name: str, first: str) -> None:
+def compare(name: str, first: str, threads: str = "0") -> None:
     """Report median ratios of neighbouring turns, each library's fastest turn, and how far results are apart.
 
     Args:
         name: the network.
         first: the number of the session that is created first.
+        threads: of each session; 0 for the default, and then wall time counts.
     """
     import numpy as np
     import onnx
@@ -307,19 +309,22 @@ def compare(name: str, first: str) -> None:
     order = [(int(first) + i) % len(libraries) for i in range(len(libraries))]
     runs: dict[int, Callable[[], Any]] = {}
     for who in order:
-        session = libraries[who].InferenceSession(path, providers=["CPUExecutionProvider"])
+        options = libraries[who].SessionOptions()
+        options.intra_op_num_threads = int(threads)
+        session = libraries[who].InferenceSession(path, options, providers=["CPUExecutionProvider"])
         runs[who] = functools.partial(session.run, None, feeds)
     error = max(
         float(np.max(np.abs(a - b), initial=0) / max(1e-9, float(np.max(np.abs(b), initial=0))))
         for a, b in zip(runs[0](), runs[1](), strict=True)
     )
-    count = max(1, int(TURN / max(1e-9, min(turn(run, 3) for run in runs.values()))))
+    clock = time.perf_counter if threads == "0" else time.thread_time
+    count = max(1, int(TURN / max(1e-9, min(turn(run, 3, clock) for run in runs.values()))))
     ours, control = [], []
     best = dict.fromkeys(runs, float("inf"))
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end or len(ours) < len(order):
         order = [*order[1:], order[0]]
-        times = {who: turn(runs[who], count) for who in order}
+        times = {who: turn(runs[who], count, clock) for who in order}
         ours.append(times[0] / times[1])
         control.append(times[2] / times[1])
         best = {who: min(best[who], times[who]) for who in times}
@@ -329,12 +334,12 @@ def compare(name: str, first: str) -> None:
     )  # fmt: skip
 
 
-def turn(run: Callable[[], object], count: int) -> float:
+def turn(run: Callable[[], object], count: int, clock: Callable[[], float]) -> float:
     """Return the mean seconds of some runs in a row."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(count):
         run()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 def child(*arguments: str) -> str:
@@ -342,7 +347,7 @@ def child(*arguments: str) -> str:
     return subprocess.check_output([sys.executable, __file__, *arguments], text=True)
 
 
-def main(names: Sequence[str]) -> None:
+def main(names: Sequence[str], *, threads: str) -> None:
     """Measure the networks and print the table."""
     print("| network | ours | onnxruntime | ratio | of each process | control | largest difference |")
     print("|---|---:|---:|---:|---:|---:|---:|")
@@ -350,7 +355,7 @@ def main(names: Sequence[str]) -> None:
     for name in names:
         if not (FOLDER / f"{name}.onnx").exists():
             child("make", name)
-        found = [json.loads(child("compare", name, str(i)).splitlines()[-1]) for i in range(ROUNDS)]
+        found = [json.loads(child("compare", name, str(i), threads).splitlines()[-1]) for i in range(ROUNDS)]
         ratio, control = (statistics.median(f[key] for f in found) for key in ("ratio", "control"))
         worst = max(worst, ratio)
         ours, theirs = (min(f[who] for f in found) * 1e3 for who in ("ours", "theirs"))
@@ -367,4 +372,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] in (["make"], ["compare"]):
         {"make": make, "compare": compare}[sys.argv[1]](*sys.argv[2:])
     else:
-        main(sys.argv[1:] or list(NETWORKS))
+        one = "--one-thread" in sys.argv
+        main([n for n in sys.argv[1:] if n in NETWORKS] or list(NETWORKS), threads="1" if one else "0")
