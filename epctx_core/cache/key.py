@@ -53,9 +53,10 @@ SOURCE_KEYS = (
     "ep.context_enable",
     "ep.context_file_path",
     "ep.context_source_model_path",
+    "session.load_model_format",
     "session.model_external_initializers_file_folder_path",
 )
-"""Session options that say where files of the source or of a compile lie: a cached model is loaded without them."""
+"""Session options about the source, or where files of it or of a compile lie: a cached model is loaded without them."""
 
 CHOICE_KEYS = ("ep.optional_providers",)
 """Session options that decide which EPs there are; the key holds those."""
