@@ -16,7 +16,7 @@ from harness import DATA, measure, report
 
 ROOT = Path(__file__).parent.parent
 KEY = "ep.context_read_back"
-PAIRS = 9
+PAIRS = 5
 AT_MOST = 1.1
 CASES = {
     "bert, QNN": ("bert", "QNN"),
