@@ -110,7 +110,8 @@ def changed(random, data):
         if random.random() < 0.3:
             model = onnx.ModelProto.FromString(data)
             entry = model.metadata_props[random.randrange(len(model.metadata_props))]
-            entry.value = json_text(random, entry.value.encode()).decode("utf-8", "replace")
+            text = entry.value if isinstance(entry.value, bytes) else entry.value.encode()
+            entry.value = json_text(random, text).decode("utf-8", "replace")
             data = model.SerializeToString()
         else:
             data = fields_of_a_model(random, data)
