@@ -103,11 +103,11 @@ def _readers(
         )
         for ep, records in nodes.items()
     }
-    for reader in readers.values():
+    for ep, reader in readers.items():
         if config.verification is Verification.FULL:
             reader.load_all()
         elif config.verification is Verification.ONCE:
-            reader.begin_checks()
+            reader.begin_checks(ep)
     return readers
 
 

@@ -193,6 +193,7 @@ def test_overwritten_bytes_anywhere_in_a_binary_are_refused_and_the_restored_fil
     with pytest.raises(InvalidGraph, match=rf"'m_qnn\.bin' {OTHER}") as caught:
         answer(model)
     assert caught.value.node.startswith("QNNExecutionProvider_")
+    assert (caught.value.ep, Path(caught.value.path)) == (QNN, binary)
     overwrite(binary, int(size * share), before)
     assert np.array_equal(answer(model), small[1])
 

@@ -89,6 +89,7 @@ class PayloadReader:
         self._verification = verification
         self._data_reader = data_reader
         self._checks = checks
+        self._ep: str | None = None
         self._model_receipt = model_receipt(model_digest) if model_digest else ""
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
@@ -102,15 +103,23 @@ class PayloadReader:
             if record.main_context:
                 self.load(record)
 
-    def begin_checks(self) -> None:
+    def begin_checks(self, ep: str) -> None:
         """Find the payloads in files and in the model that this machine has not checked, and begin to.
+
+        Args:
+            ep: whose they are, for errors: it has not asked for them yet.
 
         Raises:
             InvalidGraph: as `payload`.
         """
-        for record in self._records.values():
-            if record.main_context and self._is_unchecked(record):
-                self.load(record)
+        self._ep = ep
+        try:
+            for record in self._records.values():
+                if record.main_context and self._is_unchecked(record):
+                    self.load(record)
+        except InvalidGraph as error:
+            error.ep = error.ep or ep
+            raise
 
     def _is_unchecked(self, record: ContextNodeRecord) -> bool:
         name = record.file_name
@@ -224,7 +233,9 @@ class PayloadReader:
 
         def refuse(segment: Segment) -> InvalidGraph:
             error = entry.replaced(segment, node)
-            return ReplacedBinaryError(error.message, node=node, path=content.path, hint=error.hint)
+            return ReplacedBinaryError(
+                error.message, node=node, ep=self._ep, path=content.path, hint=error.hint
+            )
 
         entry.check_head(content.view, node)
         self._checks.begin(content, entry.segments, digest, refuse)
@@ -238,9 +249,13 @@ class PayloadReader:
             return
         if once and self._checks.is_beside(len(view)):
             entry.check_head(view, node)
-            self._checks.begin(
-                view, entry.segments, entry.root, lambda segment: entry.replaced(segment, node)
-            )
+
+            def refuse(segment: Segment) -> InvalidGraph:
+                error = entry.replaced(segment, node)
+                error.ep = self._ep
+                return error
+
+            self._checks.begin(view, entry.segments, entry.root, refuse)
         else:
             entry.check_whole(view, node)
         if once and self._model_receipt:
