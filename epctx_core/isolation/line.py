@@ -58,7 +58,8 @@ class Line:
         self._shut(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Give all of it back; may be called again."""
+        """Give all of it back, and let go whoever waits on it; may be called again."""
+        self.cut()
         for file in (self._sink, self._source, *(self._pair or ())):
             if file is not None:
                 with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,36 +61,31 @@ class ChildProcess:
             folder = os.fspath(self._folder.enter_context(scratch_folder()))
             self._line = Line()
             self._folder.callback(self._line.close)
-            self._process = self._started(folder, self._line.far_end)
+            self._printed = _Printed()
+            self._folder.callback(self._printed.close)
+            self._process = self._started(folder)
         except OSError as error:
             self._folder.close()
             raise Fail(
                 f"no process could be started for an isolated EP: {error}.",
                 hint="ep.isolate needs sys.executable to be a Python interpreter.",
             ) from error
-        if self._process.stderr is None:
-            raise AssertionError("it was asked for")
         source, sink = self._line.attach(self._process)
         self.channel = Channel(source, sink, limit=limit)
         self._ended_because = ""
         self._watch = _Watch(self)
-        self._lines: deque[str] = deque(maxlen=_LINES)
-        self._printed = threading.Thread(
-            target=_keep_lines, args=(self._process.stderr, self._lines), name="epctx-stderr", daemon=True
-        )
-        self._printed.start()
         path = json.dumps({"path": [os.fspath(p) for p in sys.path]}).encode()
         with contextlib.suppress(OSError):  # it died at once: the first message finds out
             sink.write(struct.pack("<I", len(path)) + path)
 
-    def _started(self, folder: str, line: int) -> subprocess.Popen[bytes]:
+    def _started(self, folder: str) -> subprocess.Popen[bytes]:
         if not sys.executable:
             raise FileNotFoundError("sys.executable is empty")
         return subprocess.Popen(  # noqa: S603 - this interpreter and a script of this package
             [sys.executable, "-P", os.fspath(_SCRIPT)],
-            stdin=line,
-            stdout=line,
-            stderr=subprocess.PIPE,
+            stdin=self._line.far_end,
+            stdout=self._line.far_end,
+            stderr=self._printed.far_end,
             env={**os.environ, "TMPDIR": folder, "TEMP": folder, "TMP": folder},
             # A Ctrl-C in the terminal is the host's to handle.
             start_new_session=True,
@@ -132,24 +128,47 @@ class ChildProcess:
         if self._process.returncode is None and not wait_and_end(self._process, GRACE_SECONDS):
             self._ended_because = self._ended_because or "it did not end when it was told to"
         self._watch.close()
-        self._printed.join(GRACE_SECONDS)
         self._folder.close()
 
     def how_it_ended(self) -> str:
         """Return how the process ended and what it printed last; it has to be closed."""
         code = self._process.returncode
         how = self._ended_because or f"it {ending(code)}"
-        said = "\n  ".join(self._lines)
+        said = "\n  ".join(self._printed.lines)
         return f"{how}. It printed:\n  {said}" if said else f"{how}."
 
 
-def _keep_lines(pipe: IO[bytes], lines: deque[str]) -> None:
-    """Keep the last lines of what a process prints, and close the pipe when nobody can print any more."""
-    with contextlib.suppress(OSError, ValueError), pipe:
-        while line := pipe.readline(_LINE_LENGTH):
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                lines.append(text)
+class _Printed:
+    """The last lines that a process prints, until the host has enough: whoever else can still print is not waited for.
+
+    Attributes:
+        lines: complete after `close`.
+        far_end: what a process gets as its standard error.
+    """
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_LINES)
+        source, self.far_end = os.pipe()
+        # What was printed before comes out of the pipe before it, and nobody else can print it.
+        self._last = f"{uuid.uuid4().hex}\n".encode()
+        self._thread = threading.Thread(
+            target=self._keep_lines, args=(os.fdopen(source, "rb"),), name="epctx-stderr", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give back the pipe and its thread when what was printed by now has been read."""
+        with contextlib.suppress(OSError):
+            os.write(self.far_end, b"\n" + self._last)
+        os.close(self.far_end)
+        self._thread.join()
+
+    def _keep_lines(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            while (line := pipe.readline(_LINE_LENGTH)) not in {b"", self._last}:
+                text = line.decode(errors="replace").rstrip()
+                if text:
+                    self.lines.append(text)
 
 
 @dataclass
@@ -211,5 +230,5 @@ class _Watch:
         elif call.cancel is not None and call.cancel.requested:
             call.stopping = now
             # It may not be reading: what it is told must not keep the clock from being looked at.
-            threading.Thread(target=self._process.ask_to_stop, daemon=True).start()
+            threading.Thread(target=self._process.ask_to_stop, name="epctx-stop", daemon=True).start()
         return min(_POLLED_EVERY, max(call.deadline - now, 0.001))

@@ -75,11 +75,15 @@ def start_a_child():
 
 def leave_what_holds_the_line():
     """Start a process that has left the group, as services do, and holds every descriptor of this one."""
-    if os.fork() == 0:
+    first = os.fork()
+    if first == 0:
         os.setsid()
-        Path(os.environ["EPCTX_TEST_NOTE"]).write_text(str(os.getpid()))
-        time.sleep(60)
+        if os.fork() == 0:
+            with Path(os.environ["EPCTX_TEST_NOTE"]).open("a") as note:
+                note.write(f"{os.getpid()}\n")
+            time.sleep(60)
         os._exit(0)
+    os.waitpid(first, 0)
 
 
 def fill_memory():
@@ -112,6 +116,7 @@ FAULTS = {
     "abort": os.abort,
     "child-and-crash": lambda: (start_a_child(), ctypes.string_at(0)),
     "child-and-return": start_a_child,
+    "service": leave_what_holds_the_line,
     "service-and-crash": lambda: (leave_what_holds_the_line(), ctypes.string_at(0)),
     "service-and-hang": lambda: (leave_what_holds_the_line(), time.sleep(600)),
     "fork-and-crash": lambda: (os.fork() == 0 and time.sleep(600), ctypes.string_at(0)),

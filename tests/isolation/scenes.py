@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -57,12 +58,17 @@ def open_pipes():
     return {name for name in found if name.startswith(("pipe:", "socket:"))}
 
 
+def threads():
+    """Return the threads that the core has under way in this process."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("epctx")}
+
+
 @contextmanager
 def nothing_left(temporary):
-    """Hold that the block leaves no process, descriptor or temporary folder; as the suite's own TMPDIR says."""
-    before = children(), open_pipes()
+    """Hold that the block leaves no process, thread, descriptor or temporary folder; as the suite's own TMPDIR says."""
+    before = children(), threads(), open_pipes()
     yield
-    assert (children(), open_pipes()) == before
+    assert (children(), threads(), open_pipes()) == before
     assert list(temporary.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty, Patient
-from isolation.scenes import compiled, is_alive, nothing_left, open_pipes, options_for, registry_of, source
+from isolation.scenes import compiled, is_alive, nothing_left, options_for, registry_of, source
 
 import epctx_core as epctx
 from epctx_core.isolation import process
@@ -37,6 +37,19 @@ def note(tmp_path, monkeypatch):
     """Where an EP says which process it is in."""
     monkeypatch.setenv("EPCTX_TEST_NOTE", str(tmp_path / "note"))
     return tmp_path / "note"
+
+
+@pytest.fixture
+def services(note):
+    """What an EP left behind, as a function that gives the numbers of processes; it ends with the test."""
+
+    def started():
+        return [int(line) for line in note.read_text().splitlines()] if note.exists() else []
+
+    yield started
+    for service in started():
+        with suppress(OSError):
+            os.kill(service, signal.SIGKILL)
 
 
 def wait_for(condition, seconds=20.0):
@@ -104,17 +117,32 @@ def test_what_an_ep_started_ends_with_its_process(tmp_path, temporary, note, fau
         ("service-and-hang", 2, "it took longer than the 2 seconds"),
     ],
 )
-def test_a_service_that_an_ep_left_behind_keeps_no_host_waiting(tmp_path, note, fault, seconds, how):
+def test_a_service_that_an_ep_left_behind_keeps_no_host_waiting(
+    tmp_path, temporary, services, fault, seconds, how
+):
     options = options_for(Faulty, provider_options={"fault": fault}, isolate_timeout_seconds=seconds)
-    before = open_pipes()
 
-    with pytest.raises(epctx.PluginError, match=how):
+    with nothing_left(temporary), pytest.raises(epctx.PluginError, match=how):
         compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
-    service = int(note.read_text())
+    (service,) = services()
     assert is_alive(service), "it left the group, so it is not the host's to end"
-    os.kill(service, signal.SIGKILL)
-    assert wait_for(lambda: open_pipes() == before)
+
+
+@pytest.mark.parametrize(("isolate", "hook"), [("all", "run"), ("all", "shutdown"), ("compile", "compile")])
+def test_services_that_eps_left_behind_cost_a_host_no_thread_and_no_descriptor(
+    tmp_path, temporary, services, isolate, hook
+):
+    options = options_for(Faulty, isolate=isolate, provider_options={"fault": "service", "hook": hook})
+    model = source(tmp_path)
+
+    with nothing_left(temporary):
+        for _ in range(2):
+            with epctx.InferenceSession(model, options, registry=registry_of(Faulty)) as session:
+                session.run(None, {"x": example()})
+
+    assert len(services()) >= 2
+    assert all(map(is_alive, services()))
 
 
 def test_a_crash_is_noticed_though_a_forked_process_holds_the_line(tmp_path, temporary):
