@@ -24,6 +24,10 @@ _MOST_LEVELS = 100
 """Levels of messages that protobuf decodes."""
 _PIECE = 1 << 20
 _NESTED, _KIND, _MORE = 2, 7, 0x80
+_GROUP, _GROUP_END = 3, 4
+"""Marks around a group, which no message of ONNX has: protobuf keeps all in between unread."""
+_MOST_BITS = 70
+"""Bits of a number's longest form, which has ten bytes."""
 _SKIPPED = {1: 8, 5: 4}
 _NAME = "name"
 
@@ -99,14 +103,22 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 continue
             tag, at = _varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             kind = tag & _KIND
+            if kind == _GROUP:
+                outside.append((schema, end))
+                schema = {}
+                continue
+            if kind == _GROUP_END:
+                schema, end = outside.pop()
+                continue
             if kind != _NESTED:
                 at = _varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
                 continue
             length, at = _varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             inner = schema.get(tag >> 3)
-            if at + length > end or len(outside) > _MOST_LEVELS:
-                # Not a model, as whoever decodes it says better.
-                return counts
+            is_over = counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]
+            # What is not a model is so for whoever decodes it, who says it better.
+            if is_over or at + length > end or len(outside) > _MOST_LEVELS:
+                break
             if inner is None or inner is _NAME:
                 at += length
                 counts["names"] += inner is _NAME
@@ -117,18 +129,21 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 if length:
                     outside.append((schema, end))
                     schema, end = _schema(inner), at + length
-            if counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]:
-                break
     except IndexError:
         pass
     return counts
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends: seven bits a byte, the lowest first."""
-    value = shift = 0
-    while data[at] >= _MORE:
+    """Return a number and where it ends: seven bits a byte, the lowest first.
+
+    Raises:
+        IndexError: the data end before it does, or it is longer than any that protobuf reads.
+    """
+    value = 0
+    for shift in range(0, _MOST_BITS, 7):
         value |= (data[at] & 0x7F) << shift
-        shift += 7
         at += 1
-    return value | data[at] << shift, at + 1
+        if data[at - 1] < _MORE:
+            return value, at
+    raise IndexError(at)

@@ -70,6 +70,24 @@ def test_a_host_that_trusts_a_file_raises_the_bound(tmp_path):
     assert epctx.inspect_model(model, budget=epctx.InputBudget(bytes_per_message=1)).other_nodes == 1
 
 
+GROUP = b"\xa3\x06", b"\xa4\x06"
+"""Marks around a group of number 100; no message of ONNX has groups, and protobuf keeps what lies between unread."""
+
+
+def test_a_group_that_protobuf_skips_hides_nothing_behind_it():
+    hiding = GROUP[0] + field(7, b"\x0a\x7f") + GROUP[1]
+
+    text = refusals(hiding + with_graph_bytes(EMPTY_NODES * 400_000))
+
+    assert "262,144 messages" in text
+
+
+def test_a_number_of_megabytes_is_no_number():
+    """Adding up its bits takes minutes."""
+    with pytest.raises(epctx.InvalidProtobuf):
+        epctx.inspect_model(b"\xfa" * 3_000_000)
+
+
 def counted(model):
     """How many messages, nodes, names and bodies a model has, by onnx's own reading."""
     counts = {"messages": 0, "nodes": 0, "names": 0, "bodies": 0}
