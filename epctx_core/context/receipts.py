@@ -202,6 +202,9 @@ class DigestChecks:
         Raises:
             InvalidGraph: a payload is damaged.
         """
+        if error is not None:
+            # Not all payloads of the model need have been begun with.
+            self._receipts.clear()
         try:
             if error is None or isinstance(error, Exception):
                 self.finish()
@@ -215,7 +218,7 @@ class DigestChecks:
 
     def is_beside(self, size: int) -> bool:
         """Whether a payload of that many bytes is checked beside the load, by `begin`; else the caller does it."""
-        return self._cancellation is not None and size >= BESIDE_FROM
+        return self._cancellation is not None and size >= BESIDE_FROM and not self._stopped.is_set()
 
     def begin(
         self,
@@ -298,9 +301,10 @@ def _receipt_after(content: MappedFile, digest: str, begun: int) -> list[str]:
     """Return the receipt of a file that was right, if every change since the check began would show in its times.
 
     A file that was written to in the same tick of the clock looks as before. So one that is as young gets none, and
-    the next load checks it again. A link made meanwhile, as for an EP that wants a file, changes nothing but the ctime.
+    the next load checks it again. A link made meanwhile, as for an EP that wants a file, changes the ctime, too.
     """
-    after = os.fstat(content.descriptor)
-    if _is_same_content(content.status, after) and after.st_mtime_ns < begun - SETTLED_NS:
+    before, after = content.status, os.fstat(content.descriptor)
+    untouched = before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
+    if untouched and _is_same_content(before, after) and after.st_mtime_ns < begun - SETTLED_NS:
         return [file_receipt(after, digest)]
     return []

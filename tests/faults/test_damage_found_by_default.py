@@ -9,13 +9,15 @@ import logging
 import mmap
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from end_to_end.engine_eps import Alpha
+from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.share_models import options
 from end_to_end.sim_eps import QNN
 from end_to_end.small_models import chain
@@ -267,6 +269,29 @@ def test_damage_of_an_embedded_payload_is_refused(tmp_path, width, given):
     assert np.array_equal(answer(given(model)), expected)
 
 
+def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_model_are_right(tmp_path):
+    onnx.save(chain(["Relu", "Neg"]), tmp_path / "m.onnx")
+    registry = knowing(Alpha, Beta)
+    both = options(Alpha.name)
+    both.add_provider(Beta.name)
+    compiler = epctx.ModelCompiler(
+        both,
+        tmp_path / "m.onnx",
+        embed_compiled_data_into_model=True,
+        registry=registry,
+    )
+    compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+    proto = onnx.load(tmp_path / "m_ctx.onnx")
+    first, second = (a for node in proto.graph.node for a in node.attribute if a.name == "ep_cache_context")
+    assert first.s != second.s
+    second.s = second.s[:-1] + bytes([second.s[-1] ^ 1])
+    onnx.save(proto, tmp_path / "m_ctx.onnx")
+
+    for _ in range(2):
+        with pytest.raises(InvalidGraph, match=OTHER):
+            epctx.InferenceSession(tmp_path / "m_ctx.onnx", registry=registry)
+
+
 def test_a_cached_model_that_was_damaged_is_compiled_anew(tmp_path):
     onnx.save(layers(8, 256), tmp_path / "m.onnx")
 
@@ -365,6 +390,18 @@ class OfFiles(Reader):
         return super().load_context(nodes, reader)
 
 
+class Careless(Reader):
+    """Writes to its payload while it loads, after the check has read it, and restores the times."""
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        path = Path(reader.payload(nodes[0]).mapped.path)
+        time.sleep(0.3)  # a check that has not read it yet finds it, which is right, too
+        overwrite(path, path.stat().st_size - MIB, b"\x55")
+        aged(path)
+        return super().load_context(nodes, reader)
+
+
 def of_ep(folder, ep):
     """Compile a model with an EP of the test's own; return it and its binary."""
     folder.mkdir(exist_ok=True)
@@ -407,6 +444,17 @@ def test_neither_the_first_load_after_a_compile_nor_the_second_of_another_file_r
     assert read[0] < size // 2, "the compile left a receipt"
     assert read[1] >= size, "the file has other times than the compile noted"
     assert read[2] < size // 2, "the load left a receipt"
+
+
+def test_a_file_that_was_changed_while_it_was_checked_gets_no_receipt(tmp_path, receipts):
+    model, binary = of_ep(tmp_path / "m", Careless)
+    shutil.rmtree(receipts)
+    aged(binary)
+    with suppress(InvalidGraph):
+        answer(model, registry=knowing(Careless))
+
+    with pytest.raises(InvalidGraph, match=OTHER):
+        answer(model, registry=knowing(Reader))
 
 
 @pytest.mark.parametrize("form", ["a file", "a file of initializers", "a file as a link for the EP"])
