@@ -47,9 +47,8 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     _check_size(source)
     _add_imports(proto)
     _add_defaults(proto)
-    for function in proto.functions:
-        if (function.domain, function.name) not in kept:
-            read_with_versions(function, proto.opset_import)
+    inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
+    read_with_versions(inlined_ones, proto.opset_import)
     source.proto = inlined = _inlined(source, kept)
     left = used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]

@@ -15,7 +15,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import all_graphs, bodies, given_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
@@ -33,8 +33,8 @@ def normalise(proto: ModelProto) -> None:
     for path, graph in all_graphs(proto.graph):
         graph.name = graph.name or ("body" if path else "main_graph")
     drop_initializer_inputs(proto)
+    read_with_versions(proto.functions, proto.opset_import)
     for function in proto.functions:
-        read_with_versions(function, proto.opset_import)
         _sort(function, set(function.input))
     _sort(proto.graph, set(given_names(proto.graph)))
 
@@ -50,41 +50,55 @@ def drop_initializer_inputs(model: ModelProto) -> None:
     model.ir_version = _FREE_INITIALIZERS
 
 
-def read_with_versions(function: FunctionProto, imports: Iterable[OperatorSetIdProto]) -> None:
-    """Have a function import the model's operator versions, with which onnxruntime reads it whatever it imports.
+def read_with_versions(functions: Iterable[FunctionProto], imports: Iterable[OperatorSetIdProto]) -> None:
+    """Have functions import the model's operator versions, with which onnxruntime reads them whatever they import.
 
     Args:
-        function: changed in place.
+        functions: changed in place.
         imports: the model's.
     """
     versions = {_spelled(opset.domain): opset.version for opset in imports}
-    for opset in function.opset_import:
-        own, given = opset.version, versions.get(_spelled(opset.domain), opset.version)
-        if own == given:
-            continue
+    for function in functions:
         changed = {
-            node.op_type
-            for node in function.node
-            if _spelled(node.domain) == _spelled(opset.domain)
-            and _since(node.op_type, opset, own) != _since(node.op_type, opset, given)
+            domain: own
+            for opset in function.opset_import
+            if (own := opset.version) != versions.get(domain := _spelled(opset.domain), own)
         }
-        if changed:
-            _log.warning(
-                "the function %r is written for version %d of %s and read, as by onnxruntime, with the model's "
-                "version %d, which has another definition of %s.",
-                function.name, own, opset.domain or "ai.onnx", given, ", ".join(sorted(changed)),
-            )  # fmt: skip
-        opset.version = given
+        _tell_other_definitions(function, changed, versions)
+        for opset in function.opset_import:
+            opset.version = versions.get(_spelled(opset.domain), opset.version)
+
+
+def _tell_other_definitions(
+    function: FunctionProto, changed: Mapping[str, int], versions: Mapping[str, int]
+) -> None:
+    """Warn of a function's operators that are others in the version that it is read with.
+
+    Args:
+        changed: the versions that it imports, by domain, where the model has another.
+        versions: the model's.
+    """
+    others: dict[str, set[str]] = {}
+    for node in function.node if changed else ():
+        domain = _spelled(node.domain)
+        if domain in changed and _since(node, changed[domain]) != _since(node, versions[domain]):
+            others.setdefault(domain, set()).add(node.op_type)
+    for domain, operators in others.items():
+        _log.warning(
+            "the function %r is written for version %d of %s and read, as by onnxruntime, with the model's "
+            "version %d, which has another definition of %s.",
+            function.name, changed[domain], domain or "ai.onnx", versions[domain], ", ".join(sorted(operators)),
+        )  # fmt: skip
 
 
 def _spelled(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _since(op_type: str, opset: OperatorSetIdProto, version: int) -> int:
-    """Return the version of an operator that an import gives; 0 for one that onnx does not know."""
+def _since(node: NodeProto, version: int) -> int:
+    """Return the version of a node's operator that an import gives; 0 for one that onnx does not know."""
     try:
-        return int(onnx.defs.get_schema(op_type, version, opset.domain).since_version)
+        return int(onnx.defs.get_schema(node.op_type, version, _spelled(node.domain)).since_version)
     except (onnx.defs.SchemaError, TypeError):
         return 0
 

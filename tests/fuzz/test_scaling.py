@@ -12,8 +12,10 @@ import time
 from itertools import combinations
 from random import Random
 
+import onnx
 import pytest
 from fuzz.growing import METADATA_LISTS, REGISTRY, Growable, repeated_fields
+from onnx import helper
 
 import epctx_core as epctx
 
@@ -119,6 +121,29 @@ def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(tmp_path):
 
 def test_no_two_of_many_drawn_pairs_of_repeated_fields_multiply(tmp_path):
     assert not multiplying(tmp_path, steps, DRAWN, COUNT, least=NOISE)
+
+
+def test_what_a_function_is_written_for_is_looked_up_once_a_node(tmp_path):
+    def cost(count):
+        nodes = [helper.make_node("Relu", ["x"], [f"t{i}"]) for i in range(count)]
+        older = [helper.make_opsetid("", 12)] * count
+        function = helper.make_function("mine", "F", ["x"], ["t0"], nodes, older)
+        graph = helper.make_graph(
+            [helper.make_node("F", ["x"], ["y"], domain="mine")],
+            "g",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
+        )
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+        model = helper.make_model(graph, functions=[function], opset_imports=imports)
+        path = tmp_path / "m.onnx"
+        path.write_bytes(model.SerializeToString())
+        return steps("load", path)
+
+    cost(COUNT)
+    once, twice, four_times = cost(COUNT), cost(2 * COUNT), cost(4 * COUNT)
+
+    assert four_times - twice < MOST * (twice - once)
 
 
 @pytest.mark.stress
