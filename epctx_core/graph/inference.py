@@ -162,6 +162,8 @@ class TypeTable:
         inferred, self._infer = infer(), None
         self._values, self._graph = inferred._values, inferred._graph  # noqa: SLF001 - of the same class
         self._proven, self._trusted = inferred._proven, None  # noqa: SLF001
+        # Those given before were declared, and inference may have refuted them.
+        self._types.clear()
         self.contradictions = inferred.contradictions
 
     def _made(self, name: str) -> TensorType:
