@@ -32,6 +32,8 @@ from epctx_core.graph.weights import Weight, weight_of
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
+    from epctx_core.options import InputBudget
+
 Model: TypeAlias = "str | os.PathLike[str] | bytes"
 
 RACY_NS = 2_000_000_000
@@ -83,13 +85,17 @@ class ModelSource:
         model: a path or bytes.
         weights_folder: the folder of its weights, where the host named one.
         replaced: initializers that the host put a value in place of; those are not read.
+        budget: what the model may decode to.
 
     Attributes:
         digests: of the weights, as far as they were read; a compile need not make them again.
     """
 
-    def __init__(self, model: Model, weights_folder: str | None, replaced: Collection[str]) -> None:
+    def __init__(
+        self, model: Model, weights_folder: str | None, replaced: Collection[str], budget: InputBudget
+    ) -> None:
         self.model = model
+        self._budget = budget
         self.digests = ExtentDigests()
         self._replaced = frozenset(replaced)
         self._weights_folder = weights_folder
@@ -132,8 +138,8 @@ class ModelSource:
         Raises:
             NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
         """
-        data, path = read_model(self.model)
-        proto = decode_model(data, path)
+        data, path = read_model(self.model, self._budget)
+        proto = decode_model(data, path, self._budget)
         sha = hashlib.sha256(hashlib.sha256(data).digest())
         del data
         opened: dict[str, MappedFile] = {}

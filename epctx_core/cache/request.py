@@ -297,7 +297,12 @@ class Request:
     @cached_property
     def _source(self) -> ModelSource:
         config = self.options.config()
-        return ModelSource(self.model, config.external_initializers_folder, config.overrides.initializers)
+        return ModelSource(
+            self.model,
+            config.external_initializers_folder,
+            config.overrides.initializers,
+            config.input_budget,
+        )
 
     @cached_property
     def _store(self) -> EntryStore:

@@ -102,7 +102,7 @@ class PassThrough:
         self._embedded = False
         self._folder: Path | None = None
         if self.records:
-            self.manifest = read_manifest(model.source.proto)
+            self.manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
             for record in self.records:
                 model.graph_of(record)
             self._payloads = self._find(config)

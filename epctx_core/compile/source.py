@@ -123,7 +123,7 @@ def open_model(
         checks: of a load, for files that are checked once; without, they are checked when they are opened.
 
     Raises:
-        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `detach_model`.
+        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `decode_model`, `detach_model`.
     """
     data, path = read_model(path_or_bytes, config.input_budget)
     found = "ORT" if is_ort_format(data) else "ONNX"
@@ -135,8 +135,8 @@ def open_model(
             hint="Leave the option out: the format is told by the bytes.",
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
-    checked = OP_TYPE.encode() in data and passes_checker(data)
-    proto = decode_model(data, path)
+    checked = found == "ONNX" and OP_TYPE.encode() in data and passes_checker(data)
+    proto = decode_model(data, path, config.input_budget)
     folder = WeightsFolder(
         path,
         config.external_initializers_folder,

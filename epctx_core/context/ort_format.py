@@ -22,8 +22,10 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto,
 
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
+from epctx_core.graph.counting import allowed_counts, over_budget
 from epctx_core.graph.model_io import DEFAULT_DOMAINS, is_ort_format, parse_model
 from epctx_core.graph.weights import INLINE_LIMIT
+from epctx_core.options import InputBudget
 from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ _DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, O
 _log = logging.getLogger("epctx.context")
 
 
-def decode_model(data: bytes, path: Path | None) -> ModelProto:
+def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = None) -> ModelProto:
     """Decode a model in either format.
 
     Weights above `INLINE_LIMIT` bytes of an `.ort` file are external tensors in that file; those of bytes are copied.
@@ -53,8 +55,10 @@ def decode_model(data: bytes, path: Path | None) -> ModelProto:
     Args:
         data: the whole file.
         path: where it was read from, None for bytes.
+        budget: what an `.ort` file may decode to; None for the defaults. `read_model` counts those of ONNX.
 
     Raises:
+        InvalidGraph: an `.ort` file decodes to more than the budget.
         InvalidProtobuf: neither ONNX nor ONNX Runtime's format, damaged, or of an unknown version.
         NotFound: it is in ONNX Runtime's format, and onnxruntime is not installed.
     """
@@ -67,7 +71,7 @@ def decode_model(data: bytes, path: Path | None) -> ModelProto:
         session = session_class.GetRootAs(data, 0)
         version = (session.OrtVersion() or b"").decode()
         _check_version(version, where, path)
-        return _Decoder(data, path).model(session)
+        return _Decoder(data, path, budget or InputBudget()).model(session)
     except _DECODING as error:
         if isinstance(error, EpctxError):
             raise
@@ -126,11 +130,14 @@ class _Decoder:
     counted. onnxruntime itself shares only names of values.
     """
 
-    def __init__(self, data: bytes, path: Path | None) -> None:
+    def __init__(self, data: bytes, path: Path | None, budget: InputBudget) -> None:
         self._data = np.frombuffer(data, np.uint8)
         # Protobuf holds no name that is not UTF-8.
         self._file = path.name if path is not None and path.name.isprintable() else None
         self._left = _MOST_SHARED * len(data)
+        self._path, self._budget = path, budget
+        self._allowed = allowed_counts(len(data), budget)
+        self._counts = dict.fromkeys(self._allowed, 0)
 
     def model(self, session: Any) -> ModelProto:
         model = session.Model()
@@ -158,6 +165,7 @@ class _Decoder:
     def _graph(self, graph: Any, proto: GraphProto, *, nested: int) -> None:
         if nested > _MOST_NESTED:
             raise ValueError(f"subgraphs are nested more than {_MOST_NESTED} deep")
+        self._add("bodies")
         proto.name = "main_graph" if nested == 0 else f"subgraph_{nested}"
         values = {self._text(value.Name()): value for value in self._each(graph, "NodeArgs")}
         inputs, outputs = self._texts(graph, "Inputs"), self._texts(graph, "Outputs")
@@ -178,6 +186,7 @@ class _Decoder:
                 self._value(value, proto.value_info.add())
 
     def _node(self, node: Any, graph: GraphProto, nested: int) -> None:
+        self._add("nodes")
         if node.Type():
             raise ValueError(f"node {self._text(node.Name())!r} is compiled code of an EP, not an operator")
         domain = self._text(node.Domain())
@@ -305,12 +314,14 @@ class _Decoder:
         get = getattr(table, field)
         for index in range(getattr(table, f"{field}Length")()):
             self._count(4)
+            self._add("messages")
             yield get(index)
 
     def _texts(self, table: Any, field: str) -> list[str]:
         return [self._text(text) for text in self._each(table, field)]
 
     def _text(self, text: bytes | None) -> str:
+        self._add("names")
         return self._counted(text or b"").decode()
 
     def _counted(self, text: bytes) -> bytes:
@@ -324,6 +335,11 @@ class _Decoder:
         self._count(array.nbytes)
         numbers: list[Any] = array.tolist()
         return numbers
+
+    def _add(self, what: str) -> None:
+        self._counts[what] += 1
+        if self._counts[what] > self._allowed[what]:
+            raise over_budget(what, self._allowed[what], self._budget, self._path)
 
     def _count(self, size: int) -> None:
         self._left -= size

@@ -43,32 +43,38 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     Raises:
         InvalidGraph: it does.
     """
-    spread = max(FREE_MESSAGES, len(data) // budget.bytes_per_message)
-    allowed = {
-        "messages": min(budget.messages, spread),
-        "nodes": budget.nodes,
-        "names": budget.names,
-        "bodies": budget.bodies,
-    }
+    allowed = allowed_counts(len(data), budget)
     least = min(allowed.values())
     if len(data) // 2 <= least or _most_fields(data) <= least:
         return
     for what, count in _counted(data, allowed).items():
         if count > allowed[what]:
-            raise InvalidGraph(
-                f"{path.name if path else 'the model given as bytes'} has more than {allowed[what]:,} {what}"
-                f"{_why(what, budget, spread)}; this is counted before anything is decoded.",
-                path=path,
-                hint=f"If the file is trusted, set SessionOptions.input_budget (inspect_model: budget) to "
-                f"epctx.InputBudget with a larger {what!r}"
-                f"{' and a smaller bytes_per_message' if what == 'messages' else ''}.",
-            )
+            raise over_budget(what, allowed[what], budget, path)
 
 
-def _why(what: str, budget: InputBudget, spread: int) -> str:
-    if what == "messages" and spread < budget.messages:
-        return f", which is less than {budget.bytes_per_message} bytes for each"
-    return ", which is all that its host allows"
+def allowed_counts(size: int, budget: InputBudget) -> dict[str, int]:
+    """Return how many messages, nodes, names and bodies a model of so many bytes may have."""
+    spread = max(FREE_MESSAGES, size // budget.bytes_per_message)
+    return {
+        "messages": min(budget.messages, spread),
+        "nodes": budget.nodes,
+        "names": budget.names,
+        "bodies": budget.bodies,
+    }
+
+
+def over_budget(what: str, allowed: int, budget: InputBudget, path: Path | None) -> InvalidGraph:
+    """Return the error for a model that has more of something than `allowed_counts` says."""
+    is_spread = what == "messages" and allowed < budget.messages
+    why = f"less than {budget.bytes_per_message} bytes for each" if is_spread else "all that its host allows"
+    smaller = " and a smaller bytes_per_message" if what == "messages" else ""
+    return InvalidGraph(
+        f"{path.name if path else 'the model given as bytes'} has more than {allowed:,} {what}, which is {why}; "
+        "this is counted as it is read.",
+        path=path,
+        hint=f"If the file is trusted, set SessionOptions.input_budget (inspect_model: budget) to "
+        f"epctx.InputBudget with a larger {what!r}{smaller}.",
+    )
 
 
 def _most_fields(data: bytes) -> int:

@@ -54,7 +54,7 @@ class DataReader:
 
 @dataclass(frozen=True, kw_only=True)
 class InputBudget:
-    """Bounds on what a model's bytes may decode to, counted before anything is decoded.
+    """Bounds on what a model's bytes may decode to, counted before anything is decoded; of an `.ort` file, as it is decoded.
 
     The defaults let pass what real exporters write: a million nodes with their types, every weight of a large language
     model. A host that knows its models sets smaller ones.

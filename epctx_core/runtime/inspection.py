@@ -142,7 +142,7 @@ def inspect_model(
         InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes, budget)
-    model = decode_model(data, path)
+    model = decode_model(data, path, budget)
     records = read_context_nodes(model.graph)
     graphs = dict(all_graphs(model.graph)) if any(record.path for record in records) else {}
     manifest = read_manifest(model, None if budget is None else budget.manifest_entries)

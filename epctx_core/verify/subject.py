@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.mapping import MappedFile
-    from epctx_core.options import SessionConfig, SessionOptions
+    from epctx_core.options import InputBudget, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
     from epctx_core.verify.findings import Findings
 
@@ -87,9 +87,12 @@ def read_subject(
         findings.add_error("budget-exceeded", error)
         return None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes), None
     try:
-        proto = decode_model(data, path)
+        proto = decode_model(data, path, config.input_budget)
     except InvalidProtobuf as error:
         findings.add("model-unreadable", error.message, hint=_FETCH)
+        return path, None
+    except InvalidGraph as error:
+        findings.add_error("budget-exceeded", error)
         return path, None
     if not proto.HasField("graph"):
         findings.add("model-unreadable", f"{_called(path)} is no ONNX model: it has no graph.", hint=_FETCH)
@@ -102,10 +105,10 @@ def read_subject(
         other_copies=interrupted_copies,
         verification=Verification.FULL,
     )
-    opened = _opened(proto, data, path, weights, findings)
+    opened = _opened(proto, data, path, weights, config.input_budget, findings)
     if opened is None:
         # What was begun has moved weights out of it.
-        proto = decode_model(data, path)
+        proto = decode_model(data, path, config.input_budget)
     return path, Subject(
         proto=proto if opened is None else opened.source.proto,
         opened=opened,
@@ -138,7 +141,12 @@ def _folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
 
 
 def _opened(
-    proto: ModelProto, data: bytes, path: Path | None, weights: WeightsFolder, findings: Findings
+    proto: ModelProto,
+    data: bytes,
+    path: Path | None,
+    weights: WeightsFolder,
+    budget: InputBudget,
+    findings: Findings,
 ) -> OpenModel | None:
     """Do what a load does with the model, and note what it would stumble over."""
     try:
@@ -150,7 +158,7 @@ def _opened(
     except (InvalidGraph, InvalidArgument) as error:
         refused: InvalidGraph | InvalidArgument | None = error
     # What was begun has moved weights out of it.
-    proto = decode_model(data, path)
+    proto = decode_model(data, path, budget)
     bad = list(_bad_weights(proto, weights))
     for each in bad:
         # An argument is wrong where bytes have no folder in which anything could lie.

@@ -125,6 +125,18 @@ def test_entries_of_the_manifest_are_bounded(tmp_path):
     assert "manifest-damaged" in [finding.code for finding in report.findings]
 
 
+def test_the_cache_reads_a_model_by_the_hosts_budget(tmp_path):
+    model = with_graph_bytes(b"\x82\x01\x00" * 300_000)
+
+    with pytest.raises(epctx.InvalidGraph, match="262,144 messages"):
+        epctx.load_or_compile(model, epctx.SessionOptions(), tmp_path / "cache")
+    with pytest.raises(epctx.InvalidGraph, match="more than 1 nodes"):
+        epctx.load_or_compile(
+            chain(["Relu", "Relu"]).SerializeToString(), with_budget(nodes=1), tmp_path / "cache"
+        )
+    epctx.load_or_compile(model, with_budget(bytes_per_message=1), tmp_path / "cache").close()
+
+
 @pytest.mark.parametrize("wrong", [0, -1, "many", True, 1.5])
 def test_a_bound_is_a_whole_number_above_0(wrong):
     with pytest.raises(epctx.InvalidArgument, match="nodes"):

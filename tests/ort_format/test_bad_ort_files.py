@@ -11,7 +11,7 @@ from ort_format.stored import NEWEST, OLD, ort_file
 
 import epctx_core as epctx
 from epctx_core.cli import main
-from epctx_core.errors import EpctxError, InternalError, InvalidProtobuf
+from epctx_core.errors import EpctxError, InternalError, InvalidGraph, InvalidProtobuf
 
 CPU = ["CPUExecutionProvider"]
 
@@ -90,6 +90,19 @@ def test_a_table_named_again_and_again_is_refused_before_it_fills_memory():
 
     assert isinstance(error, InvalidProtobuf)
     assert "again and again" in error.message
+
+
+@pytest.mark.parametrize("what", ["messages", "nodes", "names", "bodies"])
+def test_the_budget_of_a_host_holds_for_its_format_too(what):
+    data, one = ort_file("loop"), epctx.SessionOptions()
+    one.input_budget = epctx.InputBudget(**{what: 1})
+
+    with pytest.raises(InvalidGraph, match=f"more than 1 {what}"):
+        epctx.inspect_model(data, budget=one.input_budget)
+    with pytest.raises(InvalidGraph, match=f"more than 1 {what}"):
+        epctx.InferenceSession(data, one, providers=CPU)
+    (finding,) = epctx.verify_model(data, one).findings
+    assert finding.code == "budget-exceeded"
 
 
 def test_every_stored_file_is_whole():
