@@ -211,7 +211,7 @@ def reported_progress(progress: Progress | None) -> Progress:
         except Exception as error:
             raise Fail(
                 f"the progress callback raised at stage {stage!r}: {describe(error)}.",
-                hint="Mend the callback, or give none.",
+                hint="Fix the callback, or give none.",
             ) from error
 
     return report
@@ -382,7 +382,11 @@ def _logger(ep: str) -> logging.Logger:
 
 
 def _conceal_in_record(record: logging.LogRecord) -> bool:
-    record.msg, record.args = concealed(record.getMessage()), ()
+    try:
+        text = record.getMessage()
+    except Exception as error:  # noqa: BLE001 - without this filter, too, logging survives a plugin's wrong call
+        text = f"a message that cannot be formatted: {describe(error)}"
+    record.msg, record.args = concealed(text), ()
     if record.exc_info and record.exc_info[1] is not None:
         record.exc_text = concealed("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     return True
