@@ -37,8 +37,8 @@ LONGEST_MESSAGE = 1 << 14
 
 SHORTEST_SECRET = 4
 """Characters of a secret that `concealed` replaces; shorter ones are in every other word."""
-_concealed: dict[str, int] = {}
-"""Secrets, and how many objects know each."""
+_concealed: dict[int, list[str]] = {}
+"""Secrets by the identity of the object that knows them. Counts of objects would be wrong after a race of two sessions."""
 
 
 def conceal(secrets: Iterable[str], owner: object) -> None:
@@ -46,22 +46,16 @@ def conceal(secrets: Iterable[str], owner: object) -> None:
     import weakref
 
     values = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
-    for value in values:
-        _concealed[value] = _concealed.get(value, 0) + 1
     if values:
-        weakref.finalize(owner, _reveal, values).atexit = False
-
-
-def _reveal(values: list[str]) -> None:
-    for value in values:
-        _concealed[value] -= 1
-        if not _concealed[value]:
-            del _concealed[value]
+        _concealed[id(owner)] = values
+        weakref.finalize(owner, _concealed.pop, id(owner)).atexit = False
 
 
 def concealed(text: str) -> str:
     """Return a text with "[secret]" in the place of each secret that an object alive knows."""
-    for value in sorted(_concealed, key=len, reverse=True):
+    # A list at once: other threads begin and end sessions meanwhile.
+    known = {value for values in list(_concealed.values()) for value in values}
+    for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, "[secret]")
     return text
 
