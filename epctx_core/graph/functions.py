@@ -14,6 +14,7 @@ import onnx.inliner
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.normalise import read_with_versions
+from epctx_core.graph.weights import COPIED_LIMIT
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -58,10 +59,13 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
 
 def _check_size(source: SourceModel) -> None:
     """Raise before anything follows the calls: shape inference does, also those that stay."""
-    count = nodes_of_calls(source.proto.graph.node, source.proto.functions)
-    if count > MOST_NODES:
+    functions = source.proto.functions
+    nodes, size = size_of_calls(source.proto.graph.node, functions)
+    most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
+    if nodes > MOST_NODES or size > most:
         raise InvalidGraph(
-            f"the functions of {source.where} stand for {count:,} nodes; at most {MOST_NODES:,} are taken.",
+            f"the functions of {source.where} become {nodes:,} nodes of {size:,} bytes where they are called; at most "
+            f"{MOST_NODES:,} nodes and {most:,} bytes are taken.",
             path=source.path,
             hint="Export the model without functions, if it is meant to be as large.",
         )
@@ -131,8 +135,10 @@ def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
     return [f for key, f in known.items() if key in used]
 
 
-def nodes_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> int:
-    """Return how many nodes calls become until all functions are in place: theirs, and the calls on the way.
+def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> tuple[int, int]:
+    """Return how many nodes calls become until all functions are in place, and of how many bytes.
+
+    Counted are the functions' nodes, the calls on the way, and the defaults of attributes.
 
     Args:
         nodes: those of the main graph.
@@ -143,7 +149,7 @@ def nodes_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
     """
     known = {(f.domain, f.name, f.overload): f for f in functions}
     contents = {key: _contents(f.node, known) for key, f in known.items()}
-    sizes: dict[_Key, int] = {}
+    sizes: dict[_Key, tuple[int, int]] = {}
     begun: set[_Key] = set()
     _, first = _contents(nodes, known)
     pending = list(dict.fromkeys(first))
@@ -159,9 +165,10 @@ def nodes_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
             begun.add(key)
             pending.extend(missing)
             continue
-        sizes[key] = own + sum(sizes[callee] for callee in callees)
+        inner = [sizes[callee] for callee in callees]
+        sizes[key] = own + sum(n for n, _ in inner), known[key].ByteSize() + sum(size for _, size in inner)
         begun.discard(pending.pop())
-    return sum(sizes[key] for key in first)
+    return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
 
 
 def _contents(nodes: Iterable[NodeProto], known: Container[_Key]) -> tuple[int, list[_Key]]:

@@ -55,20 +55,39 @@ def with_weight(**fields):
     return finished([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x")], [tensor("y")], [weight])
 
 
-def test_functions_that_stand_for_a_million_nodes_are_refused_before_anything_follows_them():
+def test_functions_that_become_a_million_nodes_are_refused_before_anything_follows_them():
     model = doubling(60)
 
-    with pytest.raises(epctx.InvalidGraph, match="stand for") as caught:
+    with pytest.raises(epctx.InvalidGraph, match="become") as caught:
         loads(model)
 
     assert f"{functions.MOST_NODES:,}" in str(caught.value)
     assert "model-invalid" in [f.code for f in epctx.verify_model(model.SerializeToString()).findings]
 
 
+@pytest.mark.parametrize("where", ["in a node", "as a default"])
+def test_a_large_attribute_of_a_function_is_not_copied_for_each_call_without_end(where):
+    large = helper.make_attribute("value_string", bytes(1 << 20))
+    nodes = [helper.make_node("Constant", [], ["c"]), helper.make_node("Relu", ["a"], ["b"])]
+    model = with_functions([("F", nodes)], "F")
+    (function,) = model.functions
+    holder = function.node[0].attribute if where == "in a node" else function.attribute_proto
+    holder.append(large)
+    if where == "as a default":
+        del function.node[0]
+    (call,) = model.graph.node
+    model.graph.node.extend([call] * 999)
+    for i, node in enumerate(model.graph.node):
+        node.output[:] = ["y" if i == 999 else f"v{i}"]
+
+    with pytest.raises(epctx.InvalidGraph, match=r"become [12],000 nodes of 1,0\d\d,\d\d\d,\d\d\d bytes"):
+        loads(model)
+
+
 def test_functions_within_the_bound_are_counted_and_run():
     model = doubling(8)
 
-    assert functions.nodes_of_calls(model.graph.node, model.functions) == 2**7 + (2**8 - 2)
+    assert functions.size_of_calls(model.graph.node, model.functions)[0] == 2**7 + (2**8 - 2)
     with epctx.InferenceSession(model.SerializeToString()) as session:
         (y,) = session.run(None, {"x": np.full((2, 3), -1, np.float32)})
     assert not y.any()
@@ -80,7 +99,7 @@ def test_functions_that_call_each_other_in_a_circle_are_refused(circle):
     model = with_functions(definitions, "A")
 
     with pytest.raises(epctx.InvalidGraph):
-        functions.nodes_of_calls(model.graph.node, model.functions)
+        functions.size_of_calls(model.graph.node, model.functions)
     with pytest.raises(epctx.InvalidGraph):
         loads(model)
 
@@ -98,7 +117,7 @@ def test_a_chain_of_functions_in_deep_bodies_is_counted_without_recursion():
 
     model = with_functions([(f"F{i}", deep(calls(f"F{i + 1}"))) for i in range(90)], "F0")
 
-    assert functions.nodes_of_calls(model.graph.node, model.functions) > 90
+    assert functions.size_of_calls(model.graph.node, model.functions)[0] > 90
 
 
 @pytest.mark.parametrize(
