@@ -244,7 +244,7 @@ def test_an_array_whose_header_lies_is_refused(tmp_path, header):
         arrays.load_inputs(str(tmp_path / "in.npz"), ())
 
 
-@pytest.mark.parametrize("shape", [(-5,), (1 << 40,), (HUGE, HUGE)])
+@pytest.mark.parametrize("shape", [(1 << 40,), (HUGE, HUGE)])
 def test_no_values_are_made_for_an_input_of_an_impossible_shape(shape):
     model = finished(
         [helper.make_node("Relu", ["x"], ["y"])], [tensor("x", shape=shape)], [tensor("y", shape=shape)]
