@@ -321,7 +321,7 @@ class ProviderSession:
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
-        """What is known about the plugins of the session's EPs, in order of priority."""
+        """Plugin records of the session's EPs, in order of priority."""
         return tuple(choice.record for choice in self.choices.values())
 
     def keep(self, results: Iterable[object]) -> None:

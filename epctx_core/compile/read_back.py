@@ -1,4 +1,4 @@
-"""What EPs wrote, read back by them before it is published: a compile that succeeds gave what can be loaded.
+"""Reading back: before anything is published, EPs load what they wrote, so that a successful compile can be loaded.
 
 A payload is read where it was written, in staging or in memory. An EP that can loads its nodes whole, by an
 instance that compiled nothing; another looks into its payloads as far as it does for a verification.

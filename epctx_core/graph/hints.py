@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Hint(NamedTuple):
-    """What a declaration adds to an inferred type.
+    """Addition of a declaration to an inferred type.
 
     Attributes:
         target: the value as inferred.

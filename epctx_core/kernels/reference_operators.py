@@ -40,7 +40,7 @@ class GatherElements(OpRun):
 
 
 class Scatter(OpRun):
-    """What ScatterElements is from version 11 on; the evaluator has no Scatter."""
+    """ScatterElements under its name before version 11, which the evaluator does not have."""
 
     op_domain = ""
 

@@ -44,4 +44,4 @@ def examine(environment: Mapping[str, str], records: Sequence[PluginRecord]) -> 
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
     for sentence in Selection.from_environment(environment).unknown_names(records) if records else ():
-        yield problem(f"{sentence}.", "Mend the name, or unset the variable.")
+        yield problem(f"{sentence}.", "Correct the name, or unset the variable.")

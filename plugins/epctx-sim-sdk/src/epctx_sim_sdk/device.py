@@ -125,7 +125,7 @@ class Device:
 
 
 class GraphReader(Device):
-    """What takes the place of a device where there is none: reads graphs, equal ones once, and makes nothing runnable.
+    """Substitute for a device where there is none: reads graphs, equal ones once, and makes nothing runnable.
 
     Args:
         engine: the host's engine, which is not used.
