@@ -6,6 +6,7 @@ stay there, and arrays travel. Class methods of an EP are asked here: they come 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
@@ -21,20 +22,28 @@ _ATTRIBUTES = (
     "weightless_modes", "loads_without_device",
 )  # fmt: skip
 _KERNELS = "get_kernel_registry"
+_log = logging.getLogger("epctx.providers")
 
 
 def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
     """Return the class whose instances stand for an EP: its own where nothing is to be done elsewhere.
 
+    Kernels are functions and cannot leave their process: where an EP loads payloads there, its kernels stay out.
+
     Raises:
-        InvalidArgument: the EP has kernels, which are functions and cannot leave their process.
+        InvalidArgument: the EP has kernels, and is asked for more than to load.
         NotImplementedByProvider: it cannot load what it compiles, so that its runnables have to stay there.
     """
     loads_only = purpose is Purpose.LOAD and ep.isolation is Isolation.COMPILE
     if ep.isolation is Isolation.NONE or loads_only:
         return ep.cls
     hooks = implemented_hooks(ep.cls)
-    if _KERNELS in hooks:
+    if _KERNELS in hooks and purpose is Purpose.LOAD and "load_context" in hooks:
+        _log.warning(
+            "%s runs single nodes by kernels of its own, which ep.isolate=all leaves out: other EPs run these nodes.",
+            ep.record.label,
+        )
+    elif _KERNELS in hooks:
         raise InvalidArgument(
             f"{ep.record.label} runs single nodes by kernels of its own, which ep.isolate={ep.isolation.value} "
             "cannot have in another process.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from epctx_core.compile.optional import SkippedProvider
 from epctx_core.compile.providers import choose_provider, choose_providers, find_optional
 from epctx_core.errors import NotImplementedByProvider, PluginError
+from epctx_core.options import Isolation
 from epctx_core.registry.records import same_distribution
 
 if TYPE_CHECKING:
@@ -85,7 +86,13 @@ class Routing:
         self, ep: str, session: SessionOptions, registry: Registry, purpose: Purpose | None
     ) -> None:
         """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
-        found = _find_kernel_provider(ep, registry, purpose)
+        if session.config().isolation is Isolation.ALL and ep not in self.nodes:
+            # It would be there for its kernels alone, and functions cannot leave their process.
+            found: PluginRecord | SkippedProvider = SkippedProvider(
+                name=ep, reason="ep.isolate=all leaves kernels out"
+            )
+        else:
+            found = _find_kernel_provider(ep, registry, purpose)
         if isinstance(found, SkippedProvider):
             _log.warning(
                 "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s",
