@@ -156,6 +156,36 @@ def digest_threads(mib: str) -> None:
     report(s=seconds(work), peak_bytes=peak_memory())
 
 
+def session_of_ort(who: str) -> None:
+    """A session over an `.ort` file with 960 MiB of weights in it."""
+    import onnxruntime
+
+    import epctx_core as epctx
+
+    path = DATA / "matmul_960.ort"
+    make = onnxruntime.InferenceSession if who == "onnxruntime" else epctx.InferenceSession
+    report(s=seconds(lambda: make(str(path), providers=["CPUExecutionProvider"])), peak_bytes=peak_memory())
+
+
+def compile_ort(_mib: str) -> None:
+    """`compile_to_file` of that file with the simulated QNN EP."""
+    import epctx_core as epctx
+
+    so = epctx.SessionOptions()
+    so.add_provider("QNN")
+    compiler = epctx.ModelCompiler(so, DATA / "matmul_960.ort")
+    report(s=seconds(lambda: compiler.compile_to_file(DATA / "ort_ctx.onnx")), peak_bytes=peak_memory())
+
+
+def make_ort() -> None:
+    """Write the `.ort` file, unoptimised."""
+    import epctx_core as epctx
+
+    if not (DATA / "matmul_960.ort").exists():
+        level = epctx.GraphOptimizationLevel.ORT_DISABLE_ALL
+        epctx.convert_model(make_matmuls(960), DATA / "matmul_960.ort", graph_optimization_level=level)
+
+
 def weightless_options() -> epctx.SessionOptions:
     """The simulated OpenVINO EP, weights left in the source."""
     import epctx_core as epctx
@@ -223,6 +253,7 @@ def _bytes_read() -> int:
 
 CHILDREN = {
     "compile": compile_weights,
+    "compile_ort": compile_ort,
     "compile_weightless": compile_weightless,
     "digest": digest,
     "digest_threads": digest_threads,
@@ -232,6 +263,7 @@ CHILDREN = {
     "loop": plain_loop,
     "resave": resave,
     "run": run,
+    "session_of_ort": session_of_ort,
 }
 
 
@@ -287,7 +319,21 @@ def main() -> None:
         ),
         [Bar(ours="load", peer="SHA-256 alone", at_most=1.0)],
     )
-    start_clean("resaved.onnx", "resaved.weights", "copy.bin")
+    make_ort()
+    show(
+        "an .ort file with 960 MiB of weights (one copy in memory)",
+        measure(
+            __file__,
+            {
+                "epctx, session": ("session_of_ort", "epctx"),
+                "epctx, compile": ("compile_ort", "960"),
+                "onnxruntime, session": ("session_of_ort", "onnxruntime"),
+            },
+            runs=3,
+        ),
+        [Bar(ours="epctx, session", peer="onnxruntime, session", at_most=1.0)],
+    )
+    start_clean("resaved.onnx", "resaved.weights", "copy.bin", "ort_ctx.onnx", "ort_qnn.bin")
     runs = measure(__file__, {"epctx": ("run", "epctx"), "onnxruntime": ("run", "onnxruntime")})
     show("run of the 1 GiB network", runs, [Bar(ours="epctx", peer="onnxruntime", at_most=1.3)])
 
