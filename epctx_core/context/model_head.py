@@ -67,7 +67,7 @@ def _of_onnx(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool
 
 
 def _scan_file(path: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
-    with open(path, "rb", buffering=0, opener=lambda _path, _flags: open_regular(path)) as file:
+    with open_regular(path) as file:
         return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
 
 

@@ -5,6 +5,7 @@ One of the two modules with calls that only POSIX systems have; each has a porta
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
@@ -20,8 +21,8 @@ CHUNK = 8 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
 
 
-def open_regular(path: Path) -> int:
-    """Return a descriptor of a regular file for reading; never waits, as opening a pipe would.
+def open_regular(path: Path) -> io.FileIO:
+    """Open a regular file for reading, unbuffered; never wait, as opening a pipe would.
 
     Raises:
         NotRegularError: it is something else; a folder, too.
@@ -32,10 +33,10 @@ def open_regular(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _refuse_irregular(os.fstat(descriptor))
+        return io.FileIO(descriptor)
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 class NotRegularError(OSError):

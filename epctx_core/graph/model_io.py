@@ -107,7 +107,7 @@ def _read(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
         raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
     path = Path(model)
     try:
-        with open(path, "rb", opener=lambda _path, _flags: open_regular(path)) as file:
+        with open_regular(path) as file:
             _refuse_oversized(os.fstat(file.fileno()).st_size, path)
             return file.read(), path
     except (FileNotFoundError, NotADirectoryError):

@@ -7,7 +7,6 @@ the host, and run between a host's `fork` and `exec`. What must not be collected
 
 from __future__ import annotations
 
-import ctypes  # not where it is used: a child that ends imports nothing any more
 import os
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -40,4 +39,6 @@ def keep_forever(inherited: object) -> None:
     For what a child inherits: onnxruntime's destructor joins threads that a fork did not copy, and crashes;
     a vendor's may stop a device that the parent uses.
     """
+    import ctypes
+
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))

@@ -127,7 +127,7 @@ def test_an_error_that_is_not_the_entrys_fault_drops_nothing(cache, model, entry
 
     assert cache.compiles == 2
     assert len(cache.keys) == 2
-    assert cache.warnings == []
+    assert all(text.startswith("nothing was compiled") for text in cache.warnings)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"digest": "x", "context": false}', b"\xff" * 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -41,7 +42,9 @@ def model(source):
 
 def of_onnxruntime(name):
     owner = onnxruntime if name == "onnxruntime" else getattr(onnxruntime, name)
-    return {n for n in dir(owner) if not n.startswith("_")}
+    # A submodule is a name of the module once somebody has imported it.
+    later = {n for n in dir(owner) if f"onnxruntime.{n}" in sys.modules} - set(UNSUPPORTED["onnxruntime"])
+    return {n for n in dir(owner) if not n.startswith("_")} - later
 
 
 def instance_of(name, model):

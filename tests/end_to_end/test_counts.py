@@ -44,12 +44,13 @@ def once(*names: str) -> dict[str, int]:
     return dict.fromkeys(names, 1)
 
 
-EXPORT = once("get_capability", "compile", "get_ep_context_nodes", "shutdown")
+# The instance that reads back what was written is shut down, too.
+EXPORT = {**once("get_capability", "compile", "get_ep_context_nodes", "load_context"), "shutdown": 2}
 
 # A file that is written is opened to be staged, to be written out and to be moved.
 CASES = {
     "compile to a file": Counts(
-        written=1, opens={**once(SOURCE, DATA), CONTEXT: 3, BINARY: 3}, mappings=once(DATA), hooks=EXPORT
+        written=1, opens={**once(SOURCE, DATA), CONTEXT: 3, BINARY: 3}, mappings=once(DATA, BINARY), hooks=EXPORT
     ),
     "compile embedded": Counts(
         written=1, copied=1, opens={**once(SOURCE, DATA), CONTEXT: 3}, mappings=once(DATA), hooks=EXPORT

@@ -28,7 +28,6 @@ CALLS_THAT_MATTER = {
     "os.scandir",
     "mmap.mmap",
     "fcntl.flock",
-    "io.open",
 }
 
 

@@ -12,8 +12,12 @@ import epctx_core as epctx
 from epctx_core.registry import default_registry
 from epctx_core.registry.registry import Registry
 
-LOOKS_UP_NO_EP = {"get_compatibility_info_from_model"}
-"""Reads one text out of a model's head."""
+LOOKS_UP_NO_EP = {
+    "convert_model", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
+    "get_compatibility_info_from_model", "get_device", "get_version_string", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_seed",
+}  # fmt: skip
+"""They read one text out of a model's head, convert a model, or answer for the process."""
 ENTRIES = {"InferenceSession", "ModelCompiler", "ShareGroup"}
 """The classes that a host makes and that look up EPs."""
 

@@ -22,6 +22,7 @@ VARIABLES = MappingProxyType(
         "EPCTX_PLUGIN": "classes of EPs under development, as module:Class",
         "EPCTX_PLUGIN_PATH": "folders and wheels with plugins that are not installed",
         "EPCTX_CACHE_DIR": "the folder of the compile cache",
+        "EPCTX_RECEIPTS": "the folder of receipts of checked files",
         "EPCTX_CACHE_SIZE": "what the compile cache may take, such as 10G",
         "EPCTX_CACHE_TRUST_STAT": "0 to read models and weights at every use of the cache",
         "EPCTX_TRACE": "1 to log every call of a hook",
