@@ -151,7 +151,7 @@ def how_to_free(record: PluginRecord) -> str:
 def why_unusable(record: PluginRecord) -> tuple[str, str]:
     """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
     if record.distribution is None:
-        hint = f"Mend it, or take it out of {record.place or 'this program'}, and call refresh_plugins()."
+        hint = f"Fix it, or take it out of {record.place or 'this program'}, and call refresh_plugins()."
     elif record.passed_over:
         hint = f'Name it "{record.distribution}:{record.name}" among the providers to have it all the same.'
     else:
