@@ -42,13 +42,14 @@ def fit_versions(model: ModelProto) -> None:
 def _fit_imports(
     imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], nodes: Iterable[NodeProto]
 ) -> None:
-    for opset in imports:
-        if opset.version > _SURE_OPSETS.get(opset.domain, _BEYOND):
-            newest = newest_opset(opset.domain)
-            if opset.version > newest and all(
-                _since(node, opset.version) <= newest for node in _all_nodes(nodes, opset.domain)
-            ):
-                opset.version = newest
+    # Other domains are left alone: to find out what is read of each would take onnxruntime milliseconds.
+    for domain, sure in _SURE_OPSETS.items():
+        above = [opset for opset in imports if opset.domain == domain and opset.version > sure]
+        highest = max((opset.version for opset in above), default=sure)
+        if highest > sure and highest > (newest := newest_opset(domain)):
+            fits = all(_since(node, highest) <= newest for node in _all_nodes(nodes, domain))
+            for opset in above if fits else ():
+                opset.version = min(opset.version, newest)
 
 
 def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
@@ -75,13 +76,13 @@ def newest_ir_version() -> int:
     return next((v for v in versions if _reads({"": _SURE_OPSETS[""]}, ir_version=v)), _SURE_IR)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=len(_SURE_OPSETS))
 def newest_opset(domain: str) -> int:
-    """Return the newest version of a domain's operators of those that onnx has which onnxruntime reads."""
+    """Return the newest version of an ONNX domain's operators of those that onnx has which onnxruntime reads."""
     schemas = onnx.defs.get_all_schemas_with_history()
     own = "" if domain == "ai.onnx" else domain
-    newest = max((schema.since_version for schema in schemas if schema.domain == own), default=_BEYOND)
-    sure = _SURE_OPSETS.get(domain, 0)
+    newest = max(schema.since_version for schema in schemas if schema.domain == own)
+    sure = _SURE_OPSETS[domain]
     imports = {"": _SURE_OPSETS[""]}
     return next((v for v in range(newest, sure, -1) if _reads({**imports, domain: v})), sure)
 

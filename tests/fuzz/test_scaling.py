@@ -146,6 +146,21 @@ def test_what_a_function_is_written_for_is_looked_up_once_a_node(tmp_path):
     assert four_times - twice < MOST * (twice - once)
 
 
+def test_a_domain_that_nobody_knows_costs_the_same_in_any_version(tmp_path):
+    def cost(version):
+        values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+        imports = [("", 17), *((f"d{i}", version) for i in range(COUNT))]
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*i) for i in imports])
+        path = tmp_path / "m.onnx"
+        path.write_bytes(model.SerializeToString())
+        return steps("load", path)
+
+    cost(1)
+
+    assert cost(2000) < cost(1) + NOISE
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(0)
 def test_no_two_repeated_fields_multiply(tmp_path):
