@@ -45,7 +45,9 @@ def conceal(secrets: Iterable[str], owner: object) -> None:
     """Have `concealed` replace some texts as long as an object lives, such as values of an EP's secret options."""
     import weakref
 
-    values = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
+    long = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
+    # Messages quote what they name, and a quoted backslash is two.
+    values = [*long, *(repr(secret)[1:-1] for secret in long)]
     if values:
         _concealed[id(owner)] = values
         weakref.finalize(owner, _concealed.pop, id(owner)).atexit = False

@@ -11,7 +11,7 @@ from end_to_end.small_models import chain
 import epctx_core as epctx
 from epctx_core.plugin import ProviderOption, Refusal, hookimpl
 
-SECRET = "hunter2-of-acme"  # noqa: S105 - it opens nothing
+SECRET = "hunter2\\of\nacme"  # noqa: S105 - it opens nothing
 MODEL = chain(["Relu", "Add"]).SerializeToString()
 
 
@@ -43,7 +43,9 @@ class Failing(Telling):
 
     @hookimpl
     def get_capability(self, graph):
-        raise LookupError(f"the service refuses {self.context.options['token']}")
+        raise LookupError(
+            f"the service refuses {self.context.options['token']}, in full {self.context.options!r}"
+        )
 
 
 def compiled(ep, stages=None):
@@ -74,7 +76,7 @@ def test_a_plugins_errors_hide_it():
     with pytest.raises(epctx.PluginError, match=r"the service refuses \[secret\]") as caught:
         compiled(Failing)
 
-    assert SECRET not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_secret_is_forgotten_with_the_session_that_had_it():
