@@ -1,4 +1,4 @@
-"""What an entry of the cache says about itself: its record, and how its files are held against it.
+"""What an entry of the cache says about itself: its record, and how its files are checked against it.
 
 Knows one entry's folder; knows no locks, and not how entries come and go.
 """
@@ -121,7 +121,7 @@ def _digest(fields: Mapping[str, Any]) -> str:
 def check_head(folder: Path, record: EntryRecord) -> None:
     """Check what a load does not: the model whole, and that all other files have their length.
 
-    The model holds no large weights. Its payloads are held against its manifest by the load itself.
+    The model holds no large weights. Its payloads are checked against its manifest by the load itself.
 
     Raises:
         CorruptEntryError: a file is missing or another one.

@@ -1,4 +1,4 @@
-"""What an EP says about its EPContext nodes, held against the contract."""
+"""What an EP says about its EPContext nodes, checked against the contract."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
 
 
 class OptionalNames:
-    """The names in `ep.optional_providers`, held against the EPs that a host asked for.
+    """The names in `ep.optional_providers`, checked against the EPs that a host asked for.
 
     Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
 

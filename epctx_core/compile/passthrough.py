@@ -263,7 +263,7 @@ def _lies_in(folder: Path, carried: _Carried) -> bool:
 
 
 def _verified(carried: _Carried) -> PayloadEntry | None:
-    """Return what the manifest says about a payload, held against all of its bytes."""
+    """Return what the manifest says about a payload, checked against all of its bytes."""
     if carried.entry is not None:
         carried.entry.check_whole(carried.payload.view, carried.nodes[0].name, forget=carried.forget)
     return carried.entry

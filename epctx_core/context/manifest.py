@@ -314,7 +314,7 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
         data = parse_json(text, most)
         if type(data["version"]) is not int or data["version"] != VERSION:
             _log.warning(
-                "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are held against"
+                "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are checked against"
                 " no digests. A later epctx-core reads it.",
                 KEY,
                 data["version"],

@@ -42,7 +42,7 @@ _MOST_SHARED = 16
 """Times that all bytes of a file may be named on average."""
 _SCHEMA = "ort_flatbuffers_py"
 _DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError)
-"""Whatever Python raises for an offset, a length or a text that is none."""
+"""Errors that Python raises for an offset, a length or a text that is none."""
 
 _log = logging.getLogger("epctx.context")
 

@@ -1,6 +1,6 @@
 """Small values on their way between processes: types, attributes, context nodes, arrays.
 
-What comes from an EP's process is held against what it may be; a value that is none is a `ProtocolError`.
+What comes from an EP's process is checked against what it may be; a value that is none is a `ProtocolError`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class WeightlessMode(IntEnum):
 
 
 class Verification(Enum):
-    """How far payloads are checked against the manifest when they are loaded."""
+    """Depth to which payloads are checked against the manifest when they are loaded."""
 
     ONCE = "once"
     """All payloads whole, unless a receipt says that this machine did so before; beside the EPs' own loading."""

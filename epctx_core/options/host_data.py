@@ -154,7 +154,7 @@ class HostData:
 
         A session made from these options calls it once for each payload that its nodes name; several
         sessions may call it at the same time. No file is opened, and the name is passed as the model
-        has it. What the model's manifest says about a payload is held against what the function gave.
+        has it. What the model's manifest says about a payload is checked against what the function gave.
 
         Args:
             read_func: `f(name, buffer)`; it calls `buffer.allocate(size)` exactly once and then

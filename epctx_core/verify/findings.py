@@ -133,7 +133,7 @@ class PayloadReport:
     Attributes:
         name: the name of its file, or of its node if it is embedded.
         size: length in bytes.
-        digests: whether all its bytes were held against the manifest and are right.
+        digests: whether all its bytes were checked against the manifest and are right.
         looked_into_by: who looked into it, such as `epctx-sim-qnn 0.1.0`; None if nobody could.
     """
 

@@ -40,7 +40,7 @@ def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Mani
         if subject.records:
             findings.add(
                 "manifest-missing",
-                f"the model has no {KEY} metadata, so its payloads were held against no digests.",
+                f"the model has no {KEY} metadata, so its payloads were checked against no digests.",
                 hint="Models that epctx did not write have none.",
             )
         return None
@@ -53,7 +53,7 @@ def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Mani
         findings.add(
             "manifest-unknown",
             f"the model's {KEY} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
-            "its payloads were held against no digests.",
+            "its payloads were checked against no digests.",
             hint="Upgrade epctx-core.",
         )
         return None

@@ -1,4 +1,4 @@
-"""Payloads: found as a load finds them, and held against the manifest byte by byte, in bounded memory."""
+"""Payloads: found as a load finds them, and checked against the manifest byte by byte, in bounded memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FoundPayload:
         node: the first node that carries it.
         mapped: the file it lies in, if it lies in one.
         received: whether the host's callback gave it.
-        digest: its root digest, if all of it was held against the manifest and is right.
+        digest: its root digest, if all of it was checked against the manifest and is right.
         sound: False if it is known to be another one than the model was written with.
     """
 
@@ -165,7 +165,7 @@ class _Finder:
         if entry is None:
             self._findings.add(
                 "manifest-unlisted",
-                f"the manifest says nothing about the payload {found.name!r}, so it was held against no digests.",
+                f"the manifest says nothing about the payload {found.name!r}, so it was checked against no digests.",
                 node=found.node,
                 hint="The model was put together from others, or changed; compile it again to have all checked.",
             )

@@ -37,7 +37,7 @@ def verify_model(
     """Check a context model and its payloads as far as no device is needed, and list all that is found.
 
     The model is read as a load would read it: the ONNX checker, the EPContext operator's rules, the files
-    that nodes name. Every byte of every payload is held against the manifest, in bounded memory. The EPs that
+    that nodes name. Every byte of every payload is checked against the manifest, in bounded memory. The EPs that
     would load the nodes judge what they once wrote, and look into their payloads. Nothing is written or run.
 
     Args:
@@ -120,7 +120,7 @@ def _verify(subject: Subject, findings: Findings) -> list[PayloadReport]:
 
 
 def _has_source(subject: Subject, findings: Findings) -> bool:
-    """Whether the weights that payloads left in the source model can be had; each is held against its digest."""
+    """Whether the weights that payloads left in the source model can be had; each is checked against its digest."""
     if subject.manifest is None or not subject.manifest.source_weights:
         return True
     source = source_weights(subject.records, subject.folder, subject.config, subject.manifest)

@@ -1,4 +1,4 @@
-"""What an EP's partitions give in a run is held against what the model says, compiled or loaded."""
+"""What an EP's partitions give in a run is checked against what the model says, compiled or loaded."""
 
 from __future__ import annotations
 

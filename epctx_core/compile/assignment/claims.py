@@ -1,4 +1,4 @@
-"""One EP's answer to `get_capability`, held against the contract."""
+"""One EP's answer to `get_capability`, checked against the contract."""
 
 from __future__ import annotations
 
