@@ -140,7 +140,7 @@ class PayloadEntry:
     segments: tuple[Segment, ...]
     references: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def root(self) -> str:
         """One digest (hex) over the list of segments."""
         sha = hashlib.sha256()

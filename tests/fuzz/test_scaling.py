@@ -123,6 +123,25 @@ def test_no_two_of_many_drawn_pairs_of_repeated_fields_multiply(tmp_path):
     assert not multiplying(tmp_path, steps, DRAWN, COUNT, least=NOISE)
 
 
+def test_the_segments_of_a_file_are_read_once_however_many_nodes_name_it(tmp_path):
+    def cost(count):
+        path = Growable(tmp_path, loadable=True).write(10 * count, "segments")
+        model = onnx.load(path, load_external_data=False)
+        carrier = next(node for node in model.graph.node if node.op_type == "EPContext")
+        for number in range(count):
+            copy = model.graph.node.add()
+            copy.CopyFrom(carrier)
+            copy.name = f"copy_{number}"
+            copy.output[:] = [f"{name}_copy_{number}" for name in carrier.output]
+        path.write_bytes(model.SerializeToString())
+        return steps("load", path)
+
+    cost(COUNT)
+    once, twice, four_times = cost(COUNT), cost(2 * COUNT), cost(4 * COUNT)
+
+    assert four_times - twice < MOST * (twice - once)
+
+
 def test_what_a_function_is_written_for_is_looked_up_once_a_node(tmp_path):
     def cost(count):
         nodes = [helper.make_node("Relu", ["x"], [f"t{i}"]) for i in range(count)]

@@ -113,9 +113,13 @@ class PayloadReader:
             InvalidGraph: as `payload`.
         """
         self._ep = ep
+        carriers: dict[tuple[str | None, bool], ContextNodeRecord] = {}
         try:
             for record in self._records.values():
-                if record.main_context and self._is_unchecked(record):
+                if record.main_context:
+                    carriers.setdefault(_payload_key(record), record)
+            for record in carriers.values():
+                if self._is_unchecked(record):
                     self.load(record)
         except InvalidGraph as error:
             error.ep = error.ep or ep
