@@ -122,6 +122,16 @@ def test_a_cached_model_is_found_by_the_content_of_its_file(ort_model, expected,
         assert_close(session.run(None, inputs_of("resnet")), expected("resnet"))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_one_is_loaded_from_the_cache_and_verifies_there(name, ort_model, expected, tmp_path):
+    model, options = ort_model(name), options_for(EPS[-1])
+    context = epctx.compile_cached(model, options, cache_dir=tmp_path / "cache")
+
+    with epctx.load_or_compile(model, options, cache_dir=tmp_path / "cache") as session:
+        assert_close(session.run(None, inputs_of(name)), expected(name))
+    assert epctx.verify_model(context).ok
+
+
 def test_a_group_shares_weights_of_ort_files(tmp_path, expected):
     for name, version in (("resnet", NEWEST), ("lstm", 5)):
         (tmp_path / f"{name}.ort").write_bytes(ort_file(name, version))
