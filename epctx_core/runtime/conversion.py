@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from epctx_core.compile.source import open_model
 from epctx_core.errors import (
+    EpctxError,
     Fail,
     InvalidArgument,
-    NoSuchFile,
     NotFound,
     NotImplementedByProvider,
     errors_typed,
 )
-from epctx_core.graph.model_io import MOST_BYTES, is_ort_format, read_model
+from epctx_core.graph.mapping import open_regular
+from epctx_core.graph.model_io import MOST_BYTES, is_ort_format
 from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import replace_data
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
@@ -47,7 +48,7 @@ def convert_model(
 
     Args:
         model: an ONNX model or an `.ort` file.
-        output: is replaced, whole or not at all.
+        output: is replaced, whole or not at all; its folder is made.
         graph_optimization_level: how far the `.ort` file is optimised. From ORT_ENABLE_LAYOUT on with `amd64` it fits
             processors like this one only.
         save_runtime_optimizations: keep in the file, beside the operators as they are, what a minimal build may
@@ -73,7 +74,8 @@ def convert_model(
             node=opened.context_nodes[0].name,
             hint="Convert the model that it was compiled from, and compile the result.",
         )
-    from_ort = is_ort_format(read_model(source)[0])
+    with open_regular(source) as file:
+        from_ort = is_ort_format(file.read(8))
     if kind == ONNX and not from_ort:
         raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
     with _replaced(target) as staged:
@@ -87,14 +89,17 @@ def convert_model(
 
 
 def _format_of(target: Path) -> str:
-    """Return the ending that says an output's format, once it can be written."""
+    """Return the ending that says an output's format.
+
+    Raises:
+        InvalidArgument: it says none.
+        NotFound: onnxruntime is needed to write it, and is not installed.
+    """
     kind = target.suffix.lower()
     if kind not in {ONNX, ORT}:
         raise InvalidArgument(
             f"{target.name!r} ends in neither {ONNX} nor {ORT}, and so names no format.", path=target
         )
-    if not target.parent.is_dir():
-        raise NoSuchFile(f"the folder {str(target.parent)!r} does not exist.", path=target.parent)
     if kind == ORT and importlib.util.find_spec("onnxruntime") is None:
         raise NotFound(
             f"{ORT} files are written by onnxruntime, which is not installed.", hint="pip install onnxruntime"
@@ -106,10 +111,13 @@ def _format_of(target: Path) -> str:
 def _replaced(target: Path) -> Iterator[Path]:
     """Give a path to write to; what was written there then replaces the target, unless the block raises."""
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
             staged = Path(folder, target.name)
             yield staged
             staged.replace(target)
+    except EpctxError:
+        raise  # some are system errors, too
     except OSError as error:
         raise Fail(f"{str(target)!r} cannot be written: {error.strerror or error}.", path=target) from error
 

@@ -263,7 +263,7 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_p
         with pytest.raises(epctx.errors.InvalidArgument, match=match):
             epctx.convert_model(given, tmp_path / target)
     with pytest.raises(epctx.errors.NoSuchFile):
-        epctx.convert_model(model, tmp_path / "none" / "a.onnx")
+        epctx.convert_model(tmp_path / "none.ort", tmp_path / "a.onnx")
     assert sorted(tmp_path.iterdir()) == before
 
 
