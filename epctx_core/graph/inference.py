@@ -18,7 +18,7 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
 )
 from epctx_core.graph.hints import forget_shape, hints, is_open, without_hints
-from epctx_core.graph.model_io import structure
+from epctx_core.graph.model_io import ELEMENT_TYPES, structure
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ LONGEST_SHAPE = 4096
 """Elements above which a vector is data, and no shape or list of axes."""
 
 _TYPES_CONTRADICT = ("elem type differs", "has inconsistent type")
-
-
-_ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 
 
 class TypeTable:
@@ -187,7 +184,7 @@ def tensor_type(proto: TypeProto) -> TensorType:
     if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
         return UNKNOWN_TYPE
     tensor = proto.tensor_type
-    if tensor.elem_type not in _ELEMENT_TYPES:
+    if tensor.elem_type not in ELEMENT_TYPES:
         raise InvalidGraph(f"a value has the element type {tensor.elem_type}, which ONNX does not have.")
     shape = tuple(_dimension(d) for d in tensor.shape.dim) if tensor.HasField("shape") else None
     return TensorType(tensor.elem_type, shape)

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.counting import check_budget
 from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.mapping import NotRegularError, open_regular
@@ -35,6 +36,8 @@ LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
 ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 7 of a model in ONNX Runtime's own format."""
+ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
+"""The element types of ONNX, and 0 for one that is left open."""
 MOST_BYTES = (1 << 31) - 1
 """What protobuf takes of one message."""
 
@@ -239,7 +242,9 @@ def detach_model(
             proto = parse_model(data, path)
             write_out_sparse(proto.graph, proto.functions)
         source = SourceModel(proto=proto, weights=weights, path=path, digest="")
-        if not checked:
+        if checked:
+            check_value_types(source)
+        else:
             check_model(source, None if detached else data)
         source.digest = digest()
     return source
@@ -283,8 +288,9 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
         data: its bytes, if they are at hand and still say the same.
 
     Raises:
-        InvalidGraph: with the checker's words.
+        InvalidGraph: with the checker's words, or a type that ONNX does not have.
     """
+    check_value_types(source)
     try:
         try:
             onnx.checker.check_model(structure(source.proto) if data is None else data)
@@ -295,6 +301,50 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
         # A ValueError where the checker's own words hold a name that is no UTF-8.
         text = " ".join(str(error).split())
         raise InvalidGraph(f"the ONNX checker refuses {source.where}: {text}", path=source.path) from error
+
+
+def check_value_types(source: SourceModel) -> None:
+    """Check that the types of values are ONNX's, which its checker and its inference take for granted.
+
+    Raises:
+        InvalidGraph: an element type that ONNX does not have, or the type of a sequence, optional or map is left open.
+    """
+    graphs = [graph for _, graph in all_graphs(source.proto.graph)]
+    for part in (*graphs, *source.proto.functions):
+        values = [*part.value_info]
+        if isinstance(part, onnx.GraphProto):
+            values += (*part.input, *part.output)
+        kinds = [value.type for value in values]
+        # Nearly all are plain tensors, and looked at in one go.
+        if ELEMENT_TYPES.issuperset({kind.tensor_type.elem_type for kind in kinds}) and all(
+            kind.HasField("tensor_type") for kind in kinds
+        ):
+            continue
+        for value, kind in zip(values, kinds, strict=True):
+            wrong = _wrong_type(kind)
+            if wrong:
+                raise InvalidGraph(
+                    f"the value {value.name!r} of {source.where} has {wrong}, which ONNX does not have.",
+                    path=source.path,
+                    hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+                )
+
+
+def _wrong_type(kind: TypeProto) -> str:
+    """Return what is wrong with a declared type; nothing for one that is right, or left open altogether."""
+    which = kind.WhichOneof("value")
+    if which in {"tensor_type", "sparse_tensor_type", "map_type"}:
+        inner = getattr(kind, which)
+        number = inner.key_type if which == "map_type" else inner.elem_type
+        if number not in ELEMENT_TYPES:
+            return f"the element type {number}"
+    inside = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}.get(
+        which or ""
+    )
+    if inside is None:
+        return ""
+    inner = getattr(getattr(kind, which), inside)
+    return _wrong_type(inner) or ("" if inner.WhichOneof("value") else f"a {which} of nothing")
 
 
 def checked_piece(model: ModelProto) -> ModelProto:

@@ -255,7 +255,7 @@ def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProt
         flat = np.ravel_multi_index(tuple(places.T), shape) if inside else places
     else:
         inside, flat = bool(((places >= 0) & (places < math.prod(shape))).all()), places
-    if not inside or places.dtype != np.int64 or len(flat) != values.size:
+    if not inside or places.dtype != np.int64 or flat.shape != (values.size,):
         raise InvalidGraph(f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it.")
     array = np.zeros(math.prod(shape), values.dtype)
     array[flat] = values.reshape(-1)

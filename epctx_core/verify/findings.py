@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,6 +86,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
         "compatibility-not-judged": Code(_INFO, "The EP does not judge this compatibility information."),
         # What EPs find in payloads.
         "container-refused": Code(_ERROR, "The EP would not load a node: its payload does not fit."),
+        "kernel-missing": Code(
+            _WARNING, "Nobody on this machine runs an operator of the model, or of a payload."
+        ),
         "container-not-checked": Code(_INFO, "Nobody here can look into a payload."),
         "not-checked": Code(_INFO, "No byte of a payload was judged, neither by digests nor by an EP."),
     }
@@ -115,6 +118,11 @@ class Findings:
     def take(self, finding: Finding) -> None:
         """Note a finding that is one already."""
         self._found[finding] = None
+
+    def is_unchecked(self, nodes: Iterable[str]) -> bool:
+        """Whether somebody said that he cannot look into the payloads of one of these nodes."""
+        unchecked = {finding.node for finding in self._found if finding.code == "container-not-checked"}
+        return not unchecked.isdisjoint(nodes)
 
     @property
     def has_errors(self) -> bool:

@@ -178,11 +178,17 @@ def _answer(
             # The latter is about a source model in which the payload left weights.
             findings.add_error("container-refused", error, node=first)
             return None
+        except NotImplementedByProvider as error:
+            findings.add_error("kernel-missing", error, node=first)
+            return None
         except EpctxError as error:
             findings.add(
                 "plugin-broken", error.message, node=error.node or first, hint=error.hint or _PLUGINS
             )
             return None
+    if choice.cls.loads_without_device:
+        # It loads them whole, later on.
+        return None
     findings.add(
         "container-not-checked",
         f"{choice.record.label} has no check for payloads, so those of its nodes were not looked into.",

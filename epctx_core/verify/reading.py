@@ -66,7 +66,7 @@ def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContex
         cancel=subject.session.cancellation,
         progress=lambda _stage, _done, _total: None,
         scratch=scratch_folder,
-        engine=CpuEngine(EnginePolicy()),
+        engine=CpuEngine(EnginePolicy(prefer_latency=False)),
         workspace=PrivateWorkspace(),
     )
 

@@ -17,6 +17,7 @@ from epctx_core.verify.manifest import check_dependencies, check_kernel_types, c
 from epctx_core.verify.nodes import check_references, read_nodes
 from epctx_core.verify.payloads import find_payloads
 from epctx_core.verify.providers import ask_providers
+from epctx_core.verify.rehearsal import rehearse_load
 from epctx_core.verify.subject import Subject, read_subject
 from epctx_core.verify.types import check_types
 
@@ -38,7 +39,9 @@ def verify_model(
 
     The model is read as a load would read it: the ONNX checker, the EPContext operator's rules, the files
     that nodes name. Every byte of every payload is checked against the manifest, in bounded memory. The EPs that
-    would load the nodes judge what they once wrote, and look into their payloads. Nothing is written or run.
+    would load the nodes judge what they once wrote, and look into their payloads. Where nothing is wrong so far,
+    EPs that need no device for it load their nodes, and engines prepare the operators left over. Nothing is
+    written or run.
 
     Args:
         path_or_bytes: the model.
@@ -103,6 +106,7 @@ def _verify(subject: Subject, findings: Findings) -> list[PayloadReport]:
     looked: dict[str, str] = {}
     if _has_source(subject, findings):
         looked = ask_providers(subject, found, findings)
+        looked |= rehearse_load(subject, found, findings)
     check_folder(subject, findings)
     if findings.has_errors:
         return _reports(found, looked)

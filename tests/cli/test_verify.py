@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import onnx
@@ -51,21 +52,27 @@ def test_a_flipped_bit_anywhere_fails_the_check(epctx, compiled):
 
 
 @pytest.mark.parametrize("name", ["qnn_ctx0", "qnn_ctx1", "share1_ctx", "share2_ctx", "ov_ctx0"])
-def test_a_vendors_model_is_ok_with_a_note_that_its_payload_was_not_looked_into(epctx, name):
+def test_a_vendors_model_is_not_ok_for_a_simulated_ep_which_says_whose_its_payload_is(epctx, name):
     said = epctx("verify", REAL / f"{name}.onnx", "--json")
 
-    assert said.code == 0
-    assert said.json["ok"] is True
-    assert {f["severity"] for f in said.json["findings"]} == {"info"}
-    assert "container-not-checked" in {f["code"] for f in said.json["findings"]}
+    assert said.code == 1
+    (error,) = [f for f in said.json["findings"] if f["severity"] == "error"]
+    assert error["code"] == "container-refused"
+    assert "written by the real" in error["message"]
 
 
 def test_a_model_of_which_no_payload_byte_was_judged_ends_with_not_checked_and_strict_makes_that_exit_1(
-    epctx,
+    epctx, tmp_path
 ):
-    said = epctx("verify", REAL / "qnn_ctx0.onnx")
-    strict = epctx("verify", REAL / "qnn_ctx0.onnx", "--strict")
-    answer = epctx("verify", REAL / "qnn_ctx0.onnx", "--strict", "--json")
+    proto = onnx.load(REAL / "qnn_ctx0.onnx")
+    next(a for a in proto.graph.node[0].attribute if a.name == "source").s = b"Unheard"
+    model = tmp_path / "m.onnx"
+    onnx.save(proto, model)
+    shutil.copy(REAL / "qnn_ctx0_qnn.bin", tmp_path)
+
+    said = epctx("verify", model)
+    strict = epctx("verify", model, "--strict")
+    answer = epctx("verify", model, "--strict", "--json")
 
     assert (said.code, strict.code, answer.code) == (0, 1, 1)
     assert said.out == strict.out

@@ -80,5 +80,5 @@ def test_a_payload_of_the_kind_dlc_is_named(real):
     with pytest.raises(InvalidGraph, match=r"of kind ep_context_type=dlc, a deep learning container"):
         epctx.InferenceSession(path)
 
-    (finding,) = [f for f in epctx.verify_model(path).findings if f.code == "container-not-checked"]
+    (finding,) = [f for f in epctx.verify_model(path).findings if f.code == "container-refused"]
     assert "of kind ep_context_type=dlc" in finding.message

@@ -257,6 +257,15 @@ def test_no_values_are_made_for_an_input_of_an_impossible_shape(shape):
         arrays.make_inputs(session.get_inputs(), 0)
 
 
+def test_values_for_a_length_below_zero_are_made_as_for_an_open_one():
+    model = finished(
+        [helper.make_node("Relu", ["x"], ["y"])], [tensor("x", shape=(-5,))], [tensor("y", shape=(-5,))]
+    )
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        assert arrays.make_inputs(session.get_inputs(), 0)["x"].shape == (1,)
+
+
 def test_an_operator_version_of_more_bits_than_onnx_has_is_left_for_onnxruntime_to_refuse():
     model = chain(["Relu"])
     model.opset_import[0].version = 1 << 40

@@ -355,6 +355,16 @@ def _(scene):
     scene.edit_node(1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another"))
 
 
+@damage("kernel-missing")
+def _(scene):
+    scene.edit(
+        lambda proto: proto.graph.node.append(
+            onnx.helper.make_node("NoSuch", ["y"], ["z"], "lonely", domain="acme")
+        )
+    )
+    scene.edit(lambda proto: proto.opset_import.add(domain="acme", version=1))
+
+
 @damage("not-checked")
 @damage("container-not-checked")
 def _(scene):

@@ -14,9 +14,10 @@ from end_to_end.small_models import finished, saved, tensor
 from fuzz.growing import REGISTRY, Growable
 from fuzz.mutations import fields_of_a_model, json_text
 from onnx import TensorProto, helper, numpy_helper
-from verify.scenes import by_hand, context_node
+from verify.scenes import Alpha, by_hand, context_node, knowing
 
 import epctx_core as epctx
+from epctx_core.plugin import CompiledPartition, Purpose, hookimpl
 
 COUNTING = """
 import collections, json, os, sys
@@ -101,6 +102,108 @@ def test_every_weight_that_cannot_be_had_is_told(tmp_path):
     assert [f.code for f in findings if f.code == "weights-refused"] == ["weights-refused"] * 2
 
 
+def of_other_lengths(graph):
+    for name, length in (("two", 2), ("three", 3)):
+        graph.initializer.append(numpy_helper.from_array(np.ones(length, np.float32), name))
+    graph.node.append(helper.make_node("Add", ["two", "three"], ["z"], "sum"))
+
+
+def of_no_element_type(graph):
+    graph.value_info.add(name="z").type.tensor_type.elem_type = 2147483647
+
+
+def of_a_sequence_of_no_element_type(graph):
+    graph.value_info.add(name="z").type.sequence_type.elem_type.tensor_type.elem_type = 99
+
+
+def of_a_sequence_of_nothing(graph):
+    graph.input.add(name="z").type.sequence_type.SetInParent()
+
+
+def of_sparse_values_at_one_place(graph):
+    sparse = graph.sparse_initializer.add(dims=[4])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "s"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array(2), "s_indices"))
+
+
+def of_bodies_of_other_outputs(graph):
+    def body(name, outputs):
+        nodes = [
+            context_node(f"{name}{i}", ["x"], [f"{name}{i}"], main_context=1, ep_cache_context=b"h_alpha.bin")
+            for i in range(outputs)
+        ]
+        return helper.make_graph(nodes, name, [], [tensor(f"{name}{i}") for i in range(outputs)])
+
+    graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    branches = {"then_branch": body("t", 1), "else_branch": body("e", 2)}
+    graph.node.append(helper.make_node("If", ["c"], ["z"], "choice", **branches))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        of_other_lengths,
+        of_no_element_type,
+        of_a_sequence_of_no_element_type,
+        of_a_sequence_of_nothing,
+        of_sparse_values_at_one_place,
+        of_bodies_of_other_outputs,
+    ],
+)
+def test_what_a_load_refuses_a_verification_has_found(tmp_path, wrong):
+    scene = by_hand(tmp_path / "m")
+    scene.edit(lambda proto: wrong(proto.graph))
+    scene.registry = knowing(Reader)
+
+    report = scene.verify()
+
+    assert [f.code for f in report.findings if f.severity.value == "error"] == ["model-invalid"]
+    with pytest.raises(epctx.InvalidGraph):
+        epctx.InferenceSession(scene.path, registry=scene.registry)
+
+
+class Reader(Alpha):
+    """Loads its nodes without a device; looks into no payload by its class."""
+
+    loads_without_device = True
+    error = None
+
+    @classmethod
+    def verify_payloads(cls, context, nodes, reader):
+        """Look into nothing."""
+        return
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        """Load them, or raise what the class says."""
+        if self.error is not None:
+            raise self.error
+        run = None if self.context.purpose is Purpose.EXPORT else lambda inputs, _outputs: list(inputs)
+        return [CompiledPartition(run) for _ in nodes if len(reader.payload(nodes[0]).view)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (epctx.InvalidGraph("its magic is wrong."), "container-refused"),
+        (epctx.NotImplementedByProvider("nobody runs Erf."), "kernel-missing"),
+        (ZeroDivisionError("oh"), "plugin-broken"),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_an_ep_that_needs_no_device_loads_its_nodes_for_a_verification(tmp_path, error, code):
+    scene = by_hand(tmp_path / "m")
+    scene.registry = knowing(type("Raising", (Reader,), {"error": error}))
+
+    report = scene.verify()
+
+    assert report.ok is (code in {None, "kernel-missing"})
+    told = {"manifest-missing", code, "not-checked" if code == "kernel-missing" else None}
+    assert {f.code for f in report.findings} == told - {None}
+    assert (report.payloads[0].looked_into_by is None) is (code is not None)
+
+
 CASES = 150
 
 
@@ -119,18 +222,17 @@ def changed(random, data):
 
 
 def disagreement(path):
-    """Why a load refuses what a verification calls ok; nothing if it does not, or not for the file."""
-    if not epctx.verify_model(path, registry=REGISTRY).ok:
-        return None
+    """Why a load refuses what a verification calls ok, or a verification ends; nothing if neither, or not for the file."""
+    told: set[str] = set()
     try:
-        epctx.InferenceSession(path, registry=REGISTRY).close()
-    except epctx.NotImplementedByProvider:
-        # This machine has no EP or no kernel for it.
-        return None
-    except epctx.EpctxError as error:
-        # Only an engine, which a verification does not ask, finds that operators left over do not fit each other.
-        if "a piece of the model is wrong" in error.message:
+        report = epctx.verify_model(path, registry=REGISTRY)
+        if not report.ok:
             return None
+        told = {finding.code for finding in report.findings}
+        epctx.InferenceSession(path, registry=REGISTRY).close()
+    except epctx.EpctxError as error:
+        if isinstance(error, epctx.NotImplementedByProvider) and told & {"plugin-missing", "kernel-missing"}:
+            return None  # this machine has no EP or no kernel for it
         return f"{type(error).__name__}: {error}"
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from epctx_sim_sdk.device import Device
+from epctx_sim_sdk.device import Device, GraphReader
 from epctx_sim_sdk.writing import write_container
 
 from epctx_core.errors import InvalidGraph
@@ -153,6 +153,17 @@ def test_a_structure_that_does_not_fit_its_tables_is_refused(scene, change):
 
     with pytest.raises(InvalidGraph, match="name different weights"):
         Device(engine=scene.engine()).load(container, entry)
+
+
+def test_a_structure_that_onnx_refuses_is_refused_without_a_device(scene):
+    def make_two(model):
+        model.graph.node[-1].output.append("another")
+
+    container = changed(scene, make_two)
+    (entry,) = container.tables.graphs.values()
+
+    with pytest.raises(InvalidGraph, match="the ONNX checker refuses"):
+        GraphReader(engine=scene.engine(), prepares=True).load(container, entry)
 
 
 @pytest.mark.parametrize("boundary", ["input", "output"])

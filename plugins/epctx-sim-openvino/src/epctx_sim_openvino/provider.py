@@ -106,7 +106,7 @@ class OpenVinoProvider(ExecutionProvider):
 
         from epctx_sim_openvino.loading import NodeLoader
 
-        loader = NodeLoader(context, GraphReader(engine=context.engine))
+        loader = NodeLoader(context, GraphReader(engine=context.engine, prepares=True))
         return verify_nodes(cls.name, nodes, reader, loader.loader, loader.check)
 
     @hookimpl

@@ -106,7 +106,9 @@ class QnnProvider(ExecutionProvider):
 
         from epctx_sim_qnn.loading import load_policy
 
-        loader = ContextLoader(context, GraphReader(engine=context.engine), load_policy(context))
+        loader = ContextLoader(
+            context, GraphReader(engine=context.engine, prepares=True), load_policy(context)
+        )
         return verify_nodes(cls.name, nodes, reader, loader)
 
     @hookimpl

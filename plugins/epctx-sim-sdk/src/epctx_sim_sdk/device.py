@@ -125,19 +125,23 @@ class Device:
 
 
 class GraphReader(Device):
-    """Substitute for a device where there is none: reads graphs, equal ones once, and makes nothing runnable.
+    """Substitute for a device where there is none: reads graphs, equal ones once, and keeps nothing runnable.
 
     Args:
-        engine: the host's engine, which is not used.
+        engine: the host's engine.
+        prepares: whether it is asked to take each graph, too, which is then let go of.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, prepares: bool = False) -> None:
         super().__init__(engine=engine)
+        self._prepares = prepares
         self._read: set[Hashable] = set()
 
     def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
         if key not in self._read:
-            read()
+            model, arrays = read()
+            if self._prepares:
+                self.engine.prepare(model, arrays, heavy=False).close()
             self._read.add(key)
         return CompiledPartition(None)
 

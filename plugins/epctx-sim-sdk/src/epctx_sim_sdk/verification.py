@@ -42,13 +42,13 @@ def vendors(node: ContextNode, payload: PayloadView) -> str | None:
 
 
 def foreign(ep: str, node: ContextNode, payload: PayloadView, what: str) -> Finding:
-    """Return the finding for a payload of a vendor's own, which nobody here understands."""
+    """Return the finding for a payload of a vendor's own, which nobody here understands: a load refuses it."""
     return Finding(
-        Severity.INFO,
-        "container-not-checked",
-        f"the payload {payload.name} of node {node.name!r} is {what}; this {ep} is simulated and cannot look into it.",
+        Severity.ERROR,
+        "container-refused",
+        f"the payload {payload.name} of node {node.name!r} is {what}; this {ep} is simulated and does not load it.",
         node=node.name,
-        hint="Verify it where the vendor's own EP is installed.",
+        hint="Verify and load it where the vendor's own EP is installed.",
     )
 
 

@@ -31,7 +31,7 @@ def verify_archives(
         reader: gives their payloads.
         sealer: for encrypted payloads; None without a key.
     """
-    loader = NodeLoader(context, GraphReader(engine=context.engine), sealer)
+    loader = NodeLoader(context, GraphReader(engine=context.engine, prepares=True), sealer)
     members = Members(reader)
     findings: list[Finding] = []
     shut: set[str | None] = set()
