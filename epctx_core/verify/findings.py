@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -95,6 +96,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
 )
 """Every code, in the order of the checks."""
 
+LISTED = 1000
+"""Findings of one code that are listed one by one."""
+
 UNJUDGED = frozenset({"not-checked", "file-not-sought"})
 """Codes that say that nothing is known of a file's bytes."""
 
@@ -106,6 +110,8 @@ class Findings:
 
     def __init__(self) -> None:
         self._found: dict[Finding, None] = {}
+        self._counts: Counter[tuple[Severity, str]] = Counter()
+        self._has_errors = False
 
     def add(self, code: str, message: str, *, node: str | None = None, hint: str = "") -> None:
         """Note a finding; one that was made before counts once."""
@@ -116,8 +122,14 @@ class Findings:
         self.add(code, error.message, node=error.node or node, hint=error.hint or "")
 
     def take(self, finding: Finding) -> None:
-        """Note a finding that is one already."""
-        self._found[finding] = None
+        """Note a finding that is one already; of one code beyond `LISTED`, that it was there."""
+        if finding in self._found:
+            return
+        self._has_errors |= finding.severity is Severity.ERROR
+        kind = finding.severity, finding.code
+        self._counts[kind] += 1
+        if self._counts[kind] <= LISTED:
+            self._found[finding] = None
 
     def is_unchecked(self, nodes: Iterable[str]) -> bool:
         """Whether somebody said that he cannot look into the payloads of one of these nodes."""
@@ -127,11 +139,21 @@ class Findings:
     @property
     def has_errors(self) -> bool:
         """Whether anything is wrong so far."""
-        return any(finding.severity is Severity.ERROR for finding in self._found)
+        return self._has_errors
 
     def sorted(self) -> tuple[Finding, ...]:
-        """Return all, errors first, else in the order in which they were made."""
-        return tuple(sorted(self._found, key=lambda finding: _ORDER[finding.severity]))
+        """Return all, errors first, else in the order in which they were made; after too many of a code, how many."""
+        more = [
+            Finding(
+                severity,
+                code,
+                f"{count - LISTED:,} more findings of the code {code} are not listed.",
+                hint="Fix what is listed, then verify again.",
+            )
+            for (severity, code), count in self._counts.items()
+            if count > LISTED
+        ]
+        return tuple(sorted([*self._found, *more], key=lambda finding: _ORDER[finding.severity]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,12 +159,13 @@ def _opened(
         refused: InvalidGraph | InvalidArgument | None = error
     # What was begun has moved weights out of it.
     proto = decode_model(data, path, budget)
-    bad = list(_bad_weights(proto, weights))
-    for each in bad:
+    bad = False
+    for each in _bad_weights(proto, weights):
         # An argument is wrong where bytes have no folder in which anything could lie.
         findings.add_error(
             "file-not-sought" if isinstance(each, InvalidArgument) else "weights-refused", each
         )
+        bad = True
     if bad:
         refused = _refused_structure(proto, path)
     if refused is not None:

@@ -102,6 +102,19 @@ def test_every_weight_that_cannot_be_had_is_told(tmp_path):
     assert [f.code for f in findings if f.code == "weights-refused"] == ["weights-refused"] * 2
 
 
+def test_of_very_many_findings_of_one_code_the_first_are_listed_and_the_others_counted(tmp_path):
+    path = in_one_file(tmp_path, 1500)
+    proto = onnx.load(path, load_external_data=False)
+    for weight in [*proto.graph.initializer, *(n.attribute[0].t for n in proto.graph.node if n.attribute)]:
+        weight.external_data[0].value = f"missing-{weight.name}.bin"
+    path.write_bytes(proto.SerializeToString())
+
+    messages = [f.message for f in epctx.verify_model(path).findings if f.code == "weights-refused"]
+
+    assert len(messages) == 1001
+    assert messages[-1] == "500 more findings of the code weights-refused are not listed."
+
+
 def of_other_lengths(graph):
     for name, length in (("two", 2), ("three", 3)):
         graph.initializer.append(numpy_helper.from_array(np.ones(length, np.float32), name))
