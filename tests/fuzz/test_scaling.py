@@ -98,10 +98,14 @@ def multiplying(folder, cost, cases, count, *, least):
             for _ in range(3):
                 attempted(action, model.write(count, *FIELDS[::7]))
             for fields in cases:
-                half, once, twice = (
-                    cost(action, model.write(times * count // 2, *fields)) for times in (1, 2, 4)
-                )
-                if twice - once > MOST * max(once - half, 0) + least:
+                # What happens once, such as freeing what other tests left, is not there when it is measured again.
+                for _ in range(2):
+                    half, once, twice = (
+                        cost(action, model.write(times * count // 2, *fields)) for times in (1, 2, 4)
+                    )
+                    if twice - once <= MOST * max(once - half, 0) + least:
+                        break
+                else:
                     found.append(f"{action} of {' and '.join(fields)}: {half:.4g}, {once:.4g}, {twice:.4g}")
     return found
 
