@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_core.cache.caching import compile_cached, load_or_compile
-    from epctx_core.compile.compiler import ModelCompiler
-    from epctx_core.compile.report import CompileReport
-    from epctx_core.compile.sharing.share_group import ShareGroup, ShareReport
-    from epctx_core.compile.writing.initializers import InitializerValue, OrtExternalInitializerInfo
+    from epctx_core.compiling.compiler import ModelCompiler
+    from epctx_core.compiling.report import CompileReport
+    from epctx_core.compiling.sharing.share_group import ShareGroup, ShareReport
+    from epctx_core.compiling.writing.initializers import InitializerValue, OrtExternalInitializerInfo
     from epctx_core.context.payloads.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
         EpctxError,
@@ -54,17 +54,18 @@ if TYPE_CHECKING:
         temporary_execution_provider,
         unregister_execution_provider,
     )
-    from epctx_core.runtime.assignment_info import OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from epctx_core.runtime.boundary import ModelMetadata, NodeArg
-    from epctx_core.runtime.compatibility import (
+    from epctx_core.session import InferenceSession
+    from epctx_core.sessions.assignment_info import OrtEpAssignedNode, OrtEpAssignedSubgraph
+    from epctx_core.sessions.boundary import ModelMetadata, NodeArg
+    from epctx_core.sessions.compatibility import (
         CompiledModelCompatibility,
         get_compatibility_info_from_model,
         get_model_compatibility,
     )
-    from epctx_core.runtime.conversion import convert_model
-    from epctx_core.runtime.ep_metadata import get_ep_metadata
-    from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo, inspect_model
-    from epctx_core.runtime.process_settings import (
+    from epctx_core.sessions.conversion import convert_model
+    from epctx_core.sessions.ep_metadata import get_ep_metadata
+    from epctx_core.sessions.inspection import ContextNodeInfo, ModelInfo, inspect_model
+    from epctx_core.sessions.process_settings import (
         disable_telemetry_events,
         enable_telemetry_events,
         get_all_providers,
@@ -74,30 +75,29 @@ if TYPE_CHECKING:
         set_default_logger_verbosity,
         set_seed,
     )
-    from epctx_core.runtime.session import InferenceSession
     from epctx_core.verify.findings import VerifyReport
     from epctx_core.verify.verification import verify_model
 
 _HOME = {
     "epctx_core.cache.caching": ("compile_cached", "load_or_compile"),
-    "epctx_core.compile.compiler": ("ModelCompiler",),
-    "epctx_core.compile.report": ("CompileReport",),
-    "epctx_core.compile.sharing.share_group": ("ShareGroup", "ShareReport"),
-    "epctx_core.compile.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
+    "epctx_core.compiling.compiler": ("ModelCompiler",),
+    "epctx_core.compiling.report": ("CompileReport",),
+    "epctx_core.compiling.sharing.share_group": ("ShareGroup", "ShareReport"),
+    "epctx_core.compiling.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.context.payloads.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InternalError", "InvalidArgument", "InvalidGraph",
         "InvalidProtobuf", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
     ),
-    "epctx_core.runtime.assignment_info": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph"),
-    "epctx_core.runtime.boundary": ("ModelMetadata", "NodeArg"),
-    "epctx_core.runtime.compatibility": (
+    "epctx_core.sessions.assignment_info": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph"),
+    "epctx_core.sessions.boundary": ("ModelMetadata", "NodeArg"),
+    "epctx_core.sessions.compatibility": (
         "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_model_compatibility",
     ),
-    "epctx_core.runtime.conversion": ("convert_model",),
-    "epctx_core.runtime.ep_metadata": ("get_ep_metadata",),
-    "epctx_core.runtime.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
+    "epctx_core.sessions.conversion": ("convert_model",),
+    "epctx_core.sessions.ep_metadata": ("get_ep_metadata",),
+    "epctx_core.sessions.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
         "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
     ),
@@ -106,11 +106,11 @@ _HOME = {
         "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",
         "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider",
     ),
-    "epctx_core.runtime.process_settings": (
+    "epctx_core.sessions.process_settings": (
         "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_device",
         "get_version_string", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
     ),
-    "epctx_core.runtime.session": ("InferenceSession",),
+    "epctx_core.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),
     "epctx_core.verify.verification": ("verify_model",),
 }  # fmt: skip

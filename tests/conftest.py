@@ -15,7 +15,7 @@ import pytest
 from networks.catalog import Catalog, Network
 from written_models import checked, paths_of_this_machine
 
-from epctx_core.compile.writing.outputs import Outputs
+from epctx_core.compiling.writing.outputs import Outputs
 from epctx_core.context.receipts import FOLDER_VARIABLE
 
 UNRESOLVED = "not_for_onnxruntime"

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from epctx_core.compile.writing.outputs import Outputs
+    from epctx_core.compiling.writing.outputs import Outputs
     from epctx_core.context.embedding import SerializedModel
 
 ROOT = Path(__file__).parents[1]

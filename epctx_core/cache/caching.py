@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from epctx_core.cache.key import check_cacheable
 from epctx_core.cache.request import Request
 from epctx_core.cache.settings import cache_settings
-from epctx_core.compile.arguments import given_function, given_model, given_options, if_given
-from epctx_core.compile.optimise import check_level
-from epctx_core.compile.providers import reported_progress
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.runtime.session import InferenceSession, requested_providers
+from epctx_core.session import InferenceSession, requested_providers
+from epctx_core.sessions.arguments import given_function, given_model, given_options, if_given
+from epctx_core.sessions.optimise import check_level
+from epctx_core.sessions.providers import reported_progress
 
 if TYPE_CHECKING:
-    from epctx_core.compile.providers import Progress
+    from epctx_core.sessions.providers import Progress
 
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, object]]]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core import _version
 from epctx_core.cache.installation import installed_states, newest_change
-from epctx_core.compile.provenance import build_info
+from epctx_core.compiling.provenance import build_info
 from epctx_core.errors import InvalidArgument
 from epctx_core.options.table import IGNORED_KEYS, IGNORED_STARTS, SESSION_OPTIONS, is_provider_option
 from epctx_core.plugin import PLUGIN_API
@@ -25,8 +25,8 @@ from epctx_core.plugin import PLUGIN_API
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.compile.providers import ProviderChoice
     from epctx_core.options import GraphOptimizationLevel, SessionOptions
+    from epctx_core.sessions.providers import ProviderChoice
 
 VERSION = 1
 """Part of every key: raised when the same ingredients shall give new entries."""

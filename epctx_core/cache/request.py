@@ -21,12 +21,9 @@ from epctx_core.cache.content import ContentIndex, ModelContent, ModelSource
 from epctx_core.cache.housekeeping import collect
 from epctx_core.cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
 from epctx_core.cache.store import EntryStore, Lease
-from epctx_core.compile.arguments import path_of
-from epctx_core.compile.compilation import Compilation
-from epctx_core.compile.optional import each_told_once
-from epctx_core.compile.providers import Progress, ProviderChoice, choose_providers
-from epctx_core.compile.writing.destination import Destination, destination_of
-from epctx_core.compile.writing.initializers import DEFAULT_THRESHOLD, placement_of
+from epctx_core.compiling.compilation import Compilation
+from epctx_core.compiling.writing.destination import Destination, destination_of
+from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
 from epctx_core.context.private_folder import distrusted
 from epctx_core.errors import (
     EpctxError,
@@ -41,12 +38,15 @@ from epctx_core.errors import (
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.publish.failures import DISK_FULL
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
+from epctx_core.sessions.arguments import path_of
+from epctx_core.sessions.optional import each_told_once
+from epctx_core.sessions.providers import Progress, ProviderChoice, choose_providers
 
 if TYPE_CHECKING:
     from epctx_core.cache.content import Model
     from epctx_core.cache.settings import CacheSettings
-    from epctx_core.compile.report import CompileReport
+    from epctx_core.compiling.report import CompileReport
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.registry import Registry
 

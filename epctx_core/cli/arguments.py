@@ -136,8 +136,8 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         InvalidArgument: one of them is malformed, unknown, or given twice.
         NotImplementedByProvider: no installed plugin brings an EP.
     """
-    from epctx_core.compile.optional import OptionalNames
     from epctx_core.options import SessionOptions
+    from epctx_core.sessions.optional import OptionalNames
 
     session = SessionOptions()
     for text in arguments.config:

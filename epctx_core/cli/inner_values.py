@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.cli.agreement import Tolerance, compare
-from epctx_core.compile.source import open_model
 from epctx_core.options import SessionOptions
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
+from epctx_core.sessions.source import open_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.cli.agreement import Difference, Tolerance, compare_all
 from epctx_core.cli.arrays import load_inputs, make_inputs
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions

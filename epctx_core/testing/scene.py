@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from epctx_core.compile.pipeline import assign_nodes
-from epctx_core.compile.providers import ProviderSession, choose_providers, kept_functions
-from epctx_core.compile.report import Stopwatch
-from epctx_core.compile.source import open_model
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Purpose
+from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions
+from epctx_core.sessions.source import open_model
+from epctx_core.sessions.stages import Stopwatch, assign_nodes
 from epctx_core.testing.models.blocks import BARRIERS, BLOCKS, Block, Piece
 from epctx_core.testing.models.building import SmallModel
 from epctx_core.testing.models.structures import chain, parted, single
@@ -26,7 +25,7 @@ from epctx_core.testing.setting import Setting
 from epctx_core.testing.table import Skipped
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assignment.assign import Assignment
+    from epctx_core.sessions.assignment import Assignment
 
 
 class Scene(Setting):

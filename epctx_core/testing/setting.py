@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from epctx_core.compile.compiler import ModelCompiler
+from epctx_core.compiling.compiler import ModelCompiler
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
 from epctx_core.testing.agreement import disagreement
 from epctx_core.testing.models.building import SmallModel
 from epctx_core.testing.observing import Act, Watch, observed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from epctx_core.compile.report import CompileReport
+    from epctx_core.compiling.report import CompileReport
     from epctx_core.plugin import ExecutionProvider
 
 

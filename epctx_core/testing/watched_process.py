@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epctx_core.compile.compiler import ModelCompiler
+from epctx_core.compiling.compiler import ModelCompiler
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
 from epctx_core.testing.audit import Audit
 from epctx_core.testing.ending import end_in_any_case, lasting_threads
 from epctx_core.testing.process_state import changes, process_state

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.compile.provenance import judge
-from epctx_core.compile.read_back import look_into
 from epctx_core.context.compatibility import all_compatibility_info
 from epctx_core.errors import (
     EpctxError,
@@ -16,14 +14,15 @@ from epctx_core.errors import (
     NotImplementedByProvider,
 )
 from epctx_core.plugin import Compatibility
-from epctx_core.runtime.compatibility import UNSUPPORTED_HINT
-from epctx_core.runtime.routing import Routing
+from epctx_core.sessions.compatibility import UNSUPPORTED_HINT, judge
+from epctx_core.sessions.loading import look_into
+from epctx_core.sessions.routing import Routing
 from epctx_core.verify.reading import known_payloads, nodes_to_look_at, provider_context
 
 if TYPE_CHECKING:
-    from epctx_core.compile.providers import ProviderChoice
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.plugin import ContextNode, Finding
+    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.verify.findings import Findings
     from epctx_core.verify.payloads import FoundPayload
     from epctx_core.verify.subject import Subject

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epctx_core.compile.payload_sources import source_weights
 from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.context.scratch import Scratch, scratch_folder
@@ -16,11 +15,12 @@ from epctx_core.graph.inference import declared_types
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
+from epctx_core.sessions.payload_sources import source_weights
 
 if TYPE_CHECKING:
-    from epctx_core.compile.providers import ProviderChoice
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.plugin import ContextNode
+    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.verify.payloads import FoundPayload
     from epctx_core.verify.subject import Subject
 

@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from epctx_core.compile.pipeline import assign_nodes
-from epctx_core.compile.providers import ProviderSession, check_compiled
-from epctx_core.compile.report import Stopwatch
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -23,15 +20,17 @@ from epctx_core.errors import (
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Purpose
-from epctx_core.runtime.plan import StepSpec
-from epctx_core.runtime.planning import Planner
-from epctx_core.runtime.routing import Routing
+from epctx_core.sessions.plan import StepSpec
+from epctx_core.sessions.planning import Planner
+from epctx_core.sessions.providers import ProviderSession, check_compiled
+from epctx_core.sessions.routing import Routing
+from epctx_core.sessions.stages import Stopwatch, assign_nodes
 from epctx_core.verify.reading import known_payloads, nodes_to_look_at
 
 if TYPE_CHECKING:
-    from epctx_core.compile.assignment.assign import Assignment
-    from epctx_core.compile.source import OpenModel
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.sessions.assignment import Assignment
+    from epctx_core.sessions.source import OpenModel
     from epctx_core.verify.findings import Findings
     from epctx_core.verify.payloads import FoundPayload
     from epctx_core.verify.subject import Subject

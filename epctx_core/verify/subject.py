@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.compile.source import index_model
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.named_files import external_locations
 from epctx_core.context.naming import is_folder_name
@@ -28,17 +27,18 @@ from epctx_core.graph.tensors import all_tensors, is_detached
 from epctx_core.graph.weights import weight_of
 from epctx_core.options import Verification
 from epctx_core.publish import interrupted_copies
+from epctx_core.sessions.source import index_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.compile.source import OpenModel
     from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.options import InputBudget, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
+    from epctx_core.sessions.source import OpenModel
     from epctx_core.verify.findings import Findings
 
 _FETCH = "Fetch the model again, or compile again."

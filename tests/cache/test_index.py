@@ -9,7 +9,7 @@ import pytest
 from end_to_end.sim_eps import QNN, with_eps
 
 from epctx_core.cache import content
-from epctx_core.compile.compilation import Compilation
+from epctx_core.compiling.compilation import Compilation
 from epctx_core.graph import digests
 from epctx_core.graph.mapping import FileIdentity
 

@@ -14,10 +14,10 @@ from end_to_end.engine_eps import scripted
 from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx
-from epctx_core.compile.cancellation import CompileCancellation
 from epctx_core.errors import ModelLoadCanceled
 from epctx_core.options import CancellationFlag
 from epctx_core.publish import staged_file
+from epctx_core.sessions.cancellation import CompileCancellation
 
 
 @pytest.fixture

@@ -419,7 +419,7 @@ def test_a_callback_that_compiles_with_the_same_compiler_is_told_so(source):
 @pytest.fixture
 def limit(monkeypatch):
     """A protobuf that holds 10,000 bytes."""
-    monkeypatch.setattr("epctx_core.compile.writing.size.PROTOBUF_LIMIT", 10_000)
+    monkeypatch.setattr("epctx_core.compiling.writing.size.PROTOBUF_LIMIT", 10_000)
 
 
 def heavy(left, taken, path):

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core import InvalidArgument
-from epctx_core.compile.source import open_model
 from epctx_core.graph import model_io
+from epctx_core.sessions.source import open_model
 
 SMALL, LARGE = (2, 3), (2, 300)
 ROUTES = ["inline", "external", "external and missing"]

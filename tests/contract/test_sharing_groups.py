@@ -20,7 +20,7 @@ from end_to_end.sim_eps import QNN, SUFFIXES, VITISAI, with_eps
 from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx
-from epctx_core.compile.sharing import group
+from epctx_core.compiling.sharing import group
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import hookimpl
 
@@ -299,7 +299,7 @@ def test_members_may_be_compiled_in_threads(tmp_path):
 def test_of_a_member_that_failed_nothing_is_in_the_binary(ep, tmp_path, monkeypatch):
     out = compiled(ep, tmp_path, "a", stop=False)
     with monkeypatch.context() as patch:
-        patch.setattr("epctx_core.compile.emit.place_initializers", fail)
+        patch.setattr("epctx_core.compiling.emit.place_initializers", fail)
         with pytest.raises(Fail, match="full"):
             compile_member(ep, tmp_path, "b", seed=1)
     compile_member(ep, tmp_path, "c", stop=True)
@@ -337,7 +337,7 @@ def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_writt
 
     save()
     with monkeypatch.context() as patch:
-        patch.setattr("epctx_core.compile.emit.place_initializers", fail)
+        patch.setattr("epctx_core.compiling.emit.place_initializers", fail)
         with pytest.raises(Fail, match="full"):
             epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(out / "b_ctx.onnx")
     content = (tmp_path / "b.weights").read_bytes()
@@ -356,7 +356,7 @@ def test_a_binary_that_only_a_failed_member_needs_is_not_written(tmp_path, monke
     both[2].add_session_config_entry("ep.stop_share_ep_contexts", "1")
     epctx.ModelCompiler(both[0], qnn).compile_to_file(tmp_path / "a_ctx.onnx")
     with monkeypatch.context() as patch:
-        patch.setattr("epctx_core.compile.emit.place_initializers", fail)
+        patch.setattr("epctx_core.compiling.emit.place_initializers", fail)
         with pytest.raises(Fail, match="full"):
             epctx.ModelCompiler(both[1], vitisai).compile_to_file(tmp_path / "b_ctx.onnx")
 

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 import epctx_core as epctx
 from epctx_core.cli.entry import run
 from epctx_core.plugin import CompiledPartition, EPContextNode, WeightlessMode, hookimpl
-from epctx_core.runtime.inspection import inspect_model
+from epctx_core.sessions.inspection import inspect_model
 
 OPENVINO = "OpenVINOExecutionProvider"
 

@@ -20,7 +20,7 @@ from onnx import helper
 import epctx_core as epctx
 from epctx_core.context.named_files import models_naming
 from epctx_core.context.node import payload_files, read_context_nodes
-from epctx_core.runtime.inspection import inspect_model
+from epctx_core.sessions.inspection import inspect_model
 
 X = np.array([-1.5, 2.5], np.float32)
 TWO = """agraph (bool c, float[2] x) => (float[2] y) {

@@ -223,7 +223,7 @@ def test_weights_that_are_written_to_meanwhile_are_noticed(folder, monkeypatch):
         os.utime(folder / "weights.bin", ns=(1, 1))
         return begun(weights)
 
-    monkeypatch.setattr("epctx_core.compile.emit.digests_ahead", disturbed)
+    monkeypatch.setattr("epctx_core.compiling.emit.digests_ahead", disturbed)
 
     with refused(epctx.InvalidGraph, "was written to while it was in use", folder=folder):
         epctx.ModelCompiler(with_qnn(), source).compile_to_file()

@@ -12,7 +12,7 @@ from faults.pairs import NEW, OLD, Group, OneModel, files, put, staging
 from faults.system_calls import Failing, heard
 
 from epctx_core import EpctxError
-from epctx_core.compile.writing.outputs import Outputs
+from epctx_core.compiling.writing.outputs import Outputs
 
 CODES = (errno.EIO, errno.ENOSPC, errno.EACCES)
 CALLS_THAT_MATTER = {

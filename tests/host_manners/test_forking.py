@@ -16,9 +16,9 @@ from end_to_end.small_models import SHAPE, finished, saved, tensor
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.compile.providers import ProviderSession
 from epctx_core.context.scratch import scratch_folder
 from epctx_core.plugin import CompiledPartition
+from epctx_core.sessions.providers import ProviderSession
 
 SIZE = 512
 MADE_BEFORE = "this session was made before the process was forked"
@@ -123,7 +123,7 @@ def test_eps_of_another_process_are_not_closed(monkeypatch):
 
 SCRATCH = """
 import os, sys
-from epctx_core.compile.providers import ProviderSession
+from epctx_core.sessions.providers import ProviderSession
 from epctx_core.context.scratch import scratch_folder
 with scratch_folder() as folder:
     pid = os.fork()

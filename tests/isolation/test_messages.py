@@ -12,7 +12,6 @@ import onnx
 import pytest
 from end_to_end.small_models import chain
 
-from epctx_core.compile.source import open_model
 from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.partition import Partitioner
@@ -28,6 +27,7 @@ from epctx_core.isolation.values import (
     encode_attribute,
 )
 from epctx_core.options import SessionOptions
+from epctx_core.sessions.source import open_model
 
 
 def received(data, limit=None):

@@ -24,7 +24,7 @@ from epctx_core.errors import InvalidArgument
 if TYPE_CHECKING:
     from epctx_core.cli.agreement import Difference
     from epctx_core.cli.console import Console
-    from epctx_core.compile.report import CompileReport
+    from epctx_core.compiling.report import CompileReport
     from epctx_core.options import SessionOptions
 
 CHECK_TOLERANCE = 1e-4
@@ -66,7 +66,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compile, report, and check if asked to."""
-    from epctx_core.compile.compiler import ModelCompiler
+    from epctx_core.compiling.compiler import ModelCompiler
     from epctx_core.options import OrtCompileApiFlags
 
     if not arguments.ep:

@@ -48,7 +48,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Convert, and say what was written."""
     from epctx_core.options import GraphOptimizationLevel
-    from epctx_core.runtime.conversion import convert_model
+    from epctx_core.sessions.conversion import convert_model
 
     written = convert_model(
         arguments.model,

@@ -13,7 +13,7 @@ from epctx_core.cli.exit_codes import DONE, FAILED
 
 if TYPE_CHECKING:
     from epctx_core.cli.console import Console
-    from epctx_core.compile.assignment.explanation import Explanation, NodeExplanation
+    from epctx_core.sessions.explanation import Explanation, NodeExplanation
 
 _SHOWN_OPERATORS = 6
 
@@ -28,8 +28,8 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Ask the EPs and tell; 1 if something is left to the CPU EP."""
-    from epctx_core.compile.assignment.explanation import explain_model
     from epctx_core.registry import default_registry
+    from epctx_core.sessions.explanation import explain_model
 
     if not arguments.ep:
         raise no_ep("explain")
@@ -60,7 +60,7 @@ def _tell(model: str, explanation: Explanation, console: Console) -> None:
 
 def _takers(explanation: Explanation) -> list[str]:
     """Return who was asked, then who else has nodes, the CPU EP last."""
-    from epctx_core.compile.providers import CPU_EP
+    from epctx_core.sessions.providers import CPU_EP
 
     others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
     return list(dict.fromkeys([*explanation.eps, *others, CPU_EP]))

@@ -12,7 +12,7 @@ from epctx_core.cli.exit_codes import DONE
 
 if TYPE_CHECKING:
     from epctx_core.cli.console import Console
-    from epctx_core.runtime.inspection import ContextNodeInfo, ModelInfo
+    from epctx_core.sessions.inspection import ContextNodeInfo, ModelInfo
 
 _SHOWN_ELSEWHERE = ("main_context", "embed_mode", "source", "partition_name")
 _MAKER = ("distribution", "version", "sdk", "driver", "target")
@@ -29,7 +29,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the model."""
-    from epctx_core.runtime.inspection import inspect_model
+    from epctx_core.sessions.inspection import inspect_model
 
     info = inspect_model(arguments.model)
     files = _files(info)

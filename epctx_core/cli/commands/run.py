@@ -14,8 +14,8 @@ from epctx_core.cli.exit_codes import DONE
 if TYPE_CHECKING:
     from epctx_core.cli.console import Console
     from epctx_core.registry import PluginRecord
-    from epctx_core.runtime.boundary import NodeArg
-    from epctx_core.runtime.session import InferenceSession
+    from epctx_core.session import InferenceSession
+    from epctx_core.sessions.boundary import NodeArg
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Load, run, describe."""
     from epctx_core.cli.arrays import check_writable, save_arrays
-    from epctx_core.runtime.session import InferenceSession
+    from epctx_core.session import InferenceSession
 
     session_settings = session_options(arguments, console)
     if arguments.output is not None:

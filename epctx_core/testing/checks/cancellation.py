@@ -9,9 +9,9 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.compile.compiler import ModelCompiler
+from epctx_core.compiling.compiler import ModelCompiler
 from epctx_core.errors import EpctxError, ModelLoadCanceled
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
 from epctx_core.testing.table import CheckFailed, check
 
 if TYPE_CHECKING:

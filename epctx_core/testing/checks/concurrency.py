@@ -16,7 +16,7 @@ from epctx_core.testing.table import CheckFailed, check
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from epctx_core.runtime.session import InferenceSession
+    from epctx_core.session import InferenceSession
     from epctx_core.testing.models.building import SmallModel
     from epctx_core.testing.scene import Scene
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError
 from epctx_core.registry import Registry
-from epctx_core.runtime.session import InferenceSession
+from epctx_core.session import InferenceSession
 from epctx_core.testing.agreement import disagreement
 from epctx_core.testing.models.node_cases import node_cases, sample
 from epctx_core.testing.table import CheckFailed, CheckFunction, Skipped, check

@@ -297,7 +297,7 @@ def _embedded(scene: Scene) -> None:
 
 @check("payloads", "a damaged payload from the host's callback is refused", needs=["export"])
 def _from_callback(scene: Scene) -> None:
-    from epctx_core.runtime.session import InferenceSession
+    from epctx_core.session import InferenceSession
 
     parts = _parts(scene)
     content = parts.payloads[parts.main]

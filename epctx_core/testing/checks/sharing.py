@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from epctx_core.compile.sharing.share_group import ShareGroup, ShareReport
+from epctx_core.compiling.sharing.share_group import ShareGroup, ShareReport
 from epctx_core.testing.memory import MemoryWriter
 from epctx_core.testing.models.blocks import LARGE_BLOCKS
 from epctx_core.testing.models.building import SmallModel

@@ -1,0 +1,292 @@
+"""EPContext nodes that a model has already: they pass through unchanged when it is compiled again.
+
+Owns what becomes of their payloads: they stay beside the model, are copied to its new folder, or move into
+it or out of it. Nothing of their EPs is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from onnx import AttributeProto, NodeProto
+
+from epctx_core.compiling.writing.size import check_size
+from epctx_core.context.embedding import new_marker
+from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
+from epctx_core.context.naming import free_name, is_payload_name
+from epctx_core.context.paths import ModelFolder, checked_name
+from epctx_core.context.scratch import Scratch
+from epctx_core.errors import Fail, InvalidGraph
+from epctx_core.graph.splice import copy_field
+from epctx_core.sessions.payload_sources import payload_reader, source_folder
+
+if TYPE_CHECKING:
+    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.payloads.loaded import LoadedPayload
+    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.options import SessionConfig
+    from epctx_core.sessions.source import OpenModel
+
+
+@dataclass(kw_only=True)
+class KeptNodes:
+    """What a context model takes over from the model that it is made of.
+
+    Attributes:
+        nodes: for each graph, a node's place to the node as it is written, where that is not as it was.
+        entries: of payloads, for the manifest.
+        contents: what stands for each embedded payload, and the payload.
+        written: the entries of files that were written now, a part of `entries`.
+        files: names of the files that the nodes name, relative to the new model.
+        exist: whether there are such nodes at all.
+        manifest: what that model says about them.
+    """
+
+    nodes: dict[BodyPath, dict[int, NodeProto]] = field(default_factory=dict)
+    entries: list[PayloadEntry] = field(default_factory=list)
+    contents: dict[bytes, LoadedPayload] = field(default_factory=dict)
+    written: list[PayloadEntry] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    exist: bool = False
+    manifest: Manifest | None = None
+
+
+@dataclass(kw_only=True)
+class _Carried:
+    """A payload on its way.
+
+    Attributes:
+        nodes: those that carry it; the first primary comes first.
+        file: its file, as names are compared; None for an embedded one.
+        entry: what the manifest says about it.
+        target: the name of its file from now on; None for an embedded one.
+        stays: whether the new model finds the very file that the old one names.
+    """
+
+    nodes: list[ContextNodeRecord]
+    file: str | None
+    payload: LoadedPayload
+    entry: PayloadEntry | None
+    target: str | None = None
+    stays: bool = False
+
+    @property
+    def forget(self) -> Callable[[int, int], None] | None:
+        """Takes ranges of the payload that need not stay in memory."""
+        return self.payload.mapped.forget if self.payload.mapped is not None else None
+
+
+class PassThrough:
+    """The EPContext nodes of a model that is compiled again, and their payloads.
+
+    Args:
+        model: the model; one without such nodes has nothing that passes through.
+        config: says where its binaries lie.
+
+    Raises:
+        InvalidArgument: a model from bytes names files, and nothing says where they lie.
+        InvalidGraph: a payload is missing or altered.
+        NotImplementedByProvider: a node is in a body that is not rebuilt here.
+    """
+
+    def __init__(self, model: OpenModel, config: SessionConfig) -> None:
+        self._model = model
+        self.records: Sequence[ContextNodeRecord] = model.context_nodes
+        self.manifest: Manifest | None = None
+        self._payloads: list[_Carried] = []
+        self._embedded = False
+        self._folder: Path | None = None
+        if self.records:
+            self.manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
+            for record in self.records:
+                model.graph_of(record)
+            self._payloads = self._find(config)
+
+    def plan(self, destination: Destination, *, embedded: bool, delivered: bool = False) -> Destination:
+        """Decide where each payload goes, before anything is compiled.
+
+        Args:
+            destination: of the new model.
+            embedded: whether payloads are stored in the model.
+            delivered: whether those that are not go to a callback of the host's.
+
+        Returns:
+            The destination that knows what passes through.
+
+        Raises:
+            Fail: embedded payloads are more than a model can hold.
+        """
+        if embedded:
+            check_size(sum(c.payload.nbytes for c in self._payloads), embedded=True, at_least=True)
+        self._embedded = embedded
+        self._folder = folder = None if delivered else destination.folder
+        taken = {c.file.casefold() for c in self._payloads if c.file is not None}
+        for carried in self._payloads:
+            if embedded:
+                carried.target = None
+            elif carried.file is not None:
+                carried.target = carried.file
+                carried.stays = folder is not None and _lies_in(folder, carried)
+            else:
+                source = carried.nodes[0].source
+                suffix = source if is_payload_name(source) else "context"
+                carried.target = free_name(partial(destination.binary_name, suffix), None, taken)
+                taken.add(carried.target.casefold())
+        kept = {c.target: c.stays for c in self._payloads if c.target is not None}
+        return replace(
+            destination,
+            reads=(*destination.reads, *(c.payload.mapped.path for c in self._payloads if c.payload.mapped)),
+            kept=tuple(kept),
+            carried=() if delivered else tuple(name for name, stays in kept.items() if not stays),
+        )
+
+    def keep(self, open_file: Callable[[str], BinaryIO]) -> KeptNodes:
+        """Bring each payload where `plan` said, verified on the way by the manifest's digests.
+
+        Args:
+            open_file: opens where a file goes.
+
+        Raises:
+            InvalidGraph: a payload is not what the manifest says, or was written to meanwhile.
+            Fail: a file that was to stay was replaced meanwhile, or the disk is full.
+        """
+        kept = KeptNodes(exist=bool(self.records), manifest=self.manifest)
+        now = {record.name: (record.main_context, record.cache) for record in self.records}
+        for carried in self._payloads:
+            if carried.target is None:
+                marker = new_marker()
+                kept.contents[marker] = carried.payload
+                entry = self._keep_inside(carried)
+                # One copy of the bytes: the first node carries them, the others refer to it.
+                now.update((node.name, (False, None)) for node in carried.nodes)
+                now[carried.nodes[0].name] = carried.nodes[0].main_context, marker
+            else:
+                entry = self._keep_file(carried, carried.target, open_file)
+                kept.files.append(carried.target)
+                now.update((n.name, (n.main_context, carried.target.encode())) for n in carried.nodes)
+            if entry is not None:
+                entry = self._with_references(entry, carried)
+                kept.entries.append(entry)
+                if carried.target is not None and not carried.stays:
+                    kept.written.append(entry)
+        for record in self.records:
+            self._write(record, *now[record.name], kept)
+        return kept
+
+    def _find(self, config: SessionConfig) -> list[_Carried]:
+        """Return the payloads, each with all nodes that carry it."""
+        records = {record.name: record for record in self.records}
+        folder = source_folder(self._model, config)
+        mapped = replace(config, map_binaries=True)
+        reader = payload_reader(self._model, records, folder, mapped, self.manifest, Scratch())
+        found: dict[tuple[str, bool], _Carried] = {}
+        # Primaries first, so that one of them carries what several nodes share.
+        for record in sorted(self.records, key=lambda r: not r.main_context):
+            if not record.cache and not record.main_context:
+                continue
+            name, payload = record.file_name, reader.load(record)
+            file = None if name is None else checked_name(name, record.name)
+            key = (record.name, True) if file is None else (file, False)
+            if key in found:
+                found[key].nodes.append(record)
+                continue
+            entry = self._entry(record.name if name is None else name, file)
+            found[key] = _Carried(nodes=[record], file=file, payload=payload, entry=entry)
+        return list(found.values())
+
+    def _entry(self, name: str, file: str | None) -> PayloadEntry | None:
+        return self.manifest.entry(name, embedded=file is None) if self.manifest is not None else None
+
+    def _keep_inside(self, carried: _Carried) -> PayloadEntry | None:
+        """Verify what is stored in the model; return its entry."""
+        entry, first = _verified(carried), carried.nodes[0]
+        # A record's name is made up where the node has none of its own: the next reader would make another.
+        if entry is None or self._model.graph_of(first).nodes[first.index].name != first.name:
+            return None
+        return replace(entry, name=first.name, embedded=True)
+
+    def _keep_file(
+        self, carried: _Carried, name: str, open_file: Callable[[str], BinaryIO]
+    ) -> PayloadEntry | None:
+        """Copy a payload into its file, or see that it is still there; return its entry."""
+        if not carried.stays:
+            entry = _verified(carried) or digested(name, carried.payload.view, carried.forget)
+            carried.payload.copy_to(open_file(name))
+            return replace(entry, name=name, embedded=False)
+        if self._folder is None or not _lies_in(self._folder, carried):
+            raise Fail(
+                f"the context binary {name!r} was replaced while {self._model.source.where} was compiled.",
+                node=carried.nodes[0].name,
+                hint="Start again.",
+            )
+        return None if carried.entry is None else replace(carried.entry, name=name)
+
+    def _with_references(self, entry: PayloadEntry, carried: _Carried) -> PayloadEntry:
+        """Return an entry that says which nodes without a payload belong to it, as far as that is known."""
+        source = carried.nodes[0].source
+        said = set(carried.entry.references) if carried.entry is not None else set()
+        only = sum(c.nodes[0].source == source for c in self._payloads) == 1
+        names = [
+            record.name
+            for record in self.records
+            if record.name in said or (only and record.source == source and record.cache is None)
+        ]
+        shared = [] if carried.target is not None else [node.name for node in carried.nodes[1:]]
+        return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
+
+    def _write(self, record: ContextNodeRecord, main: bool, cache: bytes | None, kept: KeptNodes) -> None:
+        """Rewrite a node if anything of the core's changed in it."""
+        if (main, cache, self._embedded) == (record.main_context, record.cache, record.embed_mode):
+            return
+        proto = self._model.graph_of(record).nodes[record.index]
+        node = _rewritten(
+            proto, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
+        )
+        kept.nodes.setdefault(record.path, {})[record.index] = node
+
+
+def _lies_in(folder: Path, carried: _Carried) -> bool:
+    """Whether a model in a folder that names a payload's file gets the very file that was read."""
+    mapped = carried.payload.mapped
+    if mapped is None or carried.file is None:
+        return False
+    try:
+        with ModelFolder(folder).open(carried.file, what="the context binary") as file:
+            return mapped.is_at(Path(file.path))
+    except InvalidGraph:
+        return False
+
+
+def _verified(carried: _Carried) -> PayloadEntry | None:
+    """Return what the manifest says about a payload, checked against all of its bytes."""
+    if carried.entry is not None:
+        carried.entry.check_whole(carried.payload.view, carried.nodes[0].name, forget=carried.forget)
+    return carried.entry
+
+
+def _rewritten(node: NodeProto, **values: int | bytes | None) -> NodeProto:
+    """Return a copy of a node with other attributes; None takes one away. The old payload is not copied."""
+    copy = NodeProto()
+    for field_, value in node.ListFields():
+        if field_.name != "attribute":
+            copy_field(copy, field_.name, value)
+    for attribute in node.attribute:
+        if attribute.name not in values:
+            copy.attribute.append(attribute)
+        else:
+            _add(copy, attribute.name, values.pop(attribute.name))
+    for name, value in values.items():
+        _add(copy, name, value)
+    return copy
+
+
+def _add(node: NodeProto, name: str, value: int | bytes | None) -> None:
+    if isinstance(value, int):
+        node.attribute.add(name=name, type=AttributeProto.INT, i=value)
+    elif value is not None:
+        node.attribute.add(name=name, type=AttributeProto.STRING, s=value)

@@ -1,0 +1,202 @@
+"""What a context model says about who made it: the manifest, and each EP's compatibility text.
+
+Also whether nodes of two compiles may stand in one model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.context.compatibility import all_compatibility_info, set_compatibility_info, set_metadata
+from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manifest
+from epctx_core.context.node import DOMAIN, OPSET_VERSION
+from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
+from epctx_core.plugin import BuildInfo, Compatibility
+from epctx_core.registry.guard import blame, contract_broken, plain
+from epctx_core.registry.records import same_distribution
+from epctx_core.sessions.compatibility import judge
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from epctx_core.compiling.passthrough import KeptNodes
+    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.sessions.assignment import Assignment
+    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.sessions.source import OpenModel
+    from epctx_core.sessions.weightless import SourceLedger
+
+_HINT = "Compile the model that it was made from, or leave the EP out."
+
+
+def check_mix(
+    model: OpenModel, manifest: Manifest | None, assignment: Assignment, providers: ProviderSession
+) -> None:
+    """Check, before anything is compiled, that what EPs add to a context model can be loaded with what is there.
+
+    Raises:
+        InvalidGraph: another distribution of an EP made the nodes that are there, or the EP does not
+            support them any more.
+    """
+    if not model.context_nodes:
+        return
+    infos = all_compatibility_info(model.source.proto)
+    made = manifest.providers if manifest is not None else {}
+    for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
+        choice = providers.choices[ep]
+        maker = made.get(ep, {}).get("distribution")
+        if isinstance(maker, str) and not same_distribution(choice.record.distribution, maker):
+            raise InvalidGraph(
+                f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
+                f"{choice.record.distribution} cannot add to them: one of the two would have to load all.",
+                ep=ep,
+                path=model.source.path,
+                hint=_HINT,
+            )
+        for info in infos.get(ep, ()):
+            if judge(choice, info) is Compatibility.EP_UNSUPPORTED:
+                raise InvalidGraph(
+                    f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
+                    f"they were compiled for {info!r}.",
+                    ep=ep,
+                    path=model.source.path,
+                    hint=_HINT,
+                )
+
+
+def add_metadata(
+    proto: ModelProto,
+    model: OpenModel,
+    assignment: Assignment,
+    providers: ProviderSession,
+    entries: Sequence[PayloadEntry],
+    ledger: SourceLedger,
+    kept: KeptNodes,
+    pending: Sequence[str] = (),
+) -> None:
+    """Write the manifest and compatibility texts of a context model, with what its source says of its nodes.
+
+    Args:
+        proto: gets them.
+        model: the source.
+        assignment: what was compiled.
+        providers: the EPs.
+        entries: of the payloads that were written.
+        ledger: which weights payloads left in the source.
+        kept: the nodes that were there already.
+        pending: names of the payloads that a share group writes at its end.
+    """
+    if not any(opset.domain == DOMAIN for opset in proto.opset_import):
+        proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
+    old = kept.manifest or Manifest(source_digest="", providers={}, payloads=())
+    facts: dict[str, Mapping[str, Any]] = dict(old.providers)
+    for ep, choice in providers.choices.items():
+        partitions = assignment.of(ep)
+        if partitions:
+            facts[ep] = _maker_of(choice)
+        elif kept.exist:
+            # What is said about this EP's nodes is about those that are there.
+            continue
+        info = _compatibility_info(choice, partitions)
+        if info:
+            set_compatibility_info(proto, ep, info, keep_others=kept.exist)
+    payloads = [*kept.entries, *entries]
+    if len(payloads) == 1:
+        payloads = [replace(payloads[0], references=())]
+    manifest = Manifest(
+        source_digest=model.source.digest,
+        providers=facts,
+        payloads=payloads,
+        source_weights=_source_weights(old, ledger),
+        pending=pending,
+        kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *_with_kernels(assignment, providers)))),
+    )
+    set_metadata(proto, KEY, manifest.dump())
+    ledger.record(proto)
+
+
+def _with_kernels(assignment: Assignment, providers: ProviderSession) -> list[str]:
+    """Return the EPs whose kernels run nodes, in order of priority."""
+    running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
+    return [ep for ep in providers.choices if ep in running]
+
+
+def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
+    """Put what a share group wrote at its end into the manifest of one of its models.
+
+    Args:
+        proto: its context model; one without pending payloads stays as it is.
+        written: by name, the entries of all payloads of the group.
+    """
+    manifest = read_manifest(proto)
+    if manifest is not None and manifest.pending:
+        missing = [name for name in manifest.pending if name not in written]
+        if missing:
+            raise PluginError(
+                f"the payload {missing[0]!r} of a share group was not written at the group's end.",
+                hook="get_ep_context_nodes",
+                hint="The EP did not start it when `ContextWriter.final` was True.",
+            )
+        payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
+        set_metadata(proto, KEY, replace(manifest, payloads=payloads, pending=()).dump())
+
+
+def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
+    """Return what the manifest says about an EP: who it is, what it compiled with and for."""
+    said = {key: text for key, text in asdict(build_info(choice)).items() if text}
+    return {
+        "distribution": choice.record.distribution,
+        "version": choice.record.version,
+        "plugin_api": choice.cls.api_version,
+        "options": options_fingerprint(choice),
+        **said,
+    }
+
+
+def build_info(choice: ProviderChoice) -> BuildInfo:
+    """Return what an EP compiles with and for.
+
+    Raises:
+        PluginError: its class raised, or gave something else.
+    """
+    with blame(choice.record, "get_build_info"):
+        info = choice.cls.get_build_info(choice.options)
+        if not isinstance(info, BuildInfo) or not all(isinstance(t, str) for t in asdict(info).values()):
+            raise contract_broken(
+                choice.record, "get_build_info", f"gave {info!r:.80} instead of a BuildInfo of texts"
+            )
+        return BuildInfo(**{name: plain(text) for name, text in asdict(info).items()})
+
+
+def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:
+    for name, reference in ledger.weights.items():
+        if old.source_weights.get(name, reference) != reference:
+            raise InvalidArgument(
+                f"the payloads that are there and the new ones leave different weights {name!r} in their source.",
+                hint="Compile the model that it was made from, or without weightless mode.",
+            )
+    return {**old.source_weights, **ledger.weights}
+
+
+def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartition]) -> str:
+    """Return what an EP wants a later load to know; EPs without partitions are asked, too."""
+    with blame(choice.record, "get_compatibility_info"):
+        info = choice.cls.get_compatibility_info(partitions, choice.options)
+    info = plain(info)
+    if type(info) is not str:
+        raise contract_broken(
+            choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
+        )
+    return info
+
+
+def options_fingerprint(choice: ProviderChoice) -> str:
+    """Return a digest (hex) of an EP's options without the secret ones and those without effect."""
+    idle = {option.name for option in choice.cls.options if not option.effect}
+    counted = {name: value for name, value in choice.public_options().items() if name not in idle}
+    text = json.dumps(counted, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,195 @@
+"""Reading back: before anything is published, EPs load what they wrote, so that a successful compile can be loaded.
+
+A payload is read where it was written, in staging or in memory. An EP that can loads its nodes whole, by an
+instance that compiled nothing; another looks into its payloads as far as it does for a verification.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING
+
+from epctx_core.context.manifest import read_manifest
+from epctx_core.context.node import OP_TYPE, read_placed_nodes
+from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
+from epctx_core.context.payloads.reader import plugin_nodes
+from epctx_core.context.scratch import Scratch
+from epctx_core.errors import (
+    EPFail,
+    Fail,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplementedByProvider,
+    PluginError,
+)
+from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.garbage import collection_resumed
+from epctx_core.graph.inference import declared_types
+from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.model_io import names_as_text
+from epctx_core.kernels.contrib_types import resolve_types
+from epctx_core.plugin import Purpose, Severity
+from epctx_core.registry.guard import plugin_error
+from epctx_core.sessions.loading import LOOK, look_into
+from epctx_core.sessions.providers import check_compiled
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.payloads.writer import PayloadWriter
+    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.plugin import ContextNode, ContextReader, TensorView
+    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+
+_log = logging.getLogger("epctx.compile")
+
+
+@names_as_text()
+def read_back(
+    proto: ModelProto,
+    written: Mapping[bytes, PayloadWriter],
+    providers: ProviderSession,
+    *,
+    kept: Collection[str] = (),
+    source_tensors: Mapping[str, TensorView] | None = None,
+) -> None:
+    """Have each EP read back what it wrote for a context model, each payload and each form of node once.
+
+    Args:
+        proto: the context model with its manifest, embedded payloads not yet in place.
+        written: what a primary's `ep_cache_context` says to what was written; all of it is finished.
+        providers: the live EPs.
+        kept: names of nodes that were there before: their payloads pass through, and are nobody's here to load.
+        source_tensors: weights that payloads left in the source model, by their names there.
+
+    Raises:
+        PluginError: an EP does not read what it wrote.
+        Fail: the system gives back other bytes than were written.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    if not providers.reads_back or not written:
+        return
+    if kept:
+        _log.debug("not read back: %d EPContext nodes of an earlier compile pass through.", len(kept))
+    records: dict[str, list[ContextNodeRecord]] = {}
+    for record in read_placed_nodes(_nodes_to_read(proto, set(written), kept)):
+        records.setdefault(record.source, []).append(record)
+    types, manifest = declared_types(proto, resolve_types), read_manifest(proto)
+    tensors = source_tensors or {}
+    with Scratch() as scratch:
+        for ep, own in records.items():
+            payloads = _payloads(own, written, scratch)
+            nodes = plugin_nodes(own, types, ep, manifest)
+            with collection_resumed():
+                _read(ep, nodes, KnownPayloads(payloads, tensors.__getitem__), providers)
+
+
+def _nodes_to_read(
+    proto: ModelProto, unread: set[bytes], kept: Collection[str]
+) -> Iterator[tuple[BodyPath, int, NodeProto]]:
+    """Yield a primary for each payload and one node for each form of partition, with their places.
+
+    A model of many equal layers has as many nodes of one form, which only their names tell apart.
+
+    Args:
+        unread: what primaries say of the payloads; those that were met are taken out.
+    """
+    forms: set[str] = set()
+    for path, graph in all_graphs(proto.graph):
+        nodes = graph.node
+        names = [node.name if node.op_type == OP_TYPE else "" for node in nodes]
+        for place, name in enumerate(names):
+            # It ends in a digest of the form and a number.
+            form = name.rpartition("_")[0]
+            if not name or name in kept or (form in forms and not unread):
+                continue
+            carried = _carried(nodes[place])
+            if form not in forms or carried in unread:
+                forms.add(form)
+                unread.discard(carried)
+                yield path, place, nodes[place]
+
+
+def _carried(node: NodeProto) -> bytes:
+    """Return what a primary says of its payload; nothing for another node."""
+    said = {a.name: a for a in node.attribute if a.name in {"main_context", "ep_cache_context"}}
+    return said["ep_cache_context"].s if len(said) > 1 and said["main_context"].i else b""
+
+
+def _payloads(
+    records: Sequence[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: Scratch
+) -> dict[str, LoadedPayload]:
+    """Return a primary's name to its payload; several may have one."""
+    made: dict[bytes, LoadedPayload] = {}
+    for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
+        writer = written[cache]
+        content, entry = writer.written(), writer.finish()
+        mapped = content if isinstance(content, MappedFile) else None
+        view = content.view if isinstance(content, MappedFile) else content
+        try:
+            entry.check_head(view, record.name)
+        except InvalidGraph as error:
+            raise Fail(
+                f"the payload {writer.name!r} was written and reads back otherwise: {error.message}",
+                node=record.name,
+                hint="Check the disk of the output folder.",
+            ) from error
+        made[cache] = LoadedPayload(
+            record.name if writer.embedded else writer.name,
+            view,
+            digest=entry.root,
+            mapped=mapped,
+            scratch=scratch,
+            in_memory=mapped is None and not writer.embedded,
+        )
+    return {r.name: made[r.cache] for r in records if r.main_context and r.cache is not None}
+
+
+def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession) -> None:
+    """Have one EP read its nodes: whole, or as far as it looks into payloads."""
+    choice, names = providers.choices[ep], [node.name for node in nodes]
+    whole = choice.cls.loads_without_device
+    if providers.is_isolated and not whole:
+        _log.debug("not read back: %s is isolated, and its class is not asked what its process wrote.", ep)
+        return
+    with (
+        _named(choice, "load_context" if whole else LOOK, names[0]),
+        providers.context_to_read(ep) as context,
+        ExitStack() as stack,
+    ):
+        context.cancel.raise_if_requested()
+        if whole:
+            # A process of its own for a few milliseconds of reading would cost more than many a compile.
+            session = (
+                providers
+                if providers.is_isolated
+                else stack.enter_context(closing(providers.open_to_read(ep, context)))
+            )
+            loaded = session.instances.call(ep, "load_context", nodes=nodes, reader=reader)
+            session.keep(loaded)
+            check_compiled(ep, "load_context", loaded, names, session, Purpose.EXPORT)
+            return
+        for finding in look_into(choice, context, nodes, reader) or ():
+            if finding.severity is Severity.ERROR:
+                raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)
+
+
+@contextmanager
+def _named(choice: ProviderChoice, hook: str, first: str) -> Iterator[None]:
+    """Raise PluginError for what an EP says of its own payloads: nobody else had them in hand."""
+    try:
+        yield
+    except (InvalidGraph, InvalidProtobuf, NotImplementedByProvider, EPFail, PluginError) as error:
+        node = error.node or first
+        found = plugin_error(
+            f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",
+            choice.record,
+            hook=hook,
+            hint="Nothing was published. Report it to the plugin's vendor with the model, or leave the EP out; "
+            "ep.context_read_back=0 publishes what was not read.",
+        )
+        found.node = node
+        raise found from error

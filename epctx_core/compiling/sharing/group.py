@@ -1,0 +1,288 @@
+"""A share group: which models belong to it, what their EPs have in common, and the publication at its end.
+
+Core of `ShareGroup` and of groups driven by session options. Knows no option and no table of groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.compiling.emit import make_context_model, write_shared_payloads
+from epctx_core.compiling.pipeline import serialize, what_was_written, write_context_model
+from epctx_core.compiling.provenance import complete_manifest
+from epctx_core.compiling.read_back import read_back
+from epctx_core.compiling.report import OutputFile, Written
+from epctx_core.compiling.sharing.member import CompiledMember, PublishedMember
+from epctx_core.compiling.writing.outputs import Outputs
+from epctx_core.context.receipts import note_published
+from epctx_core.context.workspace import SharedWorkspace, SharedWorkspaces
+from epctx_core.errors import Fail
+from epctx_core.graph.digests import ExtentDigests
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.publish import Publication
+from epctx_core.sessions.providers import close_quietly
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from epctx_core.compiling.emit import ContextModel, GraphsByModel
+    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.source import OpenModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What the end of a group wrote.
+
+    Attributes:
+        binaries: one a payload.
+        members: what was written of the models that were not published before, in their order.
+        completed: the models that were, as they are now.
+    """
+
+    binaries: tuple[OutputFile, ...]
+    members: tuple[Written, ...]
+    completed: tuple[OutputFile, ...]
+
+
+@dataclass(kw_only=True)
+class Group:
+    """One share group. The first member that is written decides the binaries' names.
+
+    Attributes:
+        models: the paths of the members that were added, in order.
+        is_ending: whether its end is being written, or was.
+        finished: whether its end was written.
+    """
+
+    models: list[Path] = field(default_factory=list)
+    is_ending: bool = False
+    finished: bool = False
+    _named: Destination | None = None
+    _graphs: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    _published: list[PublishedMember] = field(default_factory=list)
+    _digests: ExtentDigests = field(default_factory=ExtentDigests)
+    _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
+    _held: dict[str, SharedWorkspace] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def pending(self) -> list[Path]:
+        """Return the models that were published and wait for the group's end."""
+        return [] if self.finished else [m.path for m in [*self._published] if m.is_pending]
+
+    def has_lost_all(self) -> bool:
+        """Whether models were published and none of their files is there any more."""
+        published = [*self._published]
+        return bool(published) and not any(member.path.exists() for member in published)
+
+    def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
+        """Return what an EP's instances have in common; it lives as long as the group."""
+        with self._lock:
+            if choice.name not in self._held:
+                self._held[choice.name] = self._workspaces.join(choice.name)
+            return self._workspaces.join(choice.name)
+
+    def share_digests(self, model: OpenModel) -> None:
+        """Let a member that was read have what others found out: a file of weights is digested once."""
+        self._digests.share(model.source.weights.values())
+
+    def add(self, member: CompiledMember) -> None:
+        """Take a member whose partitions were compiled."""
+        with self._lock:
+            if member.destination.path is not None:
+                self.models.append(member.destination.path)
+
+    @collection_paused()
+    def publish(self, member: CompiledMember) -> Written:
+        """Publish a member at once, its binaries pending."""
+        with self._lock:
+            self._refuse_finished(member)
+            with self._added(member):
+                named = self._named or member.destination
+                written = write_context_model(
+                    member.model,
+                    member.assignment,
+                    member.providers,
+                    member.outputs(named),
+                    member.placement,
+                    member.existing,
+                    watch=member.watch,
+                    earlier=self._graphs,
+                )
+            # Only now: of a member that failed, nothing may count.
+            self._named, self._graphs = named, _with(self._graphs, member)
+            if written.pending and member.destination.folder is not None:
+                file = written.others[-1]
+                path = Path(os.path.realpath(member.destination.folder)) / file.path
+                self._published.append(PublishedMember(path=path, digest=file.digest))
+            return written
+
+    @collection_paused()
+    def finish(self, members: Sequence[CompiledMember], last: CompiledMember) -> Finished:
+        """Write binaries and models in one publication: these members' and those published before.
+
+        Args:
+            members: those to be written, added before.
+            last: its EPs write the binaries.
+
+        Raises:
+            Fail: a published model was replaced meanwhile, or a file belongs to a model outside of the group.
+            PluginError: an EP wrote nothing, or does not read what it wrote.
+        """
+        folder = last.destination.folder or Path()
+        check = last.cancel.raise_if_requested
+        with (
+            self._lock,
+            self._ending(last),
+            last.watch.stage("write"),
+            Publication(folder, before_writing=check) as publication,
+        ):
+            named = self._named or members[0].destination
+            graphs, models = self._graphs, []
+            # First all nodes: an EP knows what to write when it was asked for those of every member.
+            for member in members:
+                models.append(_make(member, member.outputs(named, publication), graphs))
+                graphs = _with(graphs, member)
+            outputs = self._binary_outputs(last, named, publication)
+            payloads = {
+                writer.contents(): writer
+                for ep, by_model in graphs.items()
+                for writer in write_shared_payloads(
+                    last.providers.choices[ep], last.providers, outputs, by_model
+                )
+            }
+            entries = {writer.name: writer.finish() for writer in payloads.values()}
+            earlier = [(member, member.completed(entries)) for member in self._published]
+            for model in models:
+                complete_manifest(model.context.proto, entries)
+                read_back(model.context.proto, payloads, model.member.providers)
+            for _, proto in earlier:
+                read_back(proto, payloads, last.providers)
+            written = [model.write() for model in models]
+            completed = [_write_again(member, proto, publication) for member, proto in earlier]
+            check()
+            own = [w.others[-1].path for w in written]
+            names = [*own, *(file.path for file in completed)]
+            if names:
+                files = [*outputs.files, *(name for model in models for name in model.outputs.files)]
+                new = [
+                    n for n, model in zip(own, models, strict=True) if not model.outputs.destination.replace
+                ]
+                states = publication.commit(binaries=files, models=names, new=new)
+                digests = {name: digest for model in models for name, digest in model.context.digests.items()}
+                note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
+            self.finished = True
+        return Finished(
+            binaries=tuple(OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in entries.values()),
+            members=tuple(written),
+            completed=tuple(completed),
+        )
+
+    def stop(self, member: CompiledMember) -> Written:
+        """Write the end with a last member; what is said of it includes the binaries."""
+        with self._lock:
+            self._refuse_finished(member)
+            with self._added(member):
+                finished = self.finish([member], member)
+        return replace(finished.members[0], payloads=finished.binaries, pending=())
+
+    def stop_without(self, member: CompiledMember) -> None:
+        """Write the end by the EPs of a last member that is not written itself."""
+        with self._lock:
+            self._refuse_finished(member)
+            if self._published:
+                self.finish([], member)
+            self.is_ending = self.finished = True
+
+    def close(self) -> None:
+        """Let go of what EPs keep for the group; further calls do nothing."""
+        with self._lock:
+            held, self._held = self._held, {}
+        for workspace in held.values():
+            close_quietly(workspace.close, "what an EP kept for a share group")
+
+    @contextmanager
+    def _added(self, member: CompiledMember) -> Iterator[None]:
+        """Add a member, and take it out again if it cannot be written."""
+        count = len(self.models)
+        self.add(member)
+        try:
+            yield
+        except BaseException:
+            del self.models[count:]
+            raise
+
+    def _refuse_finished(self, member: CompiledMember) -> None:
+        if self.finished:
+            raise Fail(
+                f"the share group of {member.model.source.where} was stopped while it was compiled.",
+                path=member.model.source.path,
+                hint="Stop a group when all its other models are compiled.",
+            )
+
+    @contextmanager
+    def _ending(self, last: CompiledMember) -> Iterator[None]:
+        """Take nobody in while the end is written; if that fails, the group is open again.
+
+        Raises:
+            Fail: it was written already, perhaps while the lock was waited for.
+        """
+        self._refuse_finished(last)
+        self.is_ending = True
+        try:
+            yield
+        except BaseException:
+            self.is_ending = False
+            raise
+
+    def _binary_outputs(self, last: CompiledMember, named: Destination, publication: Publication) -> Outputs:
+        """Return what takes the binaries, which the last member's EPs write for all."""
+        # As this member's folder is spelled: its files are compared by path.
+        folder = last.destination.folder or Path()
+        destination = replace(
+            last.destination.named_as(named), fellows=tuple(folder / path.name for path in self.models)
+        )
+        return Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
+
+
+def _with(graphs: GraphsByModel, member: CompiledMember) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Return the names of all members' graphs with those of a further one."""
+    more = {ep: tuple(p.name for p in member.assignment.of(ep)) for ep in member.providers.choices}
+    return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
+
+
+def _make(member: CompiledMember, outputs: Outputs, earlier: GraphsByModel) -> _Made:
+    with outputs:
+        kept = member.existing.keep(outputs.open_payload)
+        context = make_context_model(
+            member.model, member.assignment, member.providers, outputs, member.placement, kept, earlier
+        )
+    return _Made(member=member, outputs=outputs, context=context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """A context model of a member; only its manifest is not complete before the binaries are written."""
+
+    member: CompiledMember
+    outputs: Outputs
+    context: ContextModel
+
+    def write(self) -> Written:
+        written = self.outputs.finish(serialize(self.context, embedded=False), self.context.named_files)
+        return what_was_written(self.context, self.outputs, self.member.existing, written)
+
+
+def _write_again(member: PublishedMember, proto: ModelProto, publication: Publication) -> OutputFile:
+    data: bytes = proto.SerializeToString(deterministic=True)
+    with publication.create(member.path.name) as file:
+        file.write(data)
+    return OutputFile(path=member.path.name, bytes=len(data), digest=hashlib.sha256(data).hexdigest())

@@ -1,0 +1,101 @@
+"""One model of a share group: compiled and not yet written, or published before its group ends."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onnx import ModelProto
+
+from epctx_core.compiling.provenance import complete_manifest
+from epctx_core.compiling.writing.outputs import Outputs
+from epctx_core.errors import Fail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from epctx_core.compiling.passthrough import PassThrough
+    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.compiling.writing.initializers import InitializerPlacement
+    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.publish import Publication
+    from epctx_core.sessions.assignment import Assignment
+    from epctx_core.sessions.cancellation import CompileCancellation
+    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.source import OpenModel
+    from epctx_core.sessions.stages import Stopwatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledMember:
+    """A model whose partitions were compiled; its EPs live as long as its `providers`."""
+
+    model: OpenModel
+    assignment: Assignment
+    providers: ProviderSession
+    destination: Destination
+    placement: InitializerPlacement
+    existing: PassThrough
+    cancel: CompileCancellation
+    watch: Stopwatch
+
+    def outputs(self, named: Destination, publication: Publication | None = None) -> Outputs:
+        """Return where the model goes; its binaries, named as another member's, are its group's business."""
+        return Outputs(
+            self.destination.named_as(named),
+            embedded=False,
+            cancel=self.cancel,
+            final=False,
+            publication=publication,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedMember:
+    """A model that was published before its group's end.
+
+    Attributes:
+        path: its file.
+        digest: SHA-256 (hex) of what was written.
+    """
+
+    path: Path
+    digest: str
+
+    def completed(self, entries: Mapping[str, PayloadEntry]) -> ModelProto:
+        """Return the model with a manifest that says what is in the group's binaries.
+
+        Raises:
+            Fail: another file lies there by now.
+        """
+        proto: ModelProto = ModelProto.FromString(self._read())
+        complete_manifest(proto, entries)
+        return proto
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the file is there as it was written."""
+        try:
+            self._read()
+        except Fail:
+            return False
+        return True
+
+    def _read(self) -> bytes:
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise self._lost(str(error)) from error
+        if hashlib.sha256(data).hexdigest() != self.digest:
+            raise self._lost("it is not the file that was written")
+        return data
+
+    def _lost(self, why: str) -> Fail:
+        return Fail(
+            f"the share group's model {str(self.path)!r} cannot be completed: {why}.",
+            path=self.path,
+            hint=f"Compile the group again, the source of {self.path.name!r} first, which begins a new one; or use "
+            "epctx.ShareGroup, which publishes all models together.",
+        )

@@ -1,0 +1,339 @@
+"""Where a context model and its files go, and every reason why they cannot, found before anything is compiled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from unicodedata import normalize
+
+from epctx_core.compiling.writing.file_checks import (
+    check_folder,
+    check_name,
+    check_way,
+    is_one_file,
+    is_utf8,
+    points_to_folder,
+)
+from epctx_core.context.named_files import models_naming
+from epctx_core.context.naming import binary_name, context_model_path, free_name, is_folder_name
+from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.publish.names import canonical
+
+_NAME_A_FOLDER = (
+    "Set the session option 'ep.context_file_path' to the path that the model would have, or call "
+    "set_ep_context_binary_information; "
+)
+_OR_NO_BINARY = (
+    "or embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
+)
+_OR_NO_INITIALIZERS = "or leave out the file for initializers, which are in the model then."
+
+NO_BINARIES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryInformation:
+    """Where a host wants context binaries, and what they are named after.
+
+    Attributes:
+        folder: the context model's or one below it; for bytes and streams any.
+        name: a model's file name; its stem begins the binaries' names.
+    """
+
+    folder: Path
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """The output of a compile.
+
+    Attributes:
+        folder: where all files go; None if there is nothing that goes into files.
+        model: the context model's file; None for bytes and streams.
+        named_after: the path whose stem begins the binaries' names.
+        binary_folder: of the binaries, relative to `folder`.
+        initializers: the file for the initializers that stay; None for none.
+        source: the model that is compiled, None for one from bytes.
+        replace: whether a model that is there already may be replaced.
+        reads: the files that the source's weights lie in. None of them is ever written over.
+        kept: the binaries of nodes that the model has already; new ones get other names.
+        carried: those of them that are written, too.
+        fellows: the other models of its share group, which name the same binaries.
+    """
+
+    folder: Path | None
+    model: str | None
+    named_after: Path
+    binary_folder: str = ""
+    initializers: str | None = None
+    source: Path | None
+    replace: bool
+    reads: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    fellows: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path | None:
+        """The context model, None for bytes and streams."""
+        return None if self.folder is None or self.model is None else self.folder / self.model
+
+    def named_as(self, other: Destination) -> Destination:
+        """Return this destination with the names of another's binaries."""
+        return replace(self, named_after=other.named_after, binary_folder=other.binary_folder)
+
+    def binary_name(self, suffix: str, name: str | None = None) -> str:
+        """Return an EP's binary as the model names it; see `epctx_core.context.naming`."""
+
+        def named(name: str | None) -> str:
+            plain = binary_name(self.named_after, suffix, name)
+            return f"{self.binary_folder}/{plain}" if self.binary_folder else plain
+
+        return free_name(named, name, {kept.casefold() for kept in self.kept})
+
+    def check(self, binaries: Mapping[str, str]) -> None:
+        """Raise if the model or its files cannot be written here.
+
+        Args:
+            binaries: EP type to the name of its binary.
+
+        Raises:
+            InvalidArgument: the path names a folder, the source itself or a file that it reads, a name
+                cannot be written, or two EPs have one.
+            Fail: the model exists and must not be replaced, the folder is not writable, or a file
+                of that name belongs to another model.
+        """
+        self.check_place(binaries)
+        self.check_model()
+        for binary in (*binaries.values(), *self.carried):
+            self.check_binary(binary)
+        if self.initializers is not None:
+            self.check_initializers(self.initializers)
+
+    def check_place(self, binaries: Mapping[str, str] = NO_BINARIES) -> None:
+        """Raise for what is wrong with the output whatever the source holds; see `check`."""
+        if self.folder is None:
+            return
+        if self.path is not None and is_folder_name(self.path):
+            raise points_to_folder(self.path)
+        check_folder(self.folder)
+        self._check_names(self.folder, binaries)
+        self._refuse_existing()
+
+    def check_model(self) -> None:
+        """Raise if the model exists and must not be replaced, or is a file of another; see `check`."""
+        path = self.path
+        if path is None:
+            return
+        self._refuse_existing()
+        self._keep_source(path)
+        # What another model names is its weights or its binary, and that is no model.
+        if path.suffix != ".onnx" and path.exists():
+            self._refuse_owned(path, "the file")
+
+    def _refuse_existing(self) -> None:
+        path = self.path
+        if path is None:
+            return
+        if is_one_file(path, self.source):
+            raise InvalidArgument(
+                f"the context model's path {str(path)!r} is the source model itself.",
+                path=path,
+                hint="Choose another path: the source would be lost.",
+            )
+        if not self.replace and path.exists():
+            raise Fail(
+                f"the context model {str(path)!r} exists already.",
+                path=path,
+                hint="Remove it, or choose another output path.",
+            )
+
+    def check_binary(self, binary: str) -> None:
+        """Raise if a binary of that name is there and belongs to another model, or to the source."""
+        target = self._file(binary)
+        if target.exists():
+            self._keep_source(target)
+            self._refuse_owned(target, "the context binary")
+
+    def check_initializers(self, name: str) -> None:
+        """Raise if the file for initializers is there and another model, or the source, names it."""
+        target = self._file(name)
+        if target.exists():
+            self._keep_source(target)
+            self._refuse_owned(target, "the file for initializers")
+
+    def _file(self, name: str) -> Path:
+        return (self.folder or Path()) / name
+
+    def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
+        """Raise InvalidArgument for a name that could not be written, or that two files would have."""
+        owners: dict[str, str] = {}
+        for owner, name in self._names(binaries):
+            path = folder / name
+            check_name(name, path if self.path is None else self.path)
+            if not is_utf8(name) and name != self.model:
+                raise InvalidArgument(
+                    f"the file for {owner} would be called {name!r}, which no model can name: it is not UTF-8.",
+                    path=path,
+                    ep=owner if owner in binaries else None,
+                    hint="Choose an output path with another name, or set ep.context_embed_mode=1.",
+                )
+            # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
+            other = owners.setdefault(normalize("NFC", canonical(name)).casefold(), owner)
+            if other != owner:
+                raise InvalidArgument(
+                    f"{other} and {owner} would both write the file {name!r}.",
+                    path=path,
+                    ep=owner if owner in binaries else None,
+                    hint="Choose other names, set ep.context_embed_mode=1, or compile with one EP.",
+                )
+            check_way(folder, canonical(name))
+
+    def _names(self, binaries: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+        """Yield who writes which file."""
+        if self.model is not None:
+            yield "the context model", self.model
+        yield from binaries.items()
+        yield from ((f"the payload {name!r}", name) for name in self.carried)
+        if self.initializers is not None:
+            yield "the initializers", self.initializers
+
+    def _keep_source(self, target: Path) -> None:
+        """Raise InvalidArgument if a target is one of the files that the model being compiled consists of."""
+        if any(is_one_file(target, file) for file in (self.source, *self.reads)):
+            name = "the model" if self.source is None else repr(self.source.name)
+            raise InvalidArgument(
+                f"the file {target.name!r} would be written, but {name}, which is being compiled, reads it.",
+                path=target,
+                hint="Choose an output path with another name or in another folder: the source would be lost.",
+            )
+
+    def _refuse_owned(self, target: Path, what: str) -> None:
+        """Raise Fail if a model in the target's folder, or in one between it and ours, names the target."""
+        name, above = target.name, target.parent
+        while True:
+            own = {path for path in (self.path, *self.fellows) if path is not None}
+            owner = next(models_naming(above, name, besides=own), None)
+            if owner is not None:
+                grouped = (
+                    f"Compile the source of {owner.name!r} into the share group, too, or use another folder."
+                )
+                alone = "Choose an output path with another name, so that the binary gets another name too."
+                raise Fail(
+                    f"{what} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
+                    path=target,
+                    hint=grouped if self.fellows else alone,
+                )
+            if above in (self.folder, above.parent):
+                return
+            name, above = f"{above.name}/{name}", above.parent
+
+
+def destination_of(
+    source: Path | None,
+    output: str | None,
+    *,
+    replace: bool,
+    reads: tuple[str, ...] = (),
+    binaries: BinaryInformation | None = None,
+    initializers: str | None = None,
+) -> Destination:
+    """Return where the context model of a source goes; see `Destination` for `replace`, `reads`, `initializers`.
+
+    Args:
+        source: the model's path, None for one from bytes.
+        output: what the host asked for; None for the default name beside the source.
+        binaries: where binaries go; None for beside the model.
+
+    Raises:
+        InvalidArgument: a model from bytes and no path given, a path that names a folder, or binaries outside
+            of the model's folder.
+    """
+    if output is not None:
+        path = _model_path(output)
+    elif source is not None:
+        path = context_model_path(source)
+    else:
+        raise InvalidArgument(
+            "the model was given as bytes, so there is no name for its context model.",
+            hint="Give an output path, or set the session option 'ep.context_file_path'.",
+        )
+    return Destination(
+        folder=path.parent,
+        model=path.name,
+        named_after=Path(binaries.name) if binaries else path,
+        binary_folder=_inside(path.parent, binaries.folder) if binaries else "",
+        initializers=initializers,
+        source=source,
+        replace=replace,
+        reads=reads,
+    )
+
+
+def destination_in_memory(
+    source: Path | None,
+    model_name: str,
+    option: str | None,
+    *,
+    writes_binaries: bool,
+    reads: tuple[str, ...] = (),
+    binaries: BinaryInformation | None = None,
+    initializers: str | None = None,
+) -> Destination:
+    """Return where the files of a context model go that is handed over as bytes or to a stream.
+
+    All lie in one folder, from which the model can be loaded again: that of the path in `option`, else the one
+    that `binaries` names.
+
+    Args:
+        source: the model's path, None for one from bytes.
+        model_name: what payloads are named after if nothing else says it.
+        option: `ep.context_file_path`.
+        writes_binaries: whether payloads go into files: not those that are embedded or go to a callback.
+
+    Raises:
+        InvalidArgument: files and no folder for them, or `binaries` outside of the option's folder.
+    """
+    path = None if option is None else _model_path(option)
+    named_after = Path(binaries.name) if binaries else path or Path(f"{model_name}.onnx")
+    home = path.parent if path is not None else binaries.folder if binaries else None
+    needed = writes_binaries or initializers is not None
+    if home is None and needed:
+        raise InvalidArgument(
+            "the context model is handed over as bytes, and nothing says where its "
+            f"{'binary' if writes_binaries else 'initializers'} should go.",
+            hint=_NAME_A_FOLDER + (_OR_NO_BINARY if writes_binaries else _OR_NO_INITIALIZERS),
+        )
+    return Destination(
+        folder=home if needed else None,
+        model=None,
+        named_after=named_after,
+        binary_folder=_inside(home, binaries.folder) if binaries and home and writes_binaries else "",
+        initializers=initializers,
+        source=source,
+        replace=True,
+        reads=reads,
+    )
+
+
+def _model_path(text: str) -> Path:
+    # A name without an extension is mostly a folder that somebody forgot to make.
+    if not Path(text).suffix or is_folder_name(text):
+        raise points_to_folder(text)
+    return Path(text)
+
+
+def _inside(home: Path, folder: Path) -> str:
+    """Return a folder relative to the one that it must lie in, empty for that one itself."""
+    relative = os.path.relpath(os.path.realpath(folder), os.path.realpath(home))
+    if relative == ".." or relative.startswith(f"..{os.sep}"):
+        raise InvalidArgument(
+            f"the folder for binaries {str(folder)!r} is not inside {str(home)!r}, the context model's folder.",
+            path=folder,
+            hint="Name that folder or one below it: a model may only name files in its own folder.",
+        )
+    return "" if relative == "." else relative.replace(os.sep, "/")

@@ -1,0 +1,340 @@
+"""Where the initializers that stay go: into the model, into one file beside it, or wherever the host says.
+
+Bytes are not copied on the way: the model holds a marker for them (`context.embedding`), a file gets them
+streamed like a payload's weights. Knows no folder and opens no file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import index
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from onnx import TensorProto
+
+from epctx_core.compiling.writing.file_checks import is_utf8
+from epctx_core.context.embedding import Embeddable, new_marker
+from epctx_core.context.initializers_file import close_sealed, write_seal
+from epctx_core.context.payloads.writer import PayloadWriter
+from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.graph.bodies import bodies, may_hold_bodies
+from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import body_weights, detached_tensor, place_externally, replace_data
+from epctx_core.publish.names import canonical
+from epctx_core.registry.guard import describe
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import GraphProto, ModelProto
+
+    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.graph.weights import Weight
+
+_LAST_OFFSET = (1 << 63) - 1
+DEFAULT_THRESHOLD = 1024
+"""Bytes from which `ModelCompiler` puts an initializer into the external file."""
+
+_PAGE = 4096
+_LINE = 64
+"""Large weights lie on pages, so that they can be mapped and written directly; small ones on cache lines."""
+
+
+@dataclass(frozen=True)
+class OrtExternalInitializerInfo:
+    """Where an initializer's bytes lie outside the model; as `onnxruntime.OrtExternalInitializerInfo`.
+
+    Attributes:
+        filepath: the file; relative to the context model's folder, or absolute inside that folder.
+        file_offset: of the first byte.
+        byte_size: how many bytes.
+    """
+
+    filepath: str
+    file_offset: int
+    byte_size: int
+
+
+class InitializerValue:
+    """An initializer as `get_initializer_location_func` sees it; methods as `onnxruntime.OrtValue`."""
+
+    __slots__ = ("_weight",)
+
+    def __init__(self, weight: Weight) -> None:
+        self._weight = weight
+
+    def numpy(self) -> np.ndarray:
+        """Return a read-only array over the bytes, which are not copied."""
+        return self._weight.array()
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the raw bytes in pieces of bounded size, to write them without having all in memory."""
+        return self._weight.chunks()
+
+    def shape(self) -> list[int]:
+        """Return the dimensions."""
+        return list(self._weight.shape)
+
+    def element_type(self) -> int:
+        """Return the element type as `onnx.TensorProto` numbers them."""
+        return self._weight.elem_type
+
+    def data_type(self) -> str:
+        """Return the type in ONNX Runtime's words, such as `tensor(float)`."""
+        return f"tensor({TensorProto.DataType.Name(self._weight.elem_type).lower()})"
+
+    def tensor_size_in_bytes(self) -> int:
+        """Return the length of the raw bytes."""
+        return self._weight.nbytes
+
+    def device_name(self) -> str:
+        """Return where the bytes are: `cpu`."""
+        return "cpu"
+
+    def is_tensor(self) -> bool:
+        """Return True."""
+        return True
+
+    def has_value(self) -> bool:
+        """Return True."""
+        return True
+
+
+LocationFunc: TypeAlias = Callable[
+    [str, InitializerValue, OrtExternalInitializerInfo | None], OrtExternalInitializerInfo | None
+]
+"""`locate(name, value, where it lies now or None)` says where a host put an initializer; None: into the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitializerPlacement:
+    """What a host wants for the initializers that stay.
+
+    Attributes:
+        file: the file for them, relative to the context model; None for none.
+        threshold: bytes from which one goes into the file.
+        locate: says for each where the host put it; not together with `file`.
+
+    Raises:
+        InvalidArgument: a name that leaves the model's folder.
+    """
+
+    file: str | None = None
+    threshold: int = 0
+    locate: LocationFunc | None = None
+
+    def __post_init__(self) -> None:
+        if self.file is not None:
+            # In the one spelling that file and model agree on.
+            object.__setattr__(self, "file", canonical(self.file))
+
+    def stays_inside(self, nbytes: int) -> bool:
+        """Whether an initializer of that size is certain to be stored in the model."""
+        return self.locate is None and not self._goes_out(nbytes)
+
+    def _goes_out(self, nbytes: int) -> bool:
+        # What has no bytes needs no place in a file.
+        return self.file is not None and nbytes >= max(self.threshold, 1)
+
+
+def placement_of(
+    file: str | None, threshold: int, locate: LocationFunc | None, option: str | None
+) -> InitializerPlacement:
+    """Return where initializers go; the arguments of a compiler win over the session option.
+
+    Raises:
+        InvalidArgument: two contradict each other, or one is wrong.
+    """
+    if file is not None and locate is not None:
+        raise InvalidArgument(
+            "external_initializers_file_path and get_initializer_location_func were both given.",
+            hint="Give one of them: the function says for each initializer where it is.",
+        )
+    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
+        raise InvalidArgument(
+            f"external_initializers_size_threshold is a number of bytes from 0 on, not {threshold!r:.80}."
+        )
+    if locate is not None:
+        return InitializerPlacement(locate=locate)
+    if file is not None:
+        return InitializerPlacement(file=file, threshold=threshold)
+    return InitializerPlacement(file=option)
+
+
+@dataclass(kw_only=True)
+class PlacedInitializers:
+    """What became of them.
+
+    Attributes:
+        contents: marker in the model to the bytes that belong there.
+        entry: what was written into the file of their own, None for nothing.
+        named: the files in which the host put some, as the model names them.
+    """
+
+    contents: dict[bytes, Embeddable] = field(default_factory=dict)
+    entry: PayloadEntry | None = None
+    named: dict[str, None] = field(default_factory=dict)
+
+
+def place_initializers(
+    model: ModelProto,
+    weights: Mapping[str, Weight],
+    placement: InitializerPlacement,
+    open_file: Callable[[str], Any],
+    folder: Path | None,
+) -> PlacedInitializers:
+    """Give every initializer of a spliced model its place, those of bodies too.
+
+    Args:
+        model: changed in place.
+        weights: those of the main graph by name.
+        placement: where they go.
+        open_file: opens the file for them; called only if one goes there.
+        folder: the context model's, None if it has none.
+
+    Raises:
+        Fail: the host's function raised.
+        InvalidArgument: it said a place that the model could not name.
+    """
+    placing = _Placing(placement, open_file, folder)
+    for tensor in model.graph.initializer:
+        if tensor.name in weights:
+            placing.place(tensor, weights[tensor.name])
+    if placement.file is not None or placement.locate is not None:
+        for body in _all_bodies(model.graph):
+            inner = body_weights(body)
+            for tensor in body.initializer:
+                if tensor.name in inner:
+                    placing.place(tensor, inner[tensor.name])
+    placed = placing.finish()
+    write_seal(model, placed.entry)
+    return placed
+
+
+def _all_bodies(graph: GraphProto) -> Iterator[GraphProto]:
+    for node in graph.node:
+        for body in bodies(node) if may_hold_bodies(node) else ():
+            yield body
+            yield from _all_bodies(body)
+
+
+class _Stored:
+    """A weight's bytes as they were when the model was read; see `Content`."""
+
+    def __init__(self, weight: Weight) -> None:
+        self.nbytes = weight.nbytes
+        self._weight = weight
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes.
+
+        Raises:
+            InvalidGraph: the file they lie in was written to.
+        """
+        mapping = self._weight.mapping
+        if mapping is not None:
+            mapping[0].check_unchanged()
+        yield from self._weight.chunks()
+        if mapping is not None:
+            mapping[0].check_unchanged()
+
+
+class _Placing:
+    def __init__(
+        self, placement: InitializerPlacement, open_file: Callable[[str], Any], folder: Path | None
+    ) -> None:
+        self._placement = placement
+        self._open_file = open_file
+        self._folder = folder
+        self._writer: PayloadWriter | None = None
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._placed = PlacedInitializers()
+
+    def place(self, tensor: TensorProto, weight: Weight) -> None:
+        """Give one initializer its place."""
+        where = self._where(weight)
+        if where is not None:
+            location, offset = where
+            replace_data(tensor, detached_tensor(weight))
+            place_externally(tensor, location, offset)
+        elif is_detached(tensor):
+            marker = new_marker()
+            replace_data(tensor, TensorProto(raw_data=marker))
+            self._placed.contents[marker] = _Stored(weight)
+
+    def finish(self) -> PlacedInitializers:
+        """Close the file's digests; return what became of all."""
+        if self._writer is not None:
+            self._placed.entry = close_sealed(self._writer)
+        return self._placed
+
+    def _where(self, weight: Weight) -> tuple[str, int] | None:
+        """Return file and offset of an initializer; None for inside the model."""
+        placement = self._placement
+        if placement.locate is not None:
+            return self._asked(weight, placement.locate)
+        if placement.file is None or placement.stays_inside(weight.nbytes):
+            return None
+        if self._writer is None:
+            self._writer = PayloadWriter(placement.file, self._open_file(placement.file), embedded=False)
+        key = (weight.digest, weight.nbytes)
+        if key not in self._offsets:
+            self._writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
+            self._offsets[key] = self._writer.write_tensor(weight)
+        return placement.file, self._offsets[key]
+
+    def _asked(self, weight: Weight, locate: LocationFunc) -> tuple[str, int] | None:
+        extent = weight.extent
+        now = OrtExternalInitializerInfo(extent.file, extent.offset, extent.length) if extent else None
+        try:
+            told = locate(weight.name, InitializerValue(weight), now)
+        except EpctxError:
+            raise
+        except Exception as error:
+            raise Fail(
+                f"get_initializer_location_func raised for {weight.name!r}: {describe(error)}.",
+                hint="The callback's own exception is the cause of this error.",
+            ) from error
+        if told is None:
+            return None
+        try:
+            path, offset, size = os.fsdecode(told.filepath), index(told.file_offset), index(told.byte_size)
+        except (AttributeError, TypeError):
+            raise _bad_place(
+                weight.name, f"gave {told!r:.80}, no OrtExternalInitializerInfo of a path and two numbers"
+            ) from None
+        if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
+            raise _bad_place(
+                weight.name, f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
+            )
+        location = self._location(weight.name, path)
+        self._placed.named[location] = None
+        return location, offset
+
+    def _location(self, tensor: str, path: str) -> str:
+        """Return a file that the host named as the model has to name it: inside its folder, relative to it."""
+        relative = path
+        if Path(path).is_absolute() and "\0" not in path:
+            if self._folder is None:
+                raise _bad_place(tensor, f"gave the absolute path {path!r:.200}, and the model has no folder")
+            # As given first: what lies here may be a link into a cache.
+            relative = os.path.relpath(path, self._folder)
+            if relative.startswith(".."):
+                relative = os.path.relpath(os.path.realpath(path), os.path.realpath(self._folder))
+        try:
+            name = canonical(relative.replace(os.sep, "/"))
+        except InvalidArgument:
+            name = ""
+        if not name or not is_utf8(name):
+            raise _bad_place(tensor, f"gave {path!r:.200}, which is no file in the context model's folder")
+        return name
+
+
+def _bad_place(tensor: str, what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"get_initializer_location_func {what}, for the initializer {tensor!r}.",
+        hint="Give None to keep it in the model, or where its bytes lie: a file in the folder of the context model, "
+        "the offset, and the number of bytes.",
+    )

@@ -1,0 +1,424 @@
+"""`InferenceSession`: a model, ready to run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import getpid
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
+from epctx_core.kernels.stopping import run_stoppably
+from epctx_core.options import RunOptions, SessionOptions
+from epctx_core.options.unsupported import Strict, tell_without_effect
+from epctx_core.registry import PluginRecord, Registry, default_registry
+from epctx_core.registry.forking import keep_forever
+from epctx_core.registry.records import means
+from epctx_core.sessions.arguments import given_function, given_model, given_options, path_of
+from epctx_core.sessions.boundary import FeedOrder, ModelMetadata, NodeArg
+from epctx_core.sessions.build import SessionState, build_session
+from epctx_core.sessions.dynamic_options import set_dynamic_options
+from epctx_core.sessions.providers import CPU_EP
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from epctx_core.sessions.assignment_info import OrtEpAssignedSubgraph
+
+_log = logging.getLogger("epctx.session")
+_POLL_SECONDS = 0.001
+_NO_FALLBACK = "a session never changes its EPs by itself"
+_TUNING = {
+    "disabled_optimizers": "the CPU EP's optimisers are chosen as a whole",
+    "enable_fallback": _NO_FALLBACK,
+}
+
+
+class InferenceSession(Strict):
+    """Runs a model: a plain one or a context model. Names and arguments as `onnxruntime.InferenceSession`.
+
+    Args:
+        path_or_bytes: the model.
+        sess_options: session options; EPs may be given there (`add_provider`) or here.
+        providers: EP types in order of priority, each with or without its options. None: the EPs of
+            `sess_options`; without those, a context model finds its EPs by its nodes' sources and a
+            plain model runs on the CPU EP. The CPU EP is always there, last.
+        provider_options: options for `providers`, one mapping each.
+        registry: where EPs are looked up.
+        tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted without effect.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, none, or wrong.
+        InvalidArgument: an option or EP that does not exist.
+        NotImplementedByProvider: a node that no EP loads, or an operator that no engine has.
+        PluginError, EPFail: an EP failed.
+
+    Example:
+        >>> with InferenceSession("model_ctx.onnx") as session:
+        ...     outputs = session.run(None, {"x": x})
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+        *,
+        registry: Registry = default_registry,
+        **tuning: object,
+    ) -> None:
+        self._process = getpid()
+        _tell_tuning(tuning)
+        model = given_model(path_or_bytes)
+        self._options = given_options(SessionOptions() if sess_options is None else sess_options)
+        requested = requested_providers(self._options, providers, provider_options)
+        exporter = None
+        if self._options.config().context_enable:
+            # Loading and running need nothing of compiling to files.
+            from epctx_core.compiling.export import SessionExport
+
+            exporter = SessionExport(path_of(model), self._options)
+        self._state: SessionState | None = build_session(model, self._options, requested, registry, exporter)
+        self._inputs, self._outputs = self._state.inputs, self._state.outputs
+        self._defaults = self._state.defaults
+        self._feeds = FeedOrder(self._inputs, self._defaults)
+        # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
+        self._running: deque[int] = deque()
+        self._closed = False
+        self._closing = threading.Lock()
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model; callable from many threads.
+
+        Args:
+            output_names: the outputs wanted, None or none named for all in the model's order.
+            input_feed: name to array.
+            run_options: `terminate` stops the run, see `RunOptions`.
+
+        Returns:
+            One array an output; they are the caller's own.
+
+        Raises:
+            InvalidArgument: a wrong name, type or shape.
+            RuntimeException: an EP or a kernel raised, the run was terminated, or the session is closed.
+        """
+        thread = get_ident()
+        self._running.append(thread)
+        try:
+            state = self._state
+            if state is None or self._closed or getpid() != self._process:
+                raise self._over()
+            wanted = self._places(output_names) if output_names else None
+            feeds = self._feeds.order(input_feed)
+            results = (
+                state.run(feeds, None) if run_options is None else _run_stoppably(state, feeds, run_options)
+            )
+            return results if wanted is None else [results[place] for place in wanted]
+        finally:
+            self._running.remove(thread)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run the model in a thread of its own, and then call `callback(results, user_data, error)` there.
+
+        Args:
+            output_names, input_feed, run_options: as for `run`.
+            callback: gets the outputs and "", or none and the error's text.
+            user_data: handed to the callback.
+
+        Raises:
+            InvalidArgument: the callback is not a function, or the input feed is not a mapping.
+            RuntimeException: the session is closed.
+        """
+        given_function("run_async", callback)
+        if not isinstance(input_feed, Mapping):
+            raise InvalidArgument(f"input_feed maps names to arrays; this is a {type(input_feed).__name__}.")
+        self._open()
+        feeds, begun = dict(input_feed), threading.Event()
+
+        def work() -> None:
+            results, error = [], ""
+            # `close` waits for what was accepted, so the call counts from here on.
+            self._running.append(get_ident())
+            begun.set()
+            try:
+                results = self.run(output_names, feeds, run_options)
+            except Exception as raised:  # noqa: BLE001 - the callback is told of every error
+                error = str(raised)
+            finally:
+                self._running.remove(get_ident())
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="epctx-run-async").start()
+        begun.wait()
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Accept the EPs and options that the session has; it never gets others.
+
+        Raises:
+            InvalidArgument: they are others.
+        """
+        requested = requested_providers(SessionOptions(), providers, provider_options) or []
+        own = self.get_provider_options()
+        names = [
+            next((ep for ep in own if means(name.rpartition(":")[2], ep)), name) for name, _ in requested
+        ]
+        same = all(
+            own.get(name, {}).get(key) == str(value)
+            for name, (_, given) in zip(names, requested, strict=True)
+            for key, value in given.items()
+        )
+        if [*dict.fromkeys([*names, CPU_EP])] == list(own) and same:
+            return
+        raise InvalidArgument(
+            f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
+            hint="Make a new session with other providers.",
+        )
+
+    def disable_fallback(self) -> None:
+        """Accept the wish: a session never changes its EPs by itself."""
+        tell_without_effect("disable_fallback", _NO_FALLBACK)
+
+    def enable_fallback(self) -> None:
+        """Accept the wish, without effect: a session never changes its EPs by itself."""
+        tell_without_effect("enable_fallback", _NO_FALLBACK)
+
+    def _places(self, names: Sequence[str]) -> list[int]:
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise InvalidArgument(
+                f"output_names is a list of names, not {names!r:.80}.", hint="Give None for all outputs."
+            )
+        known = [output.name for output in self._outputs]
+        for name in names:
+            if name not in known:
+                raise InvalidArgument(
+                    f"the model has no output {name!r}.{suggestion(str(name), known)}",
+                    hint=f"Its outputs: {', '.join(known)}.",
+                )
+        return [known.index(name) for name in names]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that must be given, in the model's order."""
+        return [i for i in self._inputs if i.name not in self._defaults]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the inputs that have a default in the model."""
+        return [i for i in self._inputs if i.name in self._defaults]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs, in the model's order."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """Return the session's EP types in order of priority; the CPU EP is last."""
+        return [*self._open().providers.choices, CPU_EP]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return each EP's options, defaults included, secret ones left out."""
+        choices = self._open().providers.choices
+        shown = {ep: {k: str(v) for k, v in c.public_options().items()} for ep, c in choices.items()}
+        return {**shown, CPU_EP: {}}
+
+    def get_provider_records(self) -> list[PluginRecord]:
+        """Return what is known about the plugins of the session's EPs, in order of priority: which distribution, whose."""
+        return list(self._open().providers.records)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return what the model says about itself."""
+        return self._open().metadata
+
+    def get_session_options(self) -> SessionOptions:
+        """Return the options that the session was made with; what a host changes there changes no session."""
+        return self._options
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change options of the session's EPs while it lives, such as `ep.dynamic.workload_type`.
+
+        All are checked before any EP is given one.
+
+        Raises:
+            NotImplementedByProvider: no EP of the session takes dynamic options.
+            InvalidArgument: no EP has such an option, or a value is not allowed.
+            PluginError: an EP failed.
+        """
+        set_dynamic_options(self._open().providers, options)
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """Return which EP runs which nodes: what each EP compiled or loaded, then the CPU EP's nodes.
+
+        Raises:
+            InvalidArgument: the session option `session.record_ep_graph_assignment_info` was not 1.
+        """
+        assigned = self._open().assigned
+        if assigned is None:
+            raise InvalidArgument(
+                "this session did not record which EP runs which node.",
+                hint="Set the session option 'session.record_ep_graph_assignment_info' to 1 before it is made.",
+            )
+        return list(assigned)
+
+    def close(self) -> None:
+        """Wait for running calls, shut the EPs down and release everything; further calls do nothing.
+
+        Runs that begin meanwhile are refused. `RunOptions.terminate` shortens the wait.
+
+        Raises:
+            RuntimeException: called from within a run of this session, which it would wait for.
+        """
+        if self._is_inherited:
+            return
+        if get_ident() in self._running:
+            raise RuntimeException(
+                "close was called from within a run of the same session.",
+                hint="Close the session after the run, or from another thread.",
+            )
+        self._closed = True
+        with self._closing:
+            while self._running:
+                time.sleep(_POLL_SECONDS)
+            state, self._state = self._state, None
+            if state is not None:
+                state.close()
+
+    def _open(self) -> SessionState:
+        if self._state is None or self._is_inherited:
+            raise self._over()
+        return self._state
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether another process made it, so that its EPs and threads are not here."""
+        return getpid() != self._process
+
+    def _over(self) -> RuntimeException:
+        if self._is_inherited:
+            return RuntimeException(
+                "this session was made before the process was forked: its EPs and threads are the parent's.",
+                hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
+            )
+        return RuntimeException("the session is closed.", hint="Make a new session.")
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "an InferenceSession cannot be pickled or copied: it holds devices, threads and mapped files.",
+            hint="Hand over the model's path and options, and make a session where it is to run.",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A constructor that raised leaves no state behind.
+        state = self.__dict__.get("_state")
+        if state is None:
+            return
+        if self._is_inherited:
+            keep_forever(state)
+        else:
+            state.close()
+
+
+def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
+    if not isinstance(options, RunOptions):
+        kind = f"{type(options).__module__}.{type(options).__name__}"
+        raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
+    return run_stoppably(state.run, feeds, options)
+
+
+def _tell_tuning(tuning: Mapping[str, object]) -> None:
+    for name in tuning:
+        if name not in _TUNING:
+            raise InvalidArgument(
+                f"InferenceSession has no argument {name!r}.{suggestion(name, _TUNING)}",
+                hint="See help(epctx_core.InferenceSession).",
+            )
+        tell_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
+
+
+def requested_providers(
+    options: SessionOptions,
+    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> list[tuple[str, Mapping[str, object]]] | None:
+    """Return the host's EPs with their options; None if it named none.
+
+    Raises:
+        InvalidArgument: they are given twice over, or not in a form that `InferenceSession` takes.
+    """
+    if providers is None:
+        if provider_options is not None:
+            raise InvalidArgument("provider_options was given without providers.")
+        return list(options.providers) or None
+    if options.providers:
+        raise InvalidArgument(
+            "EPs were given both to the session options and as providers.",
+            hint="Use add_provider of the session options, or the argument providers, not both.",
+        )
+    if provider_options is not None and len(provider_options) != len(providers):
+        raise InvalidArgument(
+            f"there are {len(providers)} providers and {len(provider_options)} provider_options."
+        )
+    if isinstance(providers, str):
+        raise InvalidArgument(f"providers is a list of EPs, not the text {providers!r}.")
+    requested: list[tuple[str, Mapping[str, object]]] = []
+    for place, item in enumerate(providers):
+        name, given = _name_and_options(item)
+        further = provider_options[place] if provider_options is not None else {}
+        if not isinstance(further, Mapping):
+            raise InvalidArgument(f"provider_options of {name} is a {type(further).__name__}, not a mapping.")
+        requested.append((name, {**given, **further}))
+    return requested
+
+
+def _name_and_options(item: object) -> tuple[str, Mapping[str, object]]:
+    """Return an entry of `providers` as name and options."""
+    if isinstance(item, str):
+        return item, {}
+    if isinstance(item, tuple) and len(item) == 2:  # noqa: PLR2004 - name and options
+        name, options = item
+        if isinstance(name, str) and isinstance(options, Mapping):
+            return name, options
+    raise InvalidArgument(
+        f"an entry of providers is {_form(item)}.",
+        hint='Each is an EP type, or a tuple of EP type and options: ("QNN", {"htp_arch": "73"}).',
+    )
+
+
+def _form(item: object) -> str:
+    """Return what an entry is, without its values, which may be secret."""
+    if isinstance(item, (tuple, list)):
+        return (
+            f"a {type(item).__name__} of {', '.join(type(each).__name__ for each in item[:4]) or 'nothing'}"
+        )
+    return f"an object of type {type(item).__name__}"

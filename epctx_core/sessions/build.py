@@ -1,0 +1,365 @@
+"""Builds what a session runs: EPs, partitions or loaded nodes, CPU groups, and the plan over them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
+from epctx_core.context.receipts import DigestChecks
+from epctx_core.errors import Fail, ModelRequiresCompilation, errors_typed
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import Purpose
+from epctx_core.sessions.assignment_info import OrtEpAssignedSubgraph, assigned_subgraphs
+from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
+from epctx_core.sessions.compatibility import check_compatibility
+from epctx_core.sessions.loading import load_context_nodes
+from epctx_core.sessions.optimise import optimise_model
+from epctx_core.sessions.payload_sources import context_folder, source_folder
+from epctx_core.sessions.planning import Planner
+from epctx_core.sessions.providers import (
+    CPU_EP,
+    ProviderSession,
+    choose_providers,
+    kept_functions,
+    private_workspace,
+    requested_classes,
+)
+from epctx_core.sessions.routing import Routing
+from epctx_core.sessions.sharing import LoadSharing
+from epctx_core.sessions.source import OpenModel, open_model
+from epctx_core.sessions.stages import Stopwatch, assign_nodes, compile_partitions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.options import RunOptions, SessionConfig, SessionOptions
+    from epctx_core.registry import Registry
+    from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
+
+PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
+_log = logging.getLogger("epctx.session")
+LOAD_ATTEMPTS = 5
+"""How often a load starts again because the model's files were being replaced meanwhile."""
+
+
+@dataclass(kw_only=True)
+class SessionState:
+    """What a session owns while it is open. The model itself is not among it.
+
+    Attributes:
+        inputs, outputs: the model's, in its order.
+        defaults: inputs that the caller may leave out, with their values.
+        run: runs the plan, between the run hooks of the EPs that have them; mostly none, and then it is the plan's.
+        assigned: who runs which node, if the host wants to know.
+    """
+
+    metadata: ModelMetadata
+    inputs: Sequence[NodeArg]
+    outputs: Sequence[NodeArg]
+    providers: ProviderSession
+    run: PlanRun
+    defaults: Mapping[str, np.ndarray]
+    assigned: Sequence[OrtEpAssignedSubgraph] | None
+
+    def close(self) -> None:
+        """Release everything; further calls do nothing."""
+        self.providers.close()
+
+
+def _with_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
+    """Return a plan's `run` with the run hooks of EPs around it."""
+    on_start, on_end = (
+        [ep for ep in instances.names if instances.implements(ep, hook)]
+        for hook in ("on_run_start", "on_run_end")
+    )
+    if not on_start and not on_end:
+        return run
+
+    def run_between_hooks(feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
+        tag = options.tag if options is not None else ""
+        with contextlib.ExitStack() as ends:
+            # Every EP hears of the end, whatever the others or the run raise.
+            for ep in on_end:
+                ends.callback(instances.call, ep, "on_run_end", tag=tag)
+            for ep in on_start:
+                instances.call(ep, "on_run_start", tag=tag)
+            return run(feeds, options)
+
+    return run_between_hooks
+
+
+@errors_typed("loading the model")
+def build_session(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+    exporter: Exporter | None = None,
+) -> SessionState:
+    """Read a model and make it ready to run; see `InferenceSession`.
+
+    A context model whose files are being replaced while it is read is read again, so that a load
+    gives the old model or the new one.
+
+    Args:
+        exporter: writes the context model of what the session compiles; None for nobody.
+    """
+    # What is wrong with the host's wishes is found before a model of any size is read.
+    choose_providers(requested or (), session, registry, None)
+    for attempt in range(LOAD_ATTEMPTS):
+        with contextlib.ExitStack() as pause:
+            # Loading makes very many small objects; those that do not last are gone before it is over.
+            pause.enter_context(collection_paused())
+            last = attempt == LOAD_ATTEMPTS - 1
+            state = _attempt(
+                path_or_bytes, session, requested, registry, exporter, compiling=pause.close, last=last
+            )
+        if state is not None:
+            return state
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _attempt(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+    exporter: Exporter | None,
+    *,
+    compiling: Callable[[], None],
+    last: bool,
+) -> SessionState | None:
+    """Return the session; None if the model's files were being replaced and this is not the last attempt."""
+    model: OpenModel | None = None
+    try:
+        with DigestChecks(session.cancellation) as checks:
+            model = open_model(
+                path_or_bytes,
+                session.config(),
+                lambda: kept_functions(requested_classes(requested or (), session, registry)),
+                checks,
+            )
+            if not model.context_nodes:
+                # That is an EP's business and may take long.
+                compiling()
+            return _Builder(model, session, requested, registry, exporter).build()
+    except ReplacedBinaryError:
+        if last or (model is not None and _is_unchanged(model)):
+            raise
+    return None
+
+
+def _is_unchanged(model: OpenModel) -> bool:
+    """Whether a model's file still holds what was read: then its binary is wrong for good."""
+    path = model.source.path
+    try:
+        return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+    except OSError:  # reading it again will say what is wrong with it
+        return False
+
+
+def _prefers_latency(config: SessionConfig) -> bool | None:
+    """Say whether weights are prepacked, which is a copy of each session's own: in a share group only on request."""
+    return False if config.share_contexts and config.prefer_latency is None else config.prefer_latency
+
+
+class Exporter(Protocol):
+    """Writes the context model of a session beside making it; called in the order of its methods."""
+
+    def opened(
+        self, model: OpenModel, choices: Sequence[ProviderChoice]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Settle where everything goes; what is entered ends when the session is made or has failed."""
+
+    @property
+    def workspace_of(self) -> WorkspaceOf:
+        """Gives what the session's EPs share with others."""
+
+    def start(self, model: OpenModel, providers: ProviderSession) -> None:
+        """Raise for what can be known to fail before EPs are asked; the model is the one after optimising."""
+
+    def check(self, assignment: Assignment) -> None:
+        """Raise if what is about to be compiled could not be written."""
+
+    def write(self, assignment: Assignment, watch: Stopwatch) -> None:
+        """Write the context model."""
+
+
+class _Builder:
+    """One session on its way."""
+
+    def __init__(
+        self,
+        model: OpenModel,
+        session: SessionOptions,
+        requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+        registry: Registry,
+        exporter: Exporter | None,
+    ) -> None:
+        self._model = model
+        self._exporter = exporter
+        self._checks = model.checks
+        self._session = session
+        self._registry = registry
+        self._config: SessionConfig = session.config()
+        self._manifest = read_manifest(model.source.proto, self._config.input_budget.manifest_entries)
+        loads = model.context_nodes and exporter is None
+        self._purpose = Purpose.LOAD if loads else Purpose.RUN
+        self._routing = Routing(
+            model.context_nodes, requested, session, registry, self._purpose, self._manifest
+        )
+        self._providers = ProviderSession()
+        self._level = GraphOptimizationLevel(session.graph_optimization_level)
+        self._engine = CpuEngine(
+            EnginePolicy(
+                intra_op_num_threads=session.intra_op_num_threads,
+                prefer_latency=_prefers_latency(self._config),
+                optimizes=self._level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+            )
+        )
+        self._watch = Stopwatch()
+
+    def build(self) -> SessionState:
+        """Return the finished session, or close what was begun."""
+        try:
+            with contextlib.ExitStack() as stack:
+                state = self._build(stack)
+                self._checks.finish()
+                return state
+        except BaseException:
+            self._providers.close()
+            raise
+
+    def _build(self, stack: contextlib.ExitStack) -> SessionState:
+        nodes, exporter = self._model.context_nodes, self._exporter
+        folder = (context_folder if exporter is None else source_folder)(self._model, self._config)
+        for warning in check_compatibility(
+            self._model.source.proto,
+            self._routing.choices,
+            fail_on_suboptimal=self._config.fail_on_suboptimal,
+        ):
+            _log.warning("%s", warning)
+        if exporter is not None:
+            stack.enter_context(exporter.opened(self._model, self._routing.choices))
+        self._providers.start(
+            self._routing.choices,
+            purpose=self._purpose,
+            model=self._model.identity,
+            session=self._session,
+            engine=self._engine,
+            registry=self._registry,
+            workspace_of=self._workspace_of(folder) if exporter is None else exporter.workspace_of,
+        )
+        if not nodes:
+            self._model = optimise_model(self._model, self._providers, self._level)
+        if exporter is not None:
+            exporter.start(self._model, self._providers)
+        assignment = self._assign(settled=self._routing.settled if exporter is None else ())
+        groups = [
+            (part, part.partitioner.group([[node] for node in part.left_to_run()]))
+            for part in assignment.graphs
+        ]
+        self._check_allowed(assignment, groups)
+        if exporter is not None:
+            exporter.check(assignment)
+        self._engine.policy.pieces = (
+            len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
+        )
+        planner = self._planner(assignment, folder)
+        for part, cpu in groups:
+            planner.prepare(part, cpu)
+        # Written last: a session that cannot be made leaves no files.
+        if exporter is not None:
+            self._checks.finish()
+            exporter.write(assignment, self._watch)
+        for part, cpu in groups:
+            part.partitioner.take(cpu)
+        return self._finish(assignment, planner)
+
+    def _assign(self, settled: Collection[str]) -> Assignment:
+        """Ask EPs for what they take.
+
+        Args:
+            settled: the EPs whose nodes are in the model: they decided what to compile when it was compiled,
+                and are asked for kernels only.
+        """
+        instances = self._providers.instances
+        eps = [
+            ep
+            for ep in self._providers.choices
+            if ep not in settled or instances.implements(ep, "get_kernel_registry")
+        ]
+        return assign_nodes(
+            self._model, self._providers, eps, self._session, self._watch, kernels_only=settled
+        )
+
+    def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
+        if not self._config.share_contexts:
+            return private_workspace
+        return LoadSharing(self._routing.nodes, folder, self._config, self._manifest).workspace_of
+
+    def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
+        """Have EPs load their nodes, then compile their partitions."""
+        loaded = load_context_nodes(
+            self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
+        )
+        planner = Planner(self._engine, self._providers, loaded, assignment.matchers)
+        planner.add_compiled(
+            compile_partitions(
+                assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
+            )
+        )
+        return planner
+
+    def _check_allowed(
+        self, assignment: Assignment, groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]]
+    ) -> None:
+        """Raise if the host forbids compiling, or the CPU EP."""
+        if self._config.disable_model_compile and assignment.partitions:
+            first = assignment.partitions[0]
+            raise ModelRequiresCompilation(
+                f"{first.ep} would have to compile {len(first.node_indices)} nodes of "
+                f"{self._model.source.where}, and session.disable_model_compile is set.",
+                ep=first.ep,
+                hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
+            )
+        # Control flow around an EP's work is the host's own doing and no fallback.
+        left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
+        if self._config.disable_cpu_ep_fallback and left:
+            node = left[0]
+            raise Fail(
+                f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left to the "
+                "CPU EP, and session.disable_cpu_ep_fallback is set.",
+                node=node.name,
+                ep=CPU_EP,
+                hint="Add an EP that takes them, or leave the option at 0.",
+            )
+
+    @collection_paused()
+    def _finish(self, assignment: Assignment, planner: Planner) -> SessionState:
+        graph = self._model.graph
+        instances = self._providers.instances
+        plan = planner.plan(assignment.main).plan
+        types = self._model.types
+        return SessionState(
+            metadata=model_metadata(self._model),
+            inputs=[node_arg(name, types) for name in graph.input_names],
+            outputs=[node_arg(name, types) for name in graph.output_names],
+            providers=self._providers,
+            run=_with_run_hooks(plan.run, instances),
+            defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
+            assigned=assigned_subgraphs(assignment, instances.names, self._routing.nodes)
+            if self._config.record_assignments
+            else None,
+        )

@@ -1,0 +1,212 @@
+"""If, Loop and Scan whose bodies hold EP work: executed here, each body by a plan of its own.
+
+A body's plan takes the body's inputs, then the values of the enclosing scopes that it reads. ONNX
+Runtime leaves such nodes whole to the CPU EP.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from epctx_core.errors import InvalidGraph, RuntimeException
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epctx_core.options import RunOptions
+    from epctx_core.plugin import TensorType
+    from epctx_core.sessions.plan import Plan
+
+NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """A body ready to run.
+
+    Attributes:
+        plan: its inputs are the body's own, then the captured values.
+        captured: where the captured values stand among the node's inputs.
+        input_types, output_types: of the body's own inputs and outputs.
+    """
+
+    plan: Plan
+    captured: Sequence[int]
+    input_types: Sequence[TensorType]
+    output_types: Sequence[TensorType]
+
+    def run(self, own: Sequence[Any], node_inputs: Sequence[Any], options: RunOptions | None) -> list[Any]:
+        """Run the body once."""
+        return self.plan.run([*own, *(node_inputs[place] for place in self.captured)], options)
+
+
+def make_control_flow(
+    op_type: str,
+    name: str,
+    *,
+    explicit_inputs: int,
+    outputs: int,
+    attributes: Mapping[str, Any],
+    bodies: Mapping[str, Body],
+) -> NestedRun:
+    """Return what runs a control-flow node.
+
+    Args:
+        op_type: If, Loop or Scan.
+        name: of the node, for messages.
+        explicit_inputs: how many inputs the node itself has; captured values follow them.
+        outputs: how many it gives.
+        attributes: the node's attributes.
+        bodies: attribute name to body.
+
+    Raises:
+        InvalidGraph: a body has not the inputs or outputs that the node needs.
+    """
+    if op_type == "If":
+        branches = bodies["then_branch"], bodies["else_branch"]
+        for attribute, body in bodies.items():
+            _check(f"the {attribute} of {name!r}", body, inputs=0, outputs=outputs)
+        return _If(*branches).run
+    body = bodies["body"]
+    if op_type == "Loop":
+        _check(f"the body of {name!r}", body, inputs=explicit_inputs, outputs=outputs + 1)
+        return _Loop(body).run
+    _check(f"the body of {name!r}", body, inputs=explicit_inputs, outputs=outputs)
+    return _Scan(body, explicit_inputs, attributes).run
+
+
+def _check(what: str, body: Body, *, inputs: int, outputs: int) -> None:
+    found = len(body.input_types), len(body.output_types)
+    if found != (inputs, outputs):
+        raise InvalidGraph(
+            f"{what} has {found[0]} inputs and {found[1]} outputs; its node needs {inputs} and {outputs}."
+        )
+
+
+class _If:
+    def __init__(self, then_branch: Body, else_branch: Body) -> None:
+        self._branches = (else_branch, then_branch)
+
+    def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        return self._branches[_truth(inputs[0], "the condition of If")].run((), inputs, options)
+
+
+class _Loop:
+    """The body takes (iteration, condition, carried...) and gives (condition, carried..., scanned...)."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._carried = len(body.input_types) - 2
+
+    def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        body, count = self._body, self._carried
+        trips = None if inputs[0] is None else _number(inputs[0], "the trip count of Loop")
+        going = inputs[1] is None or bool(_truth(inputs[1], "the condition of Loop"))
+        types = body.output_types[1 + count :]
+        carried = list(inputs[2 : 2 + count])
+        scanned: list[list[Any]] = [[] for _ in types]
+        iteration = 0
+        while going and (trips is None or iteration < trips):
+            own = [
+                _scalar(iteration, np.int64, body.input_types[0]),
+                _scalar(going, np.bool_, body.input_types[1]),
+            ]
+            condition, *results = body.run([*own, *carried], inputs, options)
+            going = bool(_truth(condition, "the condition that a Loop's body gives"))
+            carried = results[:count]
+            for rows, row in zip(scanned, results[count:], strict=True):
+                rows.append(row)
+            iteration += 1
+        if not iteration:
+            # Nothing touched them: a result never aliases an input.
+            carried = [copy.copy(value) for value in carried]
+        return [*carried, *(_stacked(rows, t) for rows, t in zip(scanned, types, strict=True))]
+
+
+class _Scan:
+    """The body takes (states..., slices...) and gives (states..., slices...)."""
+
+    def __init__(self, body: Body, explicit_inputs: int, attributes: Mapping[str, Any]) -> None:
+        self._body = body
+        self._explicit = explicit_inputs
+        sliced = int(attributes["num_scan_inputs"])
+        self._states = explicit_inputs - sliced
+        stacked = len(body.output_types) - self._states
+        self._input_axes = _per_value(attributes, "scan_input_axes", sliced)
+        self._output_axes = _per_value(attributes, "scan_output_axes", stacked)
+        self._input_reversed = _per_value(attributes, "scan_input_directions", sliced)
+        self._output_reversed = _per_value(attributes, "scan_output_directions", stacked)
+
+    def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        states = list(inputs[: self._states])
+        sliced = [
+            np.moveaxis(value, axis, 0)[:: -1 if reverse else 1]
+            for value, axis, reverse in zip(
+                inputs[self._states : self._explicit], self._input_axes, self._input_reversed, strict=True
+            )
+        ]
+        lengths = {len(value) for value in sliced}
+        if len(lengths) != 1:
+            raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
+        rows: list[list[Any]] = [[] for _ in self._output_axes]
+        length = lengths.pop()
+        for place in range(length):
+            # A range of one keeps what an index would not: strings and rank 0 stay arrays.
+            slices = [
+                np.ascontiguousarray(value[place : place + 1]).reshape(value.shape[1:]) for value in sliced
+            ]
+            results = self._body.run([*states, *slices], inputs, options)
+            states = results[: self._states]
+            for kept, row in zip(rows, results[self._states :], strict=True):
+                kept.append(row)
+        if not length:
+            states = [copy.copy(value) for value in states]
+        return [*states, *self._joined(rows)]
+
+    def _joined(self, rows: Sequence[list[Any]]) -> list[np.ndarray]:
+        types = self._body.output_types[self._states :]
+        joined = []
+        for kept, axis, reverse, kind in zip(
+            rows, self._output_axes, self._output_reversed, types, strict=True
+        ):
+            stacked = _stacked(kept[::-1] if reverse else kept, kind)
+            moved = np.moveaxis(stacked, 0, axis)
+            joined.append(np.ascontiguousarray(moved).reshape(moved.shape))
+        return joined
+
+
+def _per_value(attributes: Mapping[str, Any], name: str, count: int) -> list[int]:
+    return list(attributes.get(name, [0] * count))
+
+
+def _truth(value: Any, what: str) -> int:
+    return int(bool(_only(value, what)))
+
+
+def _number(value: Any, what: str) -> int:
+    return int(_only(value, what))
+
+
+def _only(value: Any, what: str) -> Any:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise RuntimeException(f"{what} has {array.size} elements; it needs one.")
+    return array.reshape(-1)[0]
+
+
+def _scalar(value: int, dtype: type[np.generic], declared: TensorType) -> np.ndarray:
+    """Return a scalar, or one element of rank 1 where the body declares that."""
+    return np.full((1,) if declared.shape is not None and len(declared.shape) == 1 else (), value, dtype)
+
+
+def _stacked(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
+    """Stack rows along a new first axis; without rows the declared shape says what the others would be."""
+    if rows:
+        return np.stack(rows)
+    shape = [d if isinstance(d, int) else 0 for d in declared.shape or ()]
+    return np.empty((0, *shape), declared.dtype or np.float32)

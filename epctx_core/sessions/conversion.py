@@ -1,0 +1,170 @@
+"""Conversion between ONNX and ONNX Runtime's own file format (`.ort`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    NotFound,
+    NotImplementedByProvider,
+    errors_typed,
+)
+from epctx_core.graph.mapping import open_regular
+from epctx_core.graph.model_io import MOST_BYTES, is_ort_format
+from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import replace_data
+from epctx_core.options import GraphOptimizationLevel, SessionOptions
+from epctx_core.sessions.source import open_model
+
+if TYPE_CHECKING:
+    from epctx_core.graph.model_io import SourceModel
+
+ONNX, ORT = ".onnx", ".ort"
+_FATAL_ONLY = 4
+
+
+@errors_typed("converting the model")
+def convert_model(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL,
+    save_runtime_optimizations: bool = False,
+    target_platform: Literal["arm", "amd64"] | None = None,
+) -> Path:
+    """Write a model in the other format, or an old `.ort` file in the newest version of its format.
+
+    The name of the output says which format: `.onnx` or `.ort`. The three choices count for `.ort` only and are those
+    of onnxruntime's own `convert_onnx_models_to_ort`.
+
+    Args:
+        model: an ONNX model or an `.ort` file.
+        output: is replaced, whole or not at all; its folder is made.
+        graph_optimization_level: how far the `.ort` file is optimised. From ORT_ENABLE_LAYOUT on with `amd64` it fits
+            processors like this one only.
+        save_runtime_optimizations: keep in the file, beside the operators as they are, what a minimal build may
+            optimise when it loads it.
+        target_platform: `arm` takes signed weights in quantised operators, `amd64` layouts for x86.
+
+    Returns:
+        The output's path.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: the model cannot be read, or the output's name
+            says no format, or there is nothing to convert.
+        NotFound: onnxruntime is not installed.
+        NotImplementedByProvider: onnxruntime refuses the model, which for `.ort` needs a kernel for each node.
+        Fail: the output cannot be written.
+    """
+    source, target = Path(model), Path(output)
+    kind = _format_of(target)
+    opened = open_model(source, SessionOptions().config())
+    if opened.context_nodes and kind == ORT:
+        raise InvalidArgument(
+            f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
+            node=opened.context_nodes[0].name,
+            hint="Convert the model that it was compiled from, and compile the result.",
+        )
+    with open_regular(source) as file:
+        from_ort = is_ort_format(file.read(8))
+    if kind == ONNX and not from_ort:
+        raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
+    with _replaced(target) as staged:
+        if kind == ONNX:
+            staged.write_bytes(_with_weights(opened.source))
+        else:
+            options = _options(graph_optimization_level, save_runtime_optimizations, target_platform)
+            options["sess_options"].optimized_model_filepath = str(staged)
+            _save_as_ort(_with_weights(opened.source) if from_ort else str(source), source.name, options)
+    return target
+
+
+def _format_of(target: Path) -> str:
+    """Return the ending that says an output's format.
+
+    Raises:
+        InvalidArgument: it says none.
+        NotFound: onnxruntime is needed to write it, and is not installed.
+    """
+    kind = target.suffix.lower()
+    if kind not in {ONNX, ORT}:
+        raise InvalidArgument(
+            f"{target.name!r} ends in neither {ONNX} nor {ORT}, and so names no format.", path=target
+        )
+    if kind == ORT and importlib.util.find_spec("onnxruntime") is None:
+        raise NotFound(
+            f"{ORT} files are written by onnxruntime, which is not installed.", hint="pip install onnxruntime"
+        )
+    return kind
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[Path]:
+    """Give a path to write to; what was written there then replaces the target, unless the block raises."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+            staged = Path(folder, target.name)
+            yield staged
+            staged.replace(target)
+    except EpctxError:
+        raise  # some are system errors, too
+    except OSError as error:
+        raise Fail(f"{str(target)!r} cannot be written: {error.strerror or error}.", path=target) from error
+
+
+def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None:
+    import onnxruntime
+
+    try:
+        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"], enable_fallback=0, **options)
+    except Exception as error:
+        # onnxruntime's exception classes have no base of their own.
+        raise NotImplementedByProvider(
+            f"onnxruntime does not convert {name}: {' '.join(str(error).split())}",
+            hint=f"An {ORT} file can hold only what onnxruntime has a kernel for.",
+        ) from error
+
+
+def _with_weights(source: SourceModel) -> bytes:
+    """Return a model's bytes with all its weights inside.
+
+    Raises:
+        Fail: it is larger than a protobuf can be.
+    """
+    proto = source.proto
+    for tensor in proto.graph.initializer:
+        if is_detached(tensor):
+            replace_data(tensor, source.weights[tensor.name].tensor_proto())
+    size = proto.ByteSize()
+    if size > MOST_BYTES:
+        raise Fail(f"{source.where} as ONNX has {size:,} bytes, and a protobuf has less than 2 GiB.")
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def _options(
+    level: GraphOptimizationLevel, save_runtime_optimizations: bool, target_platform: str | None
+) -> dict[str, Any]:
+    """Return what onnxruntime's session takes, as its own converter sets it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(level))
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    options.add_session_config_entry("session.qdqisint8allowed", "1" if target_platform == "arm" else "0")
+    if save_runtime_optimizations:
+        options.add_session_config_entry("optimization.minimal_build_optimizations", "save")
+    # Its layouts fit one processor.
+    layouts = level >= GraphOptimizationLevel.ORT_ENABLE_LAYOUT and target_platform != "amd64"
+    return {"sess_options": options, "disabled_optimizers": ["NchwcTransformer"] if layouts else None}

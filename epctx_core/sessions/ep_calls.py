@@ -1,0 +1,272 @@
+"""How an EP's code is called in `run`: whose memory it gets, and whether it gives what it said.
+
+Knows what a step gives and what the contract asks for, and no plan.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from epctx_core.errors import RuntimeException
+from epctx_core.plugin import ValueInfo
+from epctx_core.registry.guard import contract_broken, describe, plain
+
+if TYPE_CHECKING:
+    from epctx_core.errors import PluginError
+    from epctx_core.graph.inference import TypeTable
+    from epctx_core.plugin import TensorType
+    from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.plan import RunStep
+
+_log = logging.getLogger("epctx.session")
+Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
+
+
+class Boundary(NamedTuple):
+    """What flows into a step and out of it.
+
+    Attributes:
+        outputs: what it has to give, as far as that is proven; of an omitted one nothing is known.
+        hints: by place among the outputs, what is declared beyond that.
+        input_hints: the same of the inputs.
+    """
+
+    outputs: Sequence[ValueInfo]
+    hints: Mapping[int, ValueInfo]
+    input_hints: Mapping[int, ValueInfo]
+
+    @classmethod
+    def of(cls, types: TypeTable, inputs: Sequence[str], outputs: Sequence[str]) -> Boundary:
+        """Return the boundary of a step of a graph."""
+
+        def hints(names: Sequence[str]) -> Mapping[int, ValueInfo]:
+            return {
+                place: ValueInfo(name, kind)
+                for place, name in enumerate(names)
+                if (kind := types.get(name)).shape is not None and kind != types.proven(name)
+            }
+
+        proven = [ValueInfo(name, types.proven(name)) for name in outputs]
+        return cls(proven, hints(outputs), hints(inputs))
+
+
+def telling(run: RunStep, boundary: Boundary) -> RunStep:
+    """Return a step's `run` that says once of each value that it has another shape than the model declares."""
+    if not boundary.hints:
+        return run
+    left = dict(boundary.hints)
+
+    def run_and_tell(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        answer = run(inputs, buffers)
+        for place, value in list(left.items()):
+            result = answer[place]
+            other = isinstance(result, np.ndarray) and not _has_shape(result, value.type)
+            if other and left.pop(place, None) is not None:
+                _log.warning("%s.", _falsely_declared(value, result))
+        return answer
+
+    return run_and_tell
+
+
+def _falsely_declared(value: ValueInfo, found: np.ndarray) -> str:
+    return (
+        f"the model declares {value.type} for the value {value.name!r}, and its operators give "
+        f"{found.dtype}{list(found.shape)}"
+    )
+
+
+def checked(run: RunStep, record: PluginRecord, hook: str, boundary: Boundary) -> RunStep:
+    """Return an EP's `run` that looks at what it gives: number, types, proven lengths, and whose memory it is.
+
+    Args:
+        run: the EP's.
+        record: whose it is.
+        hook: what messages call it.
+        boundary: what it has to give.
+    """
+    run_and_check = _checked(run, _Results(record, hook, boundary.outputs), boundary.outputs)
+    if not boundary.input_hints:
+        return telling(run_and_check, boundary)
+
+    def run_with_hints(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        try:
+            return run_and_check(inputs, buffers)
+        except Exception as error:
+            for place, value in boundary.input_hints.items():
+                if isinstance(inputs[place], np.ndarray) and not _has_shape(inputs[place], value.type):
+                    raise RuntimeException(
+                        f"{_falsely_declared(value, inputs[place])}; {record.name} was given what is declared, and "
+                        f"fails: {describe(error)}",
+                        ep=record.name,
+                        hint=f"Remove the value_info {value.name!r} from the model and compile it again.",
+                    ) from error
+            raise
+
+    return telling(run_with_hints, boundary)
+
+
+def _checked(run: RunStep, results: _Results, outputs: Sequence[ValueInfo]) -> RunStep:
+    dtype, shape = (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
+    array, check = np.ndarray, results.check
+
+    def run_and_check(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        answer = run(inputs, buffers)
+        # What most partitions give is told right by a few looks: they are most of what a check costs a tiny run.
+        if dtype is not None and buffers is None and type(answer) is list and len(answer) == 1:
+            (result,) = answer
+            if (
+                type(result) is array
+                and result.dtype is dtype
+                and result.shape == shape
+                and result.flags.c_contiguous
+                and type(result.base) is not array
+            ):
+                for value in inputs:
+                    if value is result:
+                        break
+                else:
+                    return answer
+        return check(answer, inputs, buffers)
+
+    return run_and_check
+
+
+class _Results:
+    """What a step of an EP gives, looked at closely."""
+
+    def __init__(self, record: PluginRecord, hook: str, outputs: Sequence[ValueInfo]) -> None:
+        self._record = record
+        self._hook = hook
+        self._outputs = outputs
+
+    def check(
+        self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
+    ) -> Sequence[Any]:
+        """Check a whole answer.
+
+        Raises:
+            PluginError: it is not what the contract asks for.
+        """
+        kind = type(results).__name__
+        results = plain(results)
+        if type(results) is not list:
+            raise self._broken(f"gave a {kind} instead of a list of arrays")
+        if len(results) != len(self._outputs):
+            raise self._broken(f"gave {len(results)} results for {len(self._outputs)} outputs")
+        for place, result in enumerate(results):
+            if buffers is None:
+                self._check_one(place, result, inputs)
+            elif result is not buffers[place]:
+                raise self._broken(
+                    f"was given memory for the output {self._name(place)} and gave back another array"
+                )
+        return results
+
+    def _check_one(self, place: int, result: Any, inputs: Sequence[Any]) -> None:
+        """Check one result; of a value that is no tensor, or of unknown type, only the memory.
+
+        Raises:
+            PluginError: it is not what the contract asks for.
+        """
+        name, wanted = self._name(place), self._outputs[place].type
+        if isinstance(result, np.ndarray):
+            if _shares_memory(result, inputs):
+                raise self._broken(f"gave an output {name} that shares memory with an input")
+        elif wanted.dtype is not None:
+            raise self._broken(f"gave a {type(result).__name__} instead of an array for the output {name}")
+        if wanted.dtype is None:
+            return
+        if not result.flags.c_contiguous:
+            raise self._broken(f"gave an output {name} that is not C-contiguous")
+        if not (_has_type(result, wanted) and _has_shape(result, wanted)):
+            found = f"{result.dtype}{list(result.shape)}"
+            raise self._broken(f"gave {found} for the output {name}, which is {wanted}")
+
+    def _name(self, place: int) -> str:
+        return repr(self._outputs[place].name)
+
+    def _broken(self, what: str) -> PluginError:
+        return contract_broken(self._record, self._hook, what)
+
+
+def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
+    """Whether a result is an input, or a view of memory that an input is in."""
+    for value in inputs:
+        if value is result:
+            return True
+    if not isinstance(result.base, np.ndarray):
+        return False
+    return any(isinstance(value, np.ndarray) and np.may_share_memory(result, value) for value in inputs)
+
+
+def _has_type(array: np.ndarray, wanted: TensorType) -> bool:
+    # Text comes as objects or as one of numpy's own kinds.
+    return array.dtype == wanted.dtype or (wanted.dtype == object and array.dtype.kind in "OUST")
+
+
+def _has_shape(array: np.ndarray, wanted: TensorType) -> bool:
+    if wanted.shape is None or array.shape == wanted.shape:
+        return True
+    return len(array.shape) == len(wanted.shape) and all(
+        not isinstance(dim, int) or dim == length
+        for dim, length in zip(wanted.shape, array.shape, strict=True)
+    )
+
+
+def allocator(instances: ProviderInstances, ep: str) -> Allocate | None:
+    """Return what asks an EP for memory and checks what it gives; None for an EP without the hook."""
+    if not instances.implements(ep, "allocate"):
+        return None
+    record = instances.record(ep)
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        array = instances.call(ep, "allocate", shape=shape, dtype=dtype)
+        problem = _problem(array, shape, dtype)
+        if problem:
+            wanted = f"{dtype}{list(shape)}"
+            raise contract_broken(record, "allocate", f"was asked for {wanted} and gave {problem}")
+        return array  # type: ignore[no-any-return]
+
+    return allocate
+
+
+def _problem(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Say what is wrong with memory that an EP gave."""
+    if not isinstance(array, np.ndarray):
+        return f"a {type(array).__name__}"
+    if array.dtype != dtype or array.shape != shape:
+        return f"{array.dtype}{list(array.shape)}"
+    if not array.flags.c_contiguous:
+        return "memory that is not C-contiguous"
+    return "" if array.flags.writeable else "read-only memory"
+
+
+class Buffer(NamedTuple):
+    """Memory for one output of a step: who gives it (None for the core), and what is asked for."""
+
+    owner: Allocate | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def into_memory(run: RunStep, buffers: Sequence[Buffer]) -> RunStep:
+    """Return a step's `run`, which writes in place, with memory for each of its outputs."""
+    wanted = [(buffer.owner or np.empty, buffer.shape, buffer.dtype) for buffer in buffers]
+
+    def run_into_memory(inputs: Sequence[Any], _outputs: object) -> Sequence[Any]:
+        return run(inputs, [make(shape, dtype) for make, shape, dtype in wanted])
+
+    return run_into_memory
+
+
+def buffer(owner: Allocate | None, kind: TensorType) -> Buffer | None:
+    """Return what to ask for; None where type or shape are open, or elements are Python objects."""
+    if kind.shape is None or kind.dtype is None or kind.dtype.hasobject:
+        return None
+    shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
+    return Buffer(owner, shape, kind.dtype) if len(shape) == len(kind.shape) else None

@@ -1,0 +1,153 @@
+"""Who would take which node of a model, and why the others were refused. Compiles nothing, writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import Purpose
+from epctx_core.sessions.cancellation import CompileCancellation
+from epctx_core.sessions.optimise import optimise_model
+from epctx_core.sessions.providers import CPU_EP, ProviderSession, choose_providers, kept_functions
+from epctx_core.sessions.source import open_model
+from epctx_core.sessions.stages import Stopwatch, assign_nodes
+
+if TYPE_CHECKING:
+    from epctx_core.options import SessionOptions
+    from epctx_core.registry import Registry
+    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.source import OpenModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeExplanation:
+    """One node.
+
+    Attributes:
+        name: the node's, or operator and place for one without.
+        operator: with its domain, if that is not ONNX's own.
+        ep: who takes it: an EP, or the CPU EP for what is left.
+        partition: the partition's number in the model's order, or None for what is in none.
+        compiled: whether it is an EPContext node already; `ep` is then its source.
+        refusals: EP and reason, for each EP asked before `ep`.
+    """
+
+    name: str
+    operator: str
+    ep: str
+    partition: int | None = None
+    compiled: bool = False
+    refusals: tuple[tuple[str, str], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return {
+            "name": self.name,
+            "operator": self.operator,
+            "ep": self.ep,
+            "partition": self.partition,
+            "compiled": self.compiled,
+            "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Who takes what of a model.
+
+    Attributes:
+        eps: who was asked, in order of priority.
+        nodes: of the main graph, then of each body that a session runs itself. An If, Loop or Scan around
+            an EP's work is not among them: to run it is nobody's task but the session's.
+    """
+
+    eps: tuple[str, ...]
+    nodes: tuple[NodeExplanation, ...]
+
+    @property
+    def left(self) -> tuple[NodeExplanation, ...]:
+        """The nodes that are left to the CPU EP."""
+        return tuple(node for node in self.nodes if node.ep == CPU_EP)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx explain --json` prints."""
+        return {
+            "eps": list(self.eps),
+            "nodes": [node.as_dict() for node in self.nodes],
+            "left": len(self.left),
+        }
+
+
+@collection_paused()
+def explain_model(
+    path_or_bytes: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
+) -> Explanation:
+    """Ask EPs what they take of a model, as a compile does.
+
+    Args:
+        path_or_bytes: the model.
+        session: EPs and options.
+        registry: where EPs are looked up.
+
+    Raises:
+        NotImplementedByProvider: an EP cannot compile on this machine.
+        PluginError: a plugin is broken, or breaks the contract.
+        EpctxError: the model cannot be read; see `ModelCompiler.compile_to_file`.
+    """
+    cancel = CompileCancellation(session.cancellation)
+    with closing(ProviderSession()) as providers, cancel.by_interrupt():
+        choices, _ = choose_providers(session.providers, session, registry, Purpose.EXPORT)
+        model = open_model(path_or_bytes, session.config(), lambda: kept_functions(c.cls for c in choices))
+        providers.start(
+            choices,
+            purpose=Purpose.EXPORT,
+            model=model.identity,
+            session=session,
+            engine=CpuEngine(EnginePolicy()),
+            registry=registry,
+            cancel=cancel,
+        )
+        model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
+        assignment = assign_nodes(model, providers, list(providers.choices), session, Stopwatch())
+        return Explanation(eps=tuple(providers.choices), nodes=tuple(_explained(model, assignment)))
+
+
+def _explained(model: OpenModel, assignment: Assignment) -> Iterator[NodeExplanation]:
+    sources = {(record.path, record.index): record.source for record in model.context_nodes}
+    numbers = {id(partition): number for number, partition in enumerate(assignment.partitions)}
+    reasons: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for refusal in assignment.refusals:
+        for node in refusal.nodes:
+            reasons.setdefault((id(refusal.graph), node), []).append((refusal.ep, refusal.reason))
+    for part in assignment.graphs:
+        takers = _takers(part, numbers)
+        for index in range(len(part.graph.nodes)):
+            if index in part.executed:
+                continue
+            source = sources.get((part.graph.path, index))
+            ep, partition = takers.get(index, (source or CPU_EP, None))
+            yield NodeExplanation(
+                name=part.graph.node_name(index),
+                operator="::".join(filter(None, (part.graph.domains[index], part.graph.op_types[index]))),
+                ep=ep,
+                partition=partition,
+                compiled=source is not None,
+                refusals=tuple(dict.fromkeys(reasons.get((id(part.graph), index), ()))),
+            )
+
+
+def _takers(part: GraphAssignment, numbers: dict[int, int]) -> dict[int, tuple[str, int | None]]:
+    """Return node to its EP and the number of its partition."""
+    takers: dict[int, tuple[str, int | None]] = {
+        kernel.node: (kernel.ep, None) for kernel in part.kernel_nodes
+    }
+    for partition in part.partitions:
+        for node in partition.node_indices:
+            takers[node] = (partition.ep, numbers[id(partition)])
+    return takers

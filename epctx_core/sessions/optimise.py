@@ -1,0 +1,215 @@
+"""From model to model, before partitioning: onnxruntime's optimiser, then what EPs ask for.
+
+Whatever comes back is checked like a model that was read. Knows no files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from onnx import GraphProto, ModelProto
+
+from epctx_core.context.node import read_context_nodes
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.model_io import check_model
+from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import INLINE_LIMIT, detach_weights
+from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, is_installed, optimize
+from epctx_core.options import GraphOptimizationLevel
+from epctx_core.registry.guard import contract_broken
+from epctx_core.sessions.source import OpenModel, index_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epctx_core.graph.weights import ExternalFile, Weight
+    from epctx_core.plugin import TensorView
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.providers import ProviderSession
+
+HOOK = "optimize_model"
+_FRAME = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
+_log = logging.getLogger("epctx.compile")
+
+Refuse = Callable[[str], NoReturn]
+
+
+def check_level(level: GraphOptimizationLevel | int) -> GraphOptimizationLevel:
+    """Return a level that a whole model can be brought to.
+
+    Raises:
+        InvalidArgument: no such level, one that is for pieces only, or onnxruntime is missing.
+    """
+    level = GraphOptimizationLevel(level)
+    if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
+        raise InvalidArgument(
+            f"graph_optimization_level is {level.name}, which would arrange weights for this machine's CPU.",
+            hint="Use ORT_ENABLE_EXTENDED; EPs may go further with what they take.",
+        )
+    if level > GraphOptimizationLevel.ORT_DISABLE_ALL and not is_installed():
+        raise InvalidArgument(
+            f"graph_optimization_level is {level.name}, which needs onnxruntime.",
+            hint="pip install 'epctx-core[ort]', or use ORT_DISABLE_ALL.",
+        )
+    return level
+
+
+@collection_paused()
+def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel) -> OpenModel:
+    """Return the model as it is partitioned: brought to a level, then changed by the EPs that do so.
+
+    Levels above EXTENDED stand for pieces that are optimised one by one where they run; the whole model
+    stays as it is.
+
+    A model with EPContext nodes stays as it is.
+
+    Raises:
+        InvalidArgument: a model with EPContext nodes shall be brought to a level.
+        Fail: onnxruntime cannot optimise the model.
+        PluginError: an EP gave a model that is wrong or not the same from outside.
+    """
+    whole = level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    if model.context_nodes:
+        if whole:
+            raise InvalidArgument(
+                f"{model.source.where} has EPContext nodes already, so that it cannot be optimised to {level.name}.",
+                hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
+            )
+        return model
+    if whole:
+        model = _optimised(model, check_level(level))
+    for ep in providers.choices:
+        if providers.instances.implements(ep, HOOK):
+            model = _changed_by(ep, model, providers, level)
+    return model
+
+
+def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
+    source = model.source
+    contrib = level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    try:
+        found = optimize(source.proto, source.weights, level, Allowed(contrib=contrib))
+    except NotOptimizedError as error:
+        raise Fail(
+            f"{source.where} cannot be optimised to {level.name}: {error}.",
+            path=source.path,
+            hint="Use ORT_DISABLE_ALL.",
+        ) from error
+
+    def refuse(what: str) -> NoReturn:
+        raise Fail(f"optimising {source.where} to {level.name} {what}.", path=source.path)
+
+    return _accepted(found.model, model, {**source.weights, **found.weights}, refuse)
+
+
+def _changed_by(
+    ep: str, model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel
+) -> OpenModel:
+    copy = ModelProto()
+    copy.CopyFrom(model.source.proto)
+    answer = providers.instances.call(
+        ep, HOOK, model=copy, weights=dict(model.source.weights), level=int(level)
+    )
+    if answer is None:
+        return model
+    record: PluginRecord = providers.choices[ep].record
+
+    def refuse(what: str) -> NoReturn:
+        raise contract_broken(record, HOOK, what)
+
+    if not isinstance(answer, ModelProto):
+        refuse(f"gave a {type(answer).__name__} instead of an onnx.ModelProto or None")
+    own = ModelProto()
+    own.CopyFrom(answer)
+    if read_context_nodes(own.graph):
+        refuse("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
+    return _accepted(own, model, model.source.weights, refuse)
+
+
+def _accepted(
+    found: ModelProto, model: OpenModel, known: Mapping[str, TensorView], refuse: Refuse
+) -> OpenModel:
+    """Return a changed model, checked and indexed, with what the original says about itself."""
+    _restore_frame(found, model.source.proto)
+    weights = _weights(found.graph, known, refuse)
+    source = replace(model.source, proto=found, weights=weights)
+    try:
+        check_model(source)
+        changed = index_model(source)
+    except InvalidGraph as error:
+        refuse(f"gave a wrong model: {error.message}")
+    for kind, before, after in (
+        ("inputs", _boundary(model, "input"), _boundary(changed, "input")),
+        ("outputs", _boundary(model, "output"), _boundary(changed, "output")),
+    ):
+        if before != after:
+            refuse(
+                f"gave a model with other {kind}: {list(after)} instead of {list(before)}, or of other types"
+            )
+    return changed
+
+
+def _restore_frame(found: ModelProto, source: ModelProto) -> None:
+    for field in _FRAME:
+        found.ClearField(field)
+    found.MergeFrom(
+        ModelProto(**{field: getattr(source, field) for field in _FRAME if source.HasField(field)})
+    )
+    del found.metadata_props[:]
+    found.metadata_props.extend(source.metadata_props)
+    found.graph.name = source.graph.name
+    found.graph.doc_string = source.graph.doc_string
+
+
+def _weights(graph: GraphProto, known: Mapping[str, TensorView], refuse: Refuse) -> dict[str, Weight]:
+    """Return all weights by name: mapped ones as they were, new ones out of the protobuf."""
+
+    def no_files(location: str, tensor: str) -> ExternalFile:
+        refuse(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
+
+    kept: dict[str, Weight] = {}
+    for tensor in graph.initializer:
+        if not is_detached(tensor):
+            continue
+        weight = known.get(tensor.name)
+        if weight is None or (weight.elem_type, weight.shape) != (tensor.data_type, tuple(tensor.dims)):
+            refuse(f"gave a model with an external weight {tensor.name!r} that the original does not have")
+        # What the optimiser makes and what a source has are weights of the core.
+        kept[tensor.name] = cast("Weight", weight)
+    rest = GraphProto()
+    rest.CopyFrom(graph)
+    del rest.initializer[:]
+    rest.initializer.extend(t for t in graph.initializer if not is_detached(t))
+    made = {name: _original(weight, known) for name, weight in detach_weights(rest, no_files).items()}
+    inline = iter(rest.initializer)
+    for tensor in graph.initializer:
+        if tensor.name not in kept:
+            tensor.CopyFrom(next(inline))
+    return {
+        t.name: kept.get(t.name) or made[t.name]
+        for t in graph.initializer
+        if t.name in kept or t.name in made
+    }
+
+
+def _original(weight: Weight, known: Mapping[str, TensorView]) -> Weight:
+    """Return the weight of the original where a small one came back inline and unchanged."""
+    old = known.get(weight.name)
+    same = (
+        old is not None
+        and weight.nbytes <= INLINE_LIMIT
+        and (old.elem_type, old.shape, old.nbytes) == (weight.elem_type, weight.shape, weight.nbytes)
+        and old.digest == weight.digest
+    )
+    return cast("Weight", old) if same else weight
+
+
+def _boundary(model: OpenModel, kind: str) -> dict[str, bytes]:
+    """Return the names, in order, of what flows in or out, with their types as written."""
+    names = model.graph.input_names if kind == "input" else model.graph.output_names
+    values = {v.name: v.type for v in getattr(model.source.proto.graph, kind)}
+    return {name: values[name].SerializeToString(deterministic=True) for name in names}

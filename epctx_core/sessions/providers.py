@@ -1,0 +1,454 @@
+"""From what a host asks for to live EP instances."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.context.scratch import Scratch, scratch_folder
+from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    NotImplementedByProvider,
+    conceal,
+    concealed,
+    suggestion,
+)
+from epctx_core.options import Isolation, WeightlessMode
+from epctx_core.options.table import SESSION_OPTIONS
+from epctx_core.options.unsupported import tell_without_effect
+from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
+from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.registry.forking import keep_forever
+from epctx_core.registry.guard import contract_broken, describe
+from epctx_core.registry.instances import ProviderInstances
+from epctx_core.sessions.optional import OptionalNames, SkippedProvider, tell_skipped
+from epctx_core.sessions.weightless import compile_mode
+
+if TYPE_CHECKING:
+    from epctx_core.kernels import CpuEngine
+    from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.registry.registry import Registry
+
+CPU_EP = "CPUExecutionProvider"
+_CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
+_log = logging.getLogger("epctx.providers")
+
+Progress = Callable[[str, int, int], None]
+"""`progress(stage, done, total)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderChoice:
+    """An EP that a session will have, before it exists.
+
+    Attributes:
+        record: what is known about the plugin.
+        cls: the EP's class.
+        options: checked and typed.
+    """
+
+    record: PluginRecord
+    cls: type[ExecutionProvider]
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The EP type."""
+        return self.cls.name
+
+    @property
+    def binary_suffix(self) -> str:
+        """The `[ep]` part of the context binary's name."""
+        return self.cls.binary_suffix or self.cls.name
+
+    def public_options(self) -> dict[str, Any]:
+        """Return the options that may be shown: no secret ones."""
+        secret = {option.name for option in self.cls.options if option.secret}
+        return {name: value for name, value in self.options.items() if name not in secret}
+
+
+WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace | SharedWorkspace]
+"""Gives the workspace of an EP in one session."""
+
+
+def private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
+    """Return a workspace of one session's own."""
+    return PrivateWorkspace()
+
+
+def choose_providers(
+    requested: Sequence[tuple[str, Mapping[str, object]]],
+    session: SessionOptions,
+    registry: Registry,
+    purpose: Purpose | None,
+) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
+    """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
+
+    Args:
+        requested: names with options.
+        session: says which of them are optional.
+        registry: where they are looked up.
+        purpose: what they are to do; None if no device is needed, and then nobody is told what was skipped.
+
+    Returns:
+        The EPs, and the optional ones that cannot be had.
+
+    Raises:
+        InvalidArgument: no such EP, one asked for twice, or a wrong option.
+        PluginError: a plugin is broken.
+    """
+    names = [name for name, _ in requested]
+    optional = OptionalNames(session.config().optional_providers, names)
+    _refuse_unknown_eps(session, registry, optional)
+    choices: list[ProviderChoice] = []
+    skipped: list[SkippedProvider] = []
+    for name, given in requested:
+        if name.lower() in _CPU_NAMES:
+            continue
+        found = _find(name, registry, optional, purpose)
+        if isinstance(found, SkippedProvider):
+            skipped.append(found)
+            continue
+        choice = choose_provider(found, given, session, registry)
+        if any(choice.name == other.name for other in choices):
+            raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
+        choices.append(choice)
+    if purpose is not None:
+        tell_skipped(skipped)
+    return choices, tuple(skipped)
+
+
+def _find(
+    name: str, registry: Registry, optional: OptionalNames, purpose: Purpose | None
+) -> PluginRecord | SkippedProvider:
+    return find_optional(name, registry, purpose) if name in optional else registry.resolve(name)
+
+
+def find_optional(name: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
+    """Return an EP's record if it loads and says that it is available, else why it cannot be had."""
+    try:
+        record = registry.resolve(name)
+        registry.load(record)
+        if purpose is not None:
+            _check_availability(record, purpose, registry)
+    except EpctxError as error:
+        return SkippedProvider.because(name, error)
+    return record
+
+
+def choose_provider(
+    record: PluginRecord, given: Mapping[str, object], session: SessionOptions, registry: Registry
+) -> ProviderChoice:
+    """Import one EP and check the options for it; see `choose_providers`."""
+    cls = registry.load(record)
+    merged = {**session.provider_config_entries(cls.name), **given}
+    for option in cls.options:
+        if option.name in merged and not option.effect:
+            tell_without_effect(f"the option {option.name!r} of {cls.name}", option.doc.rstrip("."))
+    options = parse_provider_options(cls.name, cls.options, merged)
+    choice = ProviderChoice(record=replace(record, vendor=cls.vendor), cls=cls, options=options)
+    conceal((str(options[option.name]) for option in cls.options if option.secret), choice)
+    return choice
+
+
+def kept_functions(classes: Iterable[type[ExecutionProvider]]) -> frozenset[tuple[str, str]]:
+    """Return the functions that any of the EPs wants as calls."""
+    return frozenset(function for cls in classes for function in cls.keeps_functions)
+
+
+def requested_classes(
+    requested: Sequence[tuple[str, Mapping[str, object]]], session: SessionOptions, registry: Registry
+) -> list[type[ExecutionProvider]]:
+    """Return the classes of the EPs that a host asked for; the CPU EP and what is skipped are left out.
+
+    Raises:
+        InvalidArgument, PluginError: as `choose_providers`.
+    """
+    names = [name for name, _ in requested if name.lower() not in _CPU_NAMES]
+    optional = OptionalNames(session.config().optional_providers, [name for name, _ in requested])
+    found = [_find(name, registry, optional, Purpose.RUN) for name in names]
+    return [registry.load(record) for record in found if not isinstance(record, SkippedProvider)]
+
+
+def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: OptionalNames) -> None:
+    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
+    given = session.provider_option_keys
+    if not given:
+        return
+    starts = [f"ep.{record.name.lower()}." for record in registry.records()]
+    for key in given:
+        if not key.startswith(tuple(starts)) and not optional.is_option(key):
+            known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
+            raise InvalidArgument(
+                f"the session option {key!r} is none, nor an option of an installed EP.{suggestion(key, known)}",
+                hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
+            )
+
+
+def reported_progress(progress: Progress | None) -> Progress:
+    """Return a host's progress callback as the core and EPs call it; what it raises is a Fail of the host's.
+
+    None gives one that shows nothing.
+    """
+    if progress is None:
+        return no_progress
+
+    def report(stage: str, done: int, total: int) -> None:
+        try:
+            progress(concealed(stage), done, total)
+        except EpctxError:
+            raise
+        except Exception as error:
+            raise Fail(
+                f"the progress callback raised at stage {stage!r}: {describe(error)}.",
+                hint="Fix the callback, or give none.",
+            ) from error
+
+    return report
+
+
+def refuse_isolated(config: SessionConfig) -> None:
+    """Raise InvalidArgument if EPs of a share group were to work in processes of their own."""
+    if config.isolation is not Isolation.NONE:
+        raise InvalidArgument(
+            f"ep.isolate={config.isolation.value} and a share group (ep.share_ep_contexts=1, ShareGroup) contradict "
+            "each other: what an EP shares lies in one process.",
+            hint="Leave one of the two out.",
+        )
+
+
+def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
+    """Return what tells apart the EPs of two compiles or loads: EP type, distribution, and all their options.
+
+    Secret options count, so this never leaves the process.
+    """
+    return tuple((c.name, f"{c.record.distribution} {c.record.version}", _digest(c)) for c in choices)
+
+
+def _digest(choice: ProviderChoice) -> str:
+    text = json.dumps(dict(choice.options), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class ProviderSession:
+    """The EP instances of one session with what they were given; closed once, at the session's end.
+
+    Attributes:
+        instances: the live EPs.
+        choices: what was chosen, by EP type.
+        skipped: optional EPs that the session goes without.
+        weightless: the mode that they compile in.
+        reads_back: whether they read what they wrote before it is published.
+        is_isolated: whether their work is done in processes of their own.
+        scratch: files that payloads were made into; they go last.
+    """
+
+    def __init__(self) -> None:
+        self.instances = ProviderInstances()
+        self.choices: dict[str, ProviderChoice] = {}
+        self.skipped: tuple[SkippedProvider, ...] = ()
+        self.weightless = WeightlessMode.NONE
+        self.reads_back = self.is_isolated = False
+        self._contexts: dict[str, ProviderContext] = {}
+        self._workspaces: list[PrivateWorkspace | SharedWorkspace] = []
+        self._runnables: list[CompiledPartition] = []
+        self._stack = contextlib.ExitStack()
+        self.scratch = self._stack.enter_context(Scratch())
+        self._closed = False
+        self._process = os.getpid()
+
+    def start(
+        self,
+        choices: Sequence[ProviderChoice],
+        *,
+        purpose: Purpose,
+        model: ModelIdentity,
+        session: SessionOptions,
+        engine: CpuEngine,
+        registry: Registry,
+        progress: Progress | None = None,
+        cancel: CancellationFlag | None = None,
+        workspace_of: WorkspaceOf = private_workspace,
+    ) -> None:
+        """Make the instances; without `cancel` they poll the session's own flag.
+
+        What `workspace_of` gives for each EP is closed with the session.
+
+        Raises:
+            NotImplementedByProvider: an EP says that this machine lacks what the purpose needs, or does
+                not know weightless mode.
+            InvalidArgument: an EP does not support the weightless mode that was asked for.
+            PluginError: an EP's constructor or its `availability` raised.
+        """
+        user = f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of {model.name!r}"
+        for choice in choices:
+            self._stack.enter_context(registry.in_use(choice.record, by=user))
+        config = session.config()
+        self.weightless = compile_mode(choices, purpose, config.weightless)
+        self.reads_back, self.is_isolated = config.read_back, config.isolation is not Isolation.NONE
+        for choice in choices:
+            _check_availability(choice.record, purpose, registry)
+            cls = _class_of(choice, config, purpose)
+            workspace = workspace_of(choice)
+            self._workspaces.append(workspace)
+            if cls is not choice.cls and isinstance(workspace, SharedWorkspace):
+                refuse_isolated(config)
+            context = ProviderContext(
+                options=choice.options,
+                session_config=session.config_entries,
+                purpose=purpose,
+                target=None,
+                model=model,
+                logger=_logger(choice.name),
+                cancel=cancel or session.cancellation,
+                progress=progress or no_progress,
+                scratch=scratch_folder,
+                engine=engine,
+                workspace=workspace,
+                weightless=self.weightless,
+            )
+            self._add(choice, cls, context)
+
+    def _add(self, choice: ProviderChoice, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+        self.instances.add(choice.record, cls, context)
+        self.choices[choice.name] = choice
+        self._contexts[choice.name] = context
+
+    @contextlib.contextmanager
+    def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
+        """Give what an EP gets to read what it wrote: no device, and nothing shared with what compiled it."""
+        with contextlib.closing(PrivateWorkspace()) as workspace:
+            yield replace(
+                self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=workspace
+            )
+
+    def open_to_read(self, ep: str, context: ProviderContext) -> ProviderSession:
+        """Return a session with an instance of one of these EPs that compiled nothing."""
+        other = ProviderSession()
+        try:
+            other._add(self.choices[ep], self.choices[ep].cls, context)
+        except BaseException:
+            other.close()
+            raise
+        return other
+
+    @property
+    def records(self) -> tuple[PluginRecord, ...]:
+        """Plugin records of the session's EPs, in order of priority."""
+        return tuple(choice.record for choice in self.choices.values())
+
+    def keep(self, results: Iterable[object]) -> None:
+        """Take over what a hook gave: each `CompiledPartition` is closed once, before its EP is shut down."""
+        self._runnables.extend(r for r in results if isinstance(r, CompiledPartition))
+
+    def close(self) -> None:
+        """Close runnables, shut all EPs down, release what they shared; further calls do nothing.
+
+        In a forked child nothing is closed: all of it is the parent's.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._process:
+            keep_forever(self)
+            return
+        try:
+            for runnable in {id(r): r for r in self._runnables}.values():
+                if runnable.close is not None:
+                    close_quietly(runnable.close, "a compiled partition")
+            self._runnables.clear()
+            self.instances.shutdown()
+        finally:
+            for workspace in self._workspaces:
+                close_quietly(workspace.close, "what an EP kept in its workspace")
+            self._stack.close()
+
+
+def check_compiled(
+    ep: str,
+    hook: str,
+    result: Sequence[Any],
+    wanted: Sequence[object],
+    providers: ProviderSession,
+    purpose: Purpose,
+) -> None:
+    """Raise PluginError unless an EP gave one runnable for each of what it was given."""
+    record = providers.choices[ep].record
+    what = None
+    if len(result) != len(wanted):
+        what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
+    else:
+        for name, item in zip(wanted, result, strict=True):
+            if not isinstance(item, CompiledPartition):
+                what = f"gave a {type(item).__name__} instead of a CompiledPartition for {name}"
+            elif item.run is None and purpose is not Purpose.EXPORT:
+                what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
+    if what is not None:
+        raise contract_broken(record, hook, what)
+
+
+def _logger(ep: str) -> logging.Logger:
+    """Return the logger of an EP, which conceals the values of secret options."""
+    logger = logging.getLogger(f"epctx.ep.{ep}")
+    logger.addFilter(_conceal_in_record)
+    return logger
+
+
+def _conceal_in_record(record: logging.LogRecord) -> bool:
+    try:
+        text = record.getMessage()
+    except Exception as error:  # noqa: BLE001 - without this filter, too, logging survives a plugin's wrong call
+        text = f"a message that cannot be formatted: {describe(error)}"
+    record.msg, record.args = concealed(text), ()
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = concealed("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+    return True
+
+
+def close_quietly(close: Callable[[], None], what: str) -> None:
+    """Close something of a plugin's; what it raises is logged and keeps nothing else from being closed."""
+    try:
+        close()
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
+        _log.error("closing %s: %s", what, describe(error))
+        _log.debug("closing %s", what, exc_info=error)
+
+
+def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -> type[ExecutionProvider]:
+    """Return the class of the instance: the EP's own, or one that has its work done in another process."""
+    if config.isolation is Isolation.NONE:
+        return choice.cls
+    # Not needed by hosts that isolate nothing.
+    from epctx_core.isolation.elsewhere import IsolatedEp
+    from epctx_core.isolation.provider import isolated_class
+    from epctx_core.isolation.remote import Limits
+
+    limits = Limits(seconds=config.isolation_seconds, max_bytes=config.isolation_bytes)
+    ep = IsolatedEp(record=choice.record, cls=choice.cls, isolation=config.isolation, limits=limits)
+    return isolated_class(ep, purpose)
+
+
+def _check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
+    available = registry.availability(record, purpose)
+    if not available.available:
+        raise NotImplementedByProvider(
+            f"{record.name} cannot {purpose.value} on this machine: {available.reason or 'it gives no reason'}.",
+            ep=record.name,
+            hint=available.hint
+            or "Repair what is missing, leave it out of the providers, or name it in ep.optional_providers.",
+        )
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Show nothing: the host did not ask for progress."""

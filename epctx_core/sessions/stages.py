@@ -1,0 +1,108 @@
+"""The stages that compiling and running share, between an open model and compiled partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from epctx_core.context.kernel_types import read_kernel_types
+from epctx_core.graph.garbage import collection_paused, collection_resumed
+from epctx_core.sessions.assignment import Assignment, assign
+from epctx_core.sessions.limits import PartitionLimits
+from epctx_core.sessions.providers import Progress, check_compiled, no_progress
+
+if TYPE_CHECKING:
+    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.options import SessionOptions
+    from epctx_core.plugin import CompiledPartition, Purpose
+    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.source import OpenModel
+
+
+@dataclass(kw_only=True)
+class Stopwatch:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@collection_paused()
+def assign_nodes(
+    model: OpenModel,
+    providers: ProviderSession,
+    eps: Sequence[str],
+    session: SessionOptions,
+    watch: Stopwatch,
+    *,
+    kernels_only: Collection[str] = (),
+) -> Assignment:
+    """Ask the EPs for their claims; see `assign`. Existing EPContext nodes are nobody's to claim.
+
+    Raises:
+        PluginError: an EP's answer breaks the contract.
+        InvalidGraph: the model's metadata about operators is damaged.
+    """
+    session.cancellation.raise_if_requested()
+    reserved: dict[BodyPath, list[int]] = {}
+    for record in model.context_nodes:
+        reserved.setdefault(record.path, []).append(record.index)
+    config = session.config()
+    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
+    with watch.stage("partition"):
+        return assign(
+            model.graph,
+            providers.instances,
+            eps,
+            reserved=reserved,
+            prefix=config.node_name_prefix,
+            limits=limits,
+            carried=read_kernel_types(model.source.proto),
+            kernels_only=kernels_only,
+        )
+
+
+def compile_partitions(
+    assignment: Assignment,
+    providers: ProviderSession,
+    session: SessionOptions,
+    *,
+    purpose: Purpose,
+    watch: Stopwatch,
+    progress: Progress = no_progress,
+) -> dict[GraphPartition, CompiledPartition]:
+    """Have each EP compile its partitions; return what each became. Progress counts partitions.
+
+    Raises:
+        EPFail: an EP raised.
+        PluginError: an EP gave back something else than one `CompiledPartition` for each partition.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    compiled: dict[GraphPartition, CompiledPartition] = {}
+    with watch.stage("compile"):
+        for ep in providers.choices:
+            partitions = assignment.of(ep)
+            if not partitions:
+                continue
+            session.cancellation.raise_if_requested()
+            progress("compile", len(compiled), len(assignment.partitions))
+            with collection_resumed():
+                result = providers.instances.call(ep, "compile", partitions=partitions)
+            providers.keep(result)
+            check_compiled(ep, "compile", result, partitions, providers, purpose)
+            compiled.update(zip(partitions, result, strict=True))
+            progress("compile", len(compiled), len(assignment.partitions))
+    session.cancellation.raise_if_requested()
+    return compiled
