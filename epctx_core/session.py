@@ -19,7 +19,7 @@ from epctx_core.options.unsupported import Strict, tell_without_effect
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
-from epctx_core.sessions.arguments import given_function, given_model, given_options, path_of
+from epctx_core.sessions.arguments import given_function, given_model, given_options
 from epctx_core.sessions.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.sessions.build import SessionState, build_session
 from epctx_core.sessions.dynamic_options import set_dynamic_options
@@ -81,9 +81,9 @@ class InferenceSession(Strict):
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
-            from epctx_core.compiling.export import SessionExport
+            from epctx_core.compiling.export import session_export
 
-            exporter = SessionExport(path_of(model), self._options)
+            exporter = session_export(model, self._options, registry)
         self._state: SessionState | None = build_session(model, self._options, requested, registry, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults

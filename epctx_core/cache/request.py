@@ -21,7 +21,7 @@ from epctx_core.cache.content import ContentIndex, ModelContent, ModelSource
 from epctx_core.cache.housekeeping import collect
 from epctx_core.cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
 from epctx_core.cache.store import EntryStore, Lease
-from epctx_core.compiling.compilation import Compilation
+from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
 from epctx_core.context.private_folder import distrusted
@@ -35,7 +35,7 @@ from epctx_core.errors import (
     NoSuchFile,
     errors_typed,
 )
-from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
+from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.publish.failures import DISK_FULL
 from epctx_core.session import InferenceSession
@@ -189,18 +189,6 @@ class Request:
         self.compiled = True
         named = config.external_initializers_file
         placement = placement_of(None if named else INITIALIZERS, DEFAULT_THRESHOLD, None, named)
-        compilation = Compilation(
-            session=self.options,
-            model=self.model,
-            embedded=config.embed,
-            placement=placement,
-            flags=OrtCompileApiFlags.NONE,
-            level=self.level,
-            progress=self.progress,
-            registry=self.registry,
-            deliver=None,
-            digests=self._source.digests,
-        )
 
         def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
             return destination_of(
@@ -211,7 +199,18 @@ class Request:
                 initializers=placement.file,
             )
 
-        return compilation.run(destination)
+        request = CompileRequest(
+            session=self.options,
+            find_destination=destination,
+            model=self.model,
+            embedded=config.embed,
+            placement=placement,
+            level=self.level,
+            progress=self.progress,
+            registry=self.registry,
+            digests=self._source.digests,
+        )
+        return Compile(request).run()
 
     def _make_room(self, key: str) -> None:
         try:

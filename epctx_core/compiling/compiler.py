@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.compiling.compilation import Compilation, FindDestination
+from epctx_core.compiling.compile import Compile, CompileRequest, FindDestination
 from epctx_core.compiling.writing.destination import (
     BinaryInformation,
     Destination,
@@ -232,9 +232,11 @@ class ModelCompiler:
     def _run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         with self._in_progress():
-            compilation = Compilation(
+            request = CompileRequest(
                 session=self._session,
                 model=self._model,
+                find_destination=find_destination,
+                sink=sink,
                 embedded=self._embedded,
                 placement=self._placement,
                 flags=self._flags,
@@ -243,7 +245,7 @@ class ModelCompiler:
                 registry=self._registry,
                 deliver=self._write_function.opener(),
             )
-            self._report = compilation.run(find_destination, sink)
+            self._report = Compile(request).run()
         return self._report
 
     @contextmanager

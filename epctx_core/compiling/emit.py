@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from epctx_core.compiling.descriptions import Descriptions
 from epctx_core.compiling.kernel_operators import staying_operators
 from epctx_core.compiling.provenance import add_metadata
-from epctx_core.compiling.writing.initializers import (
-    InitializerPlacement,
-    PlacedInitializers,
-    place_initializers,
-)
+from epctx_core.compiling.writing.initializers import PlacedInitializers, place_initializers
+from epctx_core.compiling.writing.size import check_size
+from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.initializers_file import Seal
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
@@ -33,6 +31,7 @@ from epctx_core.sessions.weightless import SourceLedger
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.passthrough import KeptNodes
     from epctx_core.compiling.writing.outputs import Outputs
     from epctx_core.context.embedding import Embeddable
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.splice import Replacement
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.plugin import EPContextNode, TensorView
-    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.assignment import GraphAssignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
 
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 GraphsByModel: TypeAlias = "Mapping[str, tuple[tuple[str, ...], ...]]"
 """EP type to the names of its partitions in each model of a share group."""
 
-_NO_GRAPHS: GraphsByModel = {}
+NO_GRAPHS: GraphsByModel = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +78,20 @@ class ContextModel:
     source_tensors: Mapping[str, TensorView] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
 
+    def serialized(self, *, embedded: bool) -> SerializedModel:
+        """Return the bytes; the same model gives the same bytes.
+
+        Args:
+            embedded: whether payloads are stored in the model.
+
+        Raises:
+            Fail: it is larger than a protobuf can be.
+        """
+        # To ask for the size alone would serialise it once more.
+        data = embed(self.proto.SerializeToString(deterministic=True), self.contents)
+        check_size(data.size, embedded=embedded)
+        return data
+
     @property
     def digests(self) -> dict[str, str]:
         """The root digest (hex) of each file that was written, as a load checks it; by the name of the file."""
@@ -102,19 +115,13 @@ def check_can_export(providers: ProviderSession) -> None:
 
 
 def make_context_model(
-    model: OpenModel,
-    assignment: Assignment,
-    providers: ProviderSession,
-    outputs: Outputs,
-    placement: InitializerPlacement,
-    kept: KeptNodes,
-    earlier: GraphsByModel = _NO_GRAPHS,
+    compile_: Compile, outputs: Outputs, kept: KeptNodes, earlier: GraphsByModel
 ) -> ContextModel:
-    """Return the context model of an assignment whose partitions were compiled.
+    """Return the context model of a compile whose partitions were compiled.
 
     Args:
+        compile_: the compile.
         outputs: where payloads go.
-        placement: where the initializers that stay go.
         kept: the EPContext nodes that the model had already.
         earlier: of its share group, the models before this one.
 
@@ -122,6 +129,7 @@ def make_context_model(
         PluginError: an EP describes its nodes wrongly.
         Fail, InvalidArgument: see `place_initializers`.
     """
+    model, assignment, providers = compile_.model, compile_.assignment, compile_.providers
     nodes: dict[GraphPartition, Replacement] = {}
     entries: list[PayloadEntry] = []
     contents: dict[bytes, Embeddable] = dict(kept.contents)
@@ -142,12 +150,16 @@ def make_context_model(
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     placed = place_initializers(
-        proto, model.source.weights, placement, outputs.open_initializers, outputs.destination.folder
+        proto,
+        model.source.weights,
+        compile_.request.placement,
+        outputs.open_initializers,
+        outputs.destination.folder,
     )
     if nodes or kept.exist:
         _state_dependencies(proto, ledger, kept, placed, embedded=outputs.embedded)
         present = entries if outputs.final else []
-        add_metadata(proto, model, assignment, providers, present, ledger, kept, pending)
+        add_metadata(proto, compile_, present, ledger, kept, pending)
         write_kernel_types(proto, staying_operators(assignment))
     return ContextModel(
         proto=proto,

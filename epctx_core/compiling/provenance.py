@@ -23,6 +23,7 @@ from epctx_core.sessions.compatibility import judge
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.passthrough import KeptNodes
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.sessions.assignment import Assignment
@@ -70,9 +71,7 @@ def check_mix(
 
 def add_metadata(
     proto: ModelProto,
-    model: OpenModel,
-    assignment: Assignment,
-    providers: ProviderSession,
+    compile_: Compile,
     entries: Sequence[PayloadEntry],
     ledger: SourceLedger,
     kept: KeptNodes,
@@ -82,9 +81,7 @@ def add_metadata(
 
     Args:
         proto: gets them.
-        model: the source.
-        assignment: what was compiled.
-        providers: the EPs.
+        compile_: its compile.
         entries: of the payloads that were written.
         ledger: which weights payloads left in the source.
         kept: the nodes that were there already.
@@ -92,6 +89,7 @@ def add_metadata(
     """
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
+    assignment, providers = compile_.assignment, compile_.providers
     old = kept.manifest or Manifest(source_digest="", providers={}, payloads=())
     facts: dict[str, Mapping[str, Any]] = dict(old.providers)
     for ep, choice in providers.choices.items():
@@ -108,7 +106,7 @@ def add_metadata(
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
     manifest = Manifest(
-        source_digest=model.source.digest,
+        source_digest=compile_.model.source.digest,
         providers=facts,
         payloads=payloads,
         source_weights=_source_weights(old, ledger),

@@ -177,7 +177,7 @@ def _prefers_latency(config: SessionConfig) -> bool | None:
 class Exporter(Protocol):
     """Writes the context model of a session beside making it; called in the order of its methods."""
 
-    def opened(
+    def settled(
         self, model: OpenModel, choices: Sequence[ProviderChoice]
     ) -> contextlib.AbstractContextManager[None]:
         """Settle where everything goes; what is entered ends when the session is made or has failed."""
@@ -192,7 +192,7 @@ class Exporter(Protocol):
     def check(self, assignment: Assignment) -> None:
         """Raise if what is about to be compiled could not be written."""
 
-    def write(self, assignment: Assignment, watch: Stopwatch) -> None:
+    def write(self, assignment: Assignment) -> object:
         """Write the context model."""
 
 
@@ -219,7 +219,7 @@ class _Builder:
         self._routing = Routing(
             model.context_nodes, requested, session, registry, self._purpose, self._manifest
         )
-        self._providers = ProviderSession()
+        self._providers = ProviderSession(session, registry)
         self._level = GraphOptimizationLevel(session.graph_optimization_level)
         self._engine = CpuEngine(
             EnginePolicy(
@@ -251,14 +251,12 @@ class _Builder:
         ):
             _log.warning("%s", warning)
         if exporter is not None:
-            stack.enter_context(exporter.opened(self._model, self._routing.choices))
+            stack.enter_context(exporter.settled(self._model, self._routing.choices))
         self._providers.start(
             self._routing.choices,
             purpose=self._purpose,
             model=self._model.identity,
-            session=self._session,
             engine=self._engine,
-            registry=self._registry,
             workspace_of=self._workspace_of(folder) if exporter is None else exporter.workspace_of,
         )
         if not nodes:
@@ -282,7 +280,7 @@ class _Builder:
         # Written last: a session that cannot be made leaves no files.
         if exporter is not None:
             self._checks.finish()
-            exporter.write(assignment, self._watch)
+            exporter.write(assignment)
         for part, cpu in groups:
             part.partitioner.take(cpu)
         return self._finish(assignment, planner)
@@ -300,9 +298,7 @@ class _Builder:
             for ep in self._providers.choices
             if ep not in settled or instances.implements(ep, "get_kernel_registry")
         ]
-        return assign_nodes(
-            self._model, self._providers, eps, self._session, self._watch, kernels_only=settled
-        )
+        return assign_nodes(self._model, self._providers, eps, self._watch, kernels_only=settled)
 
     def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
         if not self._config.share_contexts:
@@ -315,11 +311,7 @@ class _Builder:
             self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
         )
         planner = Planner(self._engine, self._providers, loaded, assignment.matchers)
-        planner.add_compiled(
-            compile_partitions(
-                assignment, self._providers, self._session, purpose=Purpose.RUN, watch=self._watch
-            )
-        )
+        planner.add_compiled(compile_partitions(assignment, self._providers, Purpose.RUN, self._watch))
         return planner
 
     def _check_allowed(

@@ -101,20 +101,17 @@ def explain_model(
         EpctxError: the model cannot be read; see `ModelCompiler.compile_to_file`.
     """
     cancel = CompileCancellation(session.cancellation)
-    with closing(ProviderSession()) as providers, cancel.by_interrupt():
+    with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
         choices, _ = choose_providers(session.providers, session, registry, Purpose.EXPORT)
         model = open_model(path_or_bytes, session.config(), lambda: kept_functions(c.cls for c in choices))
         providers.start(
             choices,
             purpose=Purpose.EXPORT,
             model=model.identity,
-            session=session,
             engine=CpuEngine(EnginePolicy()),
-            registry=registry,
-            cancel=cancel,
         )
         model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
-        assignment = assign_nodes(model, providers, list(providers.choices), session, Stopwatch())
+        assignment = assign_nodes(model, providers, list(providers.choices), Stopwatch())
         return Explanation(eps=tuple(providers.choices), nodes=tuple(_explained(model, assignment)))
 
 

@@ -48,6 +48,10 @@ Progress = Callable[[str, int, int], None]
 """`progress(stage, done, total)`."""
 
 
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Show nothing: the host did not ask for progress."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProviderChoice:
     """An EP that a session will have, before it exists.
@@ -244,6 +248,12 @@ def _digest(choice: ProviderChoice) -> str:
 class ProviderSession:
     """The EP instances of one session with what they were given; closed once, at the session's end.
 
+    Args:
+        session: the session's options.
+        registry: where EPs are looked up.
+        progress: called with (stage, done, total).
+        cancel: what EPs poll; None for the session's own flag.
+
     Attributes:
         instances: the live EPs.
         choices: what was chosen, by EP type.
@@ -254,7 +264,16 @@ class ProviderSession:
         scratch: files that payloads were made into; they go last.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        session: SessionOptions,
+        registry: Registry,
+        *,
+        progress: Progress = no_progress,
+        cancel: CancellationFlag | None = None,
+    ) -> None:
+        self.session, self.registry, self.progress = session, registry, progress
+        self.cancel = cancel or session.cancellation
         self.instances = ProviderInstances()
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()
@@ -274,14 +293,10 @@ class ProviderSession:
         *,
         purpose: Purpose,
         model: ModelIdentity,
-        session: SessionOptions,
         engine: CpuEngine,
-        registry: Registry,
-        progress: Progress | None = None,
-        cancel: CancellationFlag | None = None,
         workspace_of: WorkspaceOf = private_workspace,
     ) -> None:
-        """Make the instances; without `cancel` they poll the session's own flag.
+        """Make the instances.
 
         What `workspace_of` gives for each EP is closed with the session.
 
@@ -291,6 +306,7 @@ class ProviderSession:
             InvalidArgument: an EP does not support the weightless mode that was asked for.
             PluginError: an EP's constructor or its `availability` raised.
         """
+        session, registry = self.session, self.registry
         user = f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of {model.name!r}"
         for choice in choices:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
@@ -311,8 +327,8 @@ class ProviderSession:
                 target=None,
                 model=model,
                 logger=_logger(choice.name),
-                cancel=cancel or session.cancellation,
-                progress=progress or no_progress,
+                cancel=self.cancel,
+                progress=self.progress,
                 scratch=scratch_folder,
                 engine=engine,
                 workspace=workspace,
@@ -335,7 +351,7 @@ class ProviderSession:
 
     def open_to_read(self, ep: str, context: ProviderContext) -> ProviderSession:
         """Return a session with an instance of one of these EPs that compiled nothing."""
-        other = ProviderSession()
+        other = ProviderSession(self.session, self.registry)
         try:
             other._add(self.choices[ep], self.choices[ep].cls, context)
         except BaseException:
@@ -448,7 +464,3 @@ def _check_availability(record: PluginRecord, purpose: Purpose, registry: Regist
             hint=available.hint
             or "Repair what is missing, leave it out of the providers, or name it in ep.optional_providers.",
         )
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Show nothing: the host did not ask for progress."""

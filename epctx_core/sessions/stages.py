@@ -12,12 +12,11 @@ from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 from epctx_core.sessions.assignment import Assignment, assign
 from epctx_core.sessions.limits import PartitionLimits
-from epctx_core.sessions.providers import Progress, check_compiled, no_progress
+from epctx_core.sessions.providers import check_compiled
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.options import SessionOptions
     from epctx_core.plugin import CompiledPartition, Purpose
     from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
@@ -44,7 +43,6 @@ def assign_nodes(
     model: OpenModel,
     providers: ProviderSession,
     eps: Sequence[str],
-    session: SessionOptions,
     watch: Stopwatch,
     *,
     kernels_only: Collection[str] = (),
@@ -55,11 +53,11 @@ def assign_nodes(
         PluginError: an EP's answer breaks the contract.
         InvalidGraph: the model's metadata about operators is damaged.
     """
-    session.cancellation.raise_if_requested()
+    providers.cancel.raise_if_requested()
     reserved: dict[BodyPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
-    config = session.config()
+    config = providers.session.config()
     limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
     with watch.stage("partition"):
         return assign(
@@ -77,11 +75,8 @@ def assign_nodes(
 def compile_partitions(
     assignment: Assignment,
     providers: ProviderSession,
-    session: SessionOptions,
-    *,
     purpose: Purpose,
     watch: Stopwatch,
-    progress: Progress = no_progress,
 ) -> dict[GraphPartition, CompiledPartition]:
     """Have each EP compile its partitions; return what each became. Progress counts partitions.
 
@@ -96,13 +91,13 @@ def compile_partitions(
             partitions = assignment.of(ep)
             if not partitions:
                 continue
-            session.cancellation.raise_if_requested()
-            progress("compile", len(compiled), len(assignment.partitions))
+            providers.cancel.raise_if_requested()
+            providers.progress("compile", len(compiled), len(assignment.partitions))
             with collection_resumed():
                 result = providers.instances.call(ep, "compile", partitions=partitions)
             providers.keep(result)
             check_compiled(ep, "compile", result, partitions, providers, purpose)
             compiled.update(zip(partitions, result, strict=True))
-            progress("compile", len(compiled), len(assignment.partitions))
-    session.cancellation.raise_if_requested()
+            providers.progress("compile", len(compiled), len(assignment.partitions))
+    providers.cancel.raise_if_requested()
     return compiled

@@ -35,7 +35,7 @@ class Scene(Setting):
     def assignment(self, model: SmallModel, *, purpose: Purpose = Purpose.RUN) -> Iterator[Assignment]:
         """Give who takes what of a model; nothing is compiled."""
         session = self.session_options()
-        with closing(ProviderSession()) as providers:
+        with closing(ProviderSession(session, self.registry)) as providers:
             choices, _ = choose_providers(session.providers, session, self.registry, purpose)
             opened = open_model(
                 model.data, session.config(), lambda: kept_functions(choice.cls for choice in choices)
@@ -44,11 +44,9 @@ class Scene(Setting):
                 choices,
                 purpose=purpose,
                 model=opened.identity,
-                session=session,
                 engine=CpuEngine(EnginePolicy()),
-                registry=self.registry,
             )
-            yield assign_nodes(opened, providers, list(providers.choices), session, Stopwatch())
+            yield assign_nodes(opened, providers, list(providers.choices), Stopwatch())
 
     def claimed(self, model: SmallModel) -> list[frozenset[str]]:
         """Return the names of the nodes that the EP takes: a set a partition, and one a node run by a kernel."""

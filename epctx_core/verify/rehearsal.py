@@ -56,7 +56,7 @@ def rehearse_load(
     if model is None or findings.has_errors:
         return loaded
     engine = CpuEngine(EnginePolicy(prefer_latency=False))
-    with closing(ProviderSession()) as providers:
+    with closing(ProviderSession(subject.session, subject.registry)) as providers:
         routing = _start(subject, model, engine, providers, findings)
         for ep, choice in providers.choices.items():
             if routing is not None and ep in routing.nodes and not findings.has_errors:
@@ -87,9 +87,7 @@ def _start(
             [c for c in routing.choices if c.name in routing.settled and c.cls.loads_without_device],
             purpose=Purpose.EXPORT,
             model=model.identity,
-            session=subject.session,
             engine=engine,
-            registry=subject.registry,
         )
     except (InvalidArgument, ModelLoadCanceled):
         raise
@@ -143,7 +141,6 @@ def _prepare(
                 model,
                 providers,
                 kernels := [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")],
-                subject.session,
                 Stopwatch(),
                 kernels_only=kernels,
             )
@@ -152,7 +149,9 @@ def _prepare(
                 for part in assignment.graphs
             ]
             # No EP makes anything for this plan.
-            planner = Planner(engine, ProviderSession(), _stand_ins(model, assignment), {})
+            planner = Planner(
+                engine, ProviderSession(subject.session, subject.registry), _stand_ins(model, assignment), {}
+            )
             for part, cpu in groups:
                 planner.prepare(part, cpu)
                 part.partitioner.take(cpu)

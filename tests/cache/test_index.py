@@ -9,7 +9,7 @@ import pytest
 from end_to_end.sim_eps import QNN, with_eps
 
 from epctx_core.cache import content
-from epctx_core.compiling.compilation import Compilation
+from epctx_core.compiling.compile import Compile
 from epctx_core.graph import digests
 from epctx_core.graph.mapping import FileIdentity
 
@@ -176,16 +176,16 @@ def test_a_model_from_bytes_is_known_by_its_bytes(cache, rested, reads):
 def test_a_model_that_is_replaced_while_it_is_compiled_is_not_kept_under_the_old_key(
     cache, rested, with_weights, monkeypatch
 ):
-    original, states = Compilation.run, []
+    original, states = Compile.run, []
 
-    def replaced_meanwhile(self, find_destination):
-        report = original(self, find_destination)
+    def replaced_meanwhile(self):
+        report = original(self)
         if not states:
             states.append(1)
             with_weights(0.25)
         return report
 
-    monkeypatch.setattr(Compilation, "run", replaced_meanwhile)
+    monkeypatch.setattr(Compile, "run", replaced_meanwhile)
     key = cache.key(rested)
 
     assert cache.keys == {key}

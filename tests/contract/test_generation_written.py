@@ -109,7 +109,7 @@ def test_the_weights_that_an_ep_took_are_in_the_payload_alone(source, written):
 
 def test_weights_that_stay_do_not_pass_through_protobuf(source, monkeypatch):
     sizes = []
-    monkeypatch.setattr("epctx_core.compiling.pipeline.embed", remember(sizes))
+    monkeypatch.setattr("epctx_core.compiling.emit.embed", remember(sizes))
 
     report = compiler(source, Alpha).compile_to_file()
 

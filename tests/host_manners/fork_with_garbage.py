@@ -56,11 +56,20 @@ class Cycle:
 
 
 def garbage():
-    """Leave a cycle in the middle generation, so that the parent's own few allocations do not collect it."""
+    """Leave a cycle in the middle generation, so that the parent's own few allocations do not collect it.
+
+    From here on the collector runs often, unless it is paused. Returns what says whether the cycle is still there.
+    """
+    paused = not gc.isenabled()
+    gc.disable()
     gc.collect()
     cycle = Cycle()
     gc.collect(0)
-    return weakref.ref(cycle)
+    left = weakref.ref(cycle)
+    gc.set_threshold(*OFTEN)
+    if not paused:
+        gc.enable()
+    return lambda: left() is not None
 
 
 def work():
@@ -68,7 +77,8 @@ def work():
     allocate()
 
 
-def forked(is_left):
+def forked():
+    is_left = garbage()
     pid = os.fork()
     if pid == 0:
         work()
@@ -76,18 +86,15 @@ def forked(is_left):
     return os.waitpid(pid, 0)[1], is_left()
 
 
-def started(is_left):
+def started():
+    is_left = garbage()
     return subprocess.Popen(["true"], preexec_fn=work).wait(), is_left()  # noqa: PLW1509 - what hosts do
 
 
 def children(way):
     ended = []
     for _ in range(ROUNDS):
-        gc.disable()
-        left = garbage()
-        gc.set_threshold(*OFTEN)
-        gc.enable()
-        ended.append(way(lambda left=left: left() is not None))
+        ended.append(way())
         gc.set_threshold(700, 10, 10)
     return {
         "forks": len(ended),
@@ -96,7 +103,7 @@ def children(way):
     }
 
 
-def started_while_compiling(is_left):
+def started_while_compiling():
     """Start a process while another thread compiles, which pauses the collector; CPython itself turns it off."""
     inside, over = threading.Event(), threading.Event()
 
@@ -108,7 +115,7 @@ def started_while_compiling(is_left):
     thread = threading.Thread(target=compiler.compile_to_stream, args=[write])
     thread.start()
     inside.wait(SECONDS)
-    seen = started(is_left)
+    seen = started()
     over.set()
     thread.join()
     return seen

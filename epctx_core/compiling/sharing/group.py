@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.compiling.emit import make_context_model, write_shared_payloads
-from epctx_core.compiling.pipeline import serialize, what_was_written, write_context_model
+from epctx_core.compiling.emit import write_shared_payloads
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import OutputFile, Written
-from epctx_core.compiling.sharing.member import CompiledMember, PublishedMember
+from epctx_core.compiling.sharing.member import PublishedMember
 from epctx_core.compiling.writing.outputs import Outputs
 from epctx_core.context.receipts import note_published
 from epctx_core.context.workspace import SharedWorkspace, SharedWorkspaces
@@ -32,6 +31,7 @@ from epctx_core.sessions.providers import close_quietly
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.compiling.writing.destination import Destination
     from epctx_core.sessions.providers import ProviderChoice
@@ -94,29 +94,20 @@ class Group:
         """Let a member that was read have what others found out: a file of weights is digested once."""
         self._digests.share(model.source.weights.values())
 
-    def add(self, member: CompiledMember) -> None:
+    def add(self, member: Compile) -> None:
         """Take a member whose partitions were compiled."""
         with self._lock:
             if member.destination.path is not None:
                 self.models.append(member.destination.path)
 
     @collection_paused()
-    def publish(self, member: CompiledMember) -> Written:
+    def publish(self, member: Compile) -> Written:
         """Publish a member at once, its binaries pending."""
         with self._lock:
             self._refuse_finished(member)
             with self._added(member):
                 named = self._named or member.destination
-                written = write_context_model(
-                    member.model,
-                    member.assignment,
-                    member.providers,
-                    member.outputs(named),
-                    member.placement,
-                    member.existing,
-                    watch=member.watch,
-                    earlier=self._graphs,
-                )
+                written = member.publish(member.outputs(named), self._graphs)
             # Only now: of a member that failed, nothing may count.
             self._named, self._graphs = named, _with(self._graphs, member)
             if written.pending and member.destination.folder is not None:
@@ -126,7 +117,7 @@ class Group:
             return written
 
     @collection_paused()
-    def finish(self, members: Sequence[CompiledMember], last: CompiledMember) -> Finished:
+    def finish(self, members: Sequence[Compile], last: Compile) -> Finished:
         """Write binaries and models in one publication: these members' and those published before.
 
         Args:
@@ -186,7 +177,7 @@ class Group:
             completed=tuple(completed),
         )
 
-    def stop(self, member: CompiledMember) -> Written:
+    def stop(self, member: Compile) -> Written:
         """Write the end with a last member; what is said of it includes the binaries."""
         with self._lock:
             self._refuse_finished(member)
@@ -194,7 +185,7 @@ class Group:
                 finished = self.finish([member], member)
         return replace(finished.members[0], payloads=finished.binaries, pending=())
 
-    def stop_without(self, member: CompiledMember) -> None:
+    def stop_without(self, member: Compile) -> None:
         """Write the end by the EPs of a last member that is not written itself."""
         with self._lock:
             self._refuse_finished(member)
@@ -210,7 +201,7 @@ class Group:
             close_quietly(workspace.close, "what an EP kept for a share group")
 
     @contextmanager
-    def _added(self, member: CompiledMember) -> Iterator[None]:
+    def _added(self, member: Compile) -> Iterator[None]:
         """Add a member, and take it out again if it cannot be written."""
         count = len(self.models)
         self.add(member)
@@ -220,7 +211,7 @@ class Group:
             del self.models[count:]
             raise
 
-    def _refuse_finished(self, member: CompiledMember) -> None:
+    def _refuse_finished(self, member: Compile) -> None:
         if self.finished:
             raise Fail(
                 f"the share group of {member.model.source.where} was stopped while it was compiled.",
@@ -229,7 +220,7 @@ class Group:
             )
 
     @contextmanager
-    def _ending(self, last: CompiledMember) -> Iterator[None]:
+    def _ending(self, last: Compile) -> Iterator[None]:
         """Take nobody in while the end is written; if that fails, the group is open again.
 
         Raises:
@@ -243,7 +234,7 @@ class Group:
             self.is_ending = False
             raise
 
-    def _binary_outputs(self, last: CompiledMember, named: Destination, publication: Publication) -> Outputs:
+    def _binary_outputs(self, last: Compile, named: Destination, publication: Publication) -> Outputs:
         """Return what takes the binaries, which the last member's EPs write for all."""
         # As this member's folder is spelled: its files are compared by path.
         folder = last.destination.folder or Path()
@@ -253,18 +244,15 @@ class Group:
         return Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
 
 
-def _with(graphs: GraphsByModel, member: CompiledMember) -> dict[str, tuple[tuple[str, ...], ...]]:
+def _with(graphs: GraphsByModel, member: Compile) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Return the names of all members' graphs with those of a further one."""
     more = {ep: tuple(p.name for p in member.assignment.of(ep)) for ep in member.providers.choices}
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
 
 
-def _make(member: CompiledMember, outputs: Outputs, earlier: GraphsByModel) -> _Made:
+def _make(member: Compile, outputs: Outputs, earlier: GraphsByModel) -> _Made:
     with outputs:
-        kept = member.existing.keep(outputs.open_payload)
-        context = make_context_model(
-            member.model, member.assignment, member.providers, outputs, member.placement, kept, earlier
-        )
+        context = member.describe(outputs, earlier)
     return _Made(member=member, outputs=outputs, context=context)
 
 
@@ -272,13 +260,13 @@ def _make(member: CompiledMember, outputs: Outputs, earlier: GraphsByModel) -> _
 class _Made:
     """A context model of a member; only its manifest is not complete before the binaries are written."""
 
-    member: CompiledMember
+    member: Compile
     outputs: Outputs
     context: ContextModel
 
     def write(self) -> Written:
-        written = self.outputs.finish(serialize(self.context, embedded=False), self.context.named_files)
-        return what_was_written(self.context, self.outputs, self.member.existing, written)
+        written = self.outputs.finish(self.context.serialized(embedded=False), self.context.named_files)
+        return self.member.written(self.context, self.outputs, written)
 
 
 def _write_again(member: PublishedMember, proto: ModelProto, publication: Publication) -> OutputFile:

@@ -1,4 +1,4 @@
-"""One model of a share group: compiled and not yet written, or published before its group ends."""
+"""A model that was published before its share group ends."""
 
 from __future__ import annotations
 
@@ -9,47 +9,13 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from epctx_core.compiling.provenance import complete_manifest
-from epctx_core.compiling.writing.outputs import Outputs
 from epctx_core.errors import Fail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from epctx_core.compiling.passthrough import PassThrough
-    from epctx_core.compiling.writing.destination import Destination
-    from epctx_core.compiling.writing.initializers import InitializerPlacement
     from epctx_core.context.manifest import PayloadEntry
-    from epctx_core.publish import Publication
-    from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.cancellation import CompileCancellation
-    from epctx_core.sessions.providers import ProviderSession
-    from epctx_core.sessions.source import OpenModel
-    from epctx_core.sessions.stages import Stopwatch
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompiledMember:
-    """A model whose partitions were compiled; its EPs live as long as its `providers`."""
-
-    model: OpenModel
-    assignment: Assignment
-    providers: ProviderSession
-    destination: Destination
-    placement: InitializerPlacement
-    existing: PassThrough
-    cancel: CompileCancellation
-    watch: Stopwatch
-
-    def outputs(self, named: Destination, publication: Publication | None = None) -> Outputs:
-        """Return where the model goes; its binaries, named as another member's, are its group's business."""
-        return Outputs(
-            self.destination.named_as(named),
-            embedded=False,
-            cancel=self.cancel,
-            final=False,
-            publication=publication,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

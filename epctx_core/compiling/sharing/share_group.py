@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from epctx_core.compiling.compilation import Compilation
-from epctx_core.compiling.report import CompileReport, OutputFile, make_report
+from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.sharing.group import Group
-from epctx_core.compiling.sharing.rules import check_grouped_options, check_member
+from epctx_core.compiling.sharing.rules import check_grouped_options
 from epctx_core.compiling.sharing.savings import shared_weight_bytes
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
@@ -29,15 +28,15 @@ from epctx_core.sessions.arguments import (
     if_given,
     path_of,
 )
-from epctx_core.sessions.cancellation import CompileCancellation
 from epctx_core.sessions.optimise import check_level
-from epctx_core.sessions.providers import Progress, ProviderSession, fingerprint, reported_progress
+from epctx_core.sessions.providers import Progress, fingerprint, reported_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from epctx_core.compiling.sharing.member import CompiledMember
+    from epctx_core.compiling.report import CompileReport, OutputFile
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.sessions.providers import ProviderChoice
 
 
@@ -115,7 +114,7 @@ class ShareGroup:
         self._progress = reported_progress(if_given(given_function, "progress", progress))
         self._registry = registry
         self._group = Group()
-        self._members: list[CompiledMember] = []
+        self._members: list[Compile] = []
         self._eps: object = None
         self._open = ExitStack()
         self._report: ShareReport | None = None
@@ -212,39 +211,49 @@ class ShareGroup:
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
         """
         self._refuse_over()
-        session = given_options(sess_options)
+        request = self._request(model, given_options(sess_options), name)
+        with ExitStack() as stack:
+            # A first model that fails decides nothing.
+            group = self._group if self._members else Group()
+            if not self._members:
+                stack.callback(group.close)
+            member = Compile(request, group)
+            stack.enter_context(closing(member.providers))
+            with member.cancel.by_interrupt():
+                member.choose()
+                eps = self._same_eps(member.choices)
+                member.open()
+                stack.enter_context(member.settled(member.model, member.choices))
+                member.compile()
+            self._open.push(stack.pop_all())
+        self._eps, self._folder, self._group = eps, member.destination.folder, group
+        self._group.add(member)
+        self._members.append(member)
+
+    def _request(
+        self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None
+    ) -> CompileRequest:
         config = session.config()
         check_grouped_options(config)
-        compilation = Compilation(
+        path = path_of(given_model(model))
+
+        # Not `self` itself: a group that is dropped has to be gone at once.
+        wanted = self._destination(path, name, config.external_initializers_file)
+
+        def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
+            return wanted if source is None else replace(wanted, reads=source.weights_files)
+
+        return CompileRequest(
             session=session,
-            model=given_model(model),
+            model=model,
+            find_destination=destination,
             embedded=False,
             placement=placement_of(None, DEFAULT_THRESHOLD, None, config.external_initializers_file),
             flags=self._flags,
             level=self._level,
             progress=self._progress,
             registry=self._registry,
-            deliver=None,
         )
-        cancel = CompileCancellation(session.cancellation)
-        with ExitStack() as stack, cancel.by_interrupt():
-            # A first model that fails decides nothing.
-            group = self._group if self._members else Group()
-            if not self._members:
-                stack.callback(group.close)
-            providers = stack.enter_context(closing(ProviderSession()))
-            choices = compilation.choose(providers)
-            eps = self._same_eps(choices)
-            wanted = self._destination(path_of(model), name, config.external_initializers_file)
-            wanted.check_place()
-            source = compilation.open(choices)
-            wanted = replace(wanted, reads=source.source.weights_files)
-            check_member(source, wanted)
-            member = compilation.compile_member(group, source, wanted, providers, choices, cancel)
-            self._open.push(stack.pop_all())
-        self._eps, self._folder, self._group = eps, wanted.folder, group
-        self._group.add(member)
-        self._members.append(member)
 
     def _same_eps(self, choices: Sequence[ProviderChoice]) -> object:
         """Return what tells the group's EPs and their options from others, or raise if these are others."""
@@ -278,16 +287,7 @@ class ShareGroup:
         with last.cancel.by_interrupt():
             finished = self._group.finish(self._members, last)
         self._progress("write", 1, 1)
-        reports = [
-            make_report(
-                m.assignment,
-                output=m.destination.path,
-                written=w,
-                timings=m.watch.seconds,
-                providers=m.providers,
-            )
-            for m, w in zip(self._members, finished.members, strict=True)
-        ]
+        reports = [m.report(w) for m, w in zip(self._members, finished.members, strict=True)]
         self._report = ShareReport(
             folder=self._members[0].destination.folder or Path(),
             members=tuple(reports),

@@ -1,0 +1,365 @@
+"""`Compile`: one context model on its way, from a host's request to the last file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, make_context_model
+from epctx_core.compiling.node_names import check_names
+from epctx_core.compiling.passthrough import PassThrough
+from epctx_core.compiling.provenance import check_mix
+from epctx_core.compiling.read_back import read_back
+from epctx_core.compiling.report import CompileReport, OutputFile, Written, make_report
+from epctx_core.compiling.sharing.open_groups import open_groups
+from epctx_core.compiling.sharing.rules import check_member, check_shared_options
+from epctx_core.compiling.writing.outputs import ModelSink, OpenDelivered, Outputs
+from epctx_core.compiling.writing.size import check_weights_fit
+from epctx_core.context.receipts import model_receipt, note, note_published
+from epctx_core.errors import Fail, errors_typed
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
+from epctx_core.plugin import Purpose
+from epctx_core.registry import Registry, default_registry
+from epctx_core.sessions.cancellation import CompileCancellation
+from epctx_core.sessions.optimise import optimise_model
+from epctx_core.sessions.providers import (
+    Progress,
+    ProviderChoice,
+    ProviderSession,
+    WorkspaceOf,
+    choose_providers,
+    kept_functions,
+    no_progress,
+    private_workspace,
+)
+from epctx_core.sessions.source import OpenModel, open_model
+from epctx_core.sessions.stages import Stopwatch, assign_nodes, compile_partitions
+
+if TYPE_CHECKING:
+    from epctx_core.compiling.emit import ContextModel, GraphsByModel
+    from epctx_core.compiling.sharing.group import Group
+    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.compiling.writing.initializers import InitializerPlacement
+    from epctx_core.graph.digests import ExtentDigests
+    from epctx_core.graph.model_io import SourceModel
+    from epctx_core.publish import Publication
+    from epctx_core.sessions.assignment import Assignment
+
+_log = logging.getLogger("epctx.compile")
+
+FindDestination: TypeAlias = "Callable[[SourceModel | None, bool], Destination]"
+"""`find(source, has_payloads)` says where what is compiled goes; None for a source that is not read yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest:
+    """What a host asks for.
+
+    Attributes:
+        session: EPs and options.
+        model: the source, a path or bytes.
+        find_destination: says where everything goes.
+        embedded: whether payloads are stored in the model.
+        placement: where the initializers that stay go.
+        flags: what is an error.
+        level: how far the model is optimised before EPs see it.
+        progress: called with (stage, done, total).
+        registry: where EPs are looked up.
+        sink: gets the bytes of the model; None for the destination's file.
+        deliver: opens what the host's write callback gets; None for files.
+        digests: those of weights that were made before; None for none.
+        plain: whether a model of which nothing was compiled is written.
+    """
+
+    session: SessionOptions
+    model: str | os.PathLike[str] | bytes
+    find_destination: FindDestination
+    embedded: bool
+    placement: InitializerPlacement
+    flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
+    level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL
+    progress: Progress = no_progress
+    registry: Registry = default_registry
+    sink: ModelSink | None = None
+    deliver: OpenDelivered | None = None
+    digests: ExtentDigests | None = None
+    plain: bool = True
+
+
+class Compile:
+    """One context model, stage by stage; each stage uses what those before it left in the attributes.
+
+    `run` takes all stages. A share group takes them to `compile` and writes its members together. A session that
+    exports hands over what its own stages give: it calls `settled`, `start`, `check` and `write`.
+
+    Args:
+        request: what the host asks for.
+        group: the share group that the model is a member of; None to join one that session options drive, if
+            they ask for it.
+
+    Attributes:
+        choices: the EPs to compile with.
+        providers: the live EPs.
+        model: the source; once it is optimised, as EPs see it.
+        existing: the EPContext nodes that the source has already.
+        destination: where everything goes.
+        assignment: which EP takes which nodes.
+        watch: the seconds of each stage.
+        cancel: the wish to stop.
+    """
+
+    choices: Sequence[ProviderChoice]
+    model: OpenModel
+    existing: PassThrough
+    destination: Destination
+    assignment: Assignment
+
+    def __init__(self, request: CompileRequest, group: Group | None = None) -> None:
+        self.request = request
+        self.config = request.session.config()
+        self.group = group
+        self.watch = Stopwatch()
+        self.cancel = CompileCancellation(request.session.cancellation)
+        self.providers = ProviderSession(
+            request.session, request.registry, progress=request.progress, cancel=self.cancel
+        )
+
+    @errors_typed("compiling the model")
+    @collection_paused()
+    def run(self) -> CompileReport:
+        """Take all stages.
+
+        Raises:
+            EpctxError: see `ModelCompiler.compile_to_file`.
+        """
+        with closing(self.providers), self.cancel.by_interrupt():
+            self.choose()
+            self.open()
+            with self.settled(self.model, self.choices):
+                self.compile()
+                self.request.progress("write", 0, 1)
+                written = self.write(self.assignment)
+                self.request.progress("write", 1, 1)
+            return self.report(written)
+
+    def choose(self) -> None:
+        """Choose the EPs, and refuse what is wrong whatever the source holds."""
+        request = self.request
+        self.choices, self.providers.skipped = choose_providers(
+            request.session.providers, request.session, request.registry, Purpose.EXPORT
+        )
+        self.check_place(has_payloads=bool(self.choices))
+
+    def check_place(self, *, has_payloads: bool) -> None:
+        """Raise for what is wrong with the output whatever the source holds."""
+        request = self.request
+        if self.config.share_contexts and self.group is None:
+            in_memory, delivered = request.sink is not None, request.deliver is not None
+            check_shared_options(
+                self.config, embedded=request.embedded, delivered=delivered, in_memory=in_memory
+            )
+        request.find_destination(None, has_payloads).check_place()
+
+    def open(self) -> None:
+        """Read the source."""
+        request = self.request
+        request.progress("read", 0, 1)
+        with self.watch.stage("read"):
+            self.model = open_model(
+                request.model, self.config, lambda: kept_functions(c.cls for c in self.choices)
+            )
+        if request.digests is not None:
+            request.digests.share(self.model.source.weights.values())
+        request.progress("read", 1, 1)
+
+    @contextmanager
+    def settled(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[None]:
+        """Settle where everything goes, and in which share group, before an EP is made; a group is left at the end.
+
+        Raises:
+            InvalidArgument, Fail: see `Destination.check`; a share group's model that is a context model already.
+            InvalidGraph, NotImplementedByProvider: see `PassThrough`.
+        """
+        self.model, self.choices, request = model, choices, self.request
+        destination = request.find_destination(model.source, bool(choices or model.context_nodes))
+        with ExitStack() as stack:
+            if self.config.share_contexts or self.group is not None:
+                # Before it joins: a model that is refused must not begin a new group.
+                check_member(model, destination)
+                if self.group is None:
+                    self.group = stack.enter_context(open_groups.get().joined(destination, choices))
+                self.group.share_digests(model)
+            self.existing = PassThrough(model, self.config)
+            self.destination = self.existing.plan(
+                destination, embedded=request.embedded, delivered=request.deliver is not None
+            )
+            if self.group is None:
+                in_files = not request.embedded and request.deliver is None
+                self.destination.check(
+                    {c.name: self.destination.binary_name(c.binary_suffix) for c in choices}
+                    if in_files
+                    else {}
+                )
+            yield
+
+    @property
+    def workspace_of(self) -> WorkspaceOf:
+        """Gives what EPs share with other models of the group."""
+        return private_workspace if self.group is None else self.group.workspace_of
+
+    def compile(self) -> None:
+        """Make the EPs, optimise the model, assign its nodes, and have the partitions compiled."""
+        progress = self.request.progress
+        self.providers.start(
+            self.choices,
+            purpose=Purpose.EXPORT,
+            model=self.model.identity,
+            engine=CpuEngine(EnginePolicy()),
+            workspace_of=self.workspace_of,
+        )
+        with self.watch.stage("optimise"):
+            model = optimise_model(self.model, self.providers, self.request.level)
+        self.start(model, self.providers)
+        progress("partition", 0, 1)
+        assignment = assign_nodes(model, self.providers, list(self.providers.choices), self.watch)
+        progress("partition", 1, 1)
+        self.check(assignment)
+        compile_partitions(assignment, self.providers, Purpose.EXPORT, self.watch)
+
+    def start(self, model: OpenModel, providers: ProviderSession) -> None:
+        """Take the model as EPs see it, and the live EPs.
+
+        Raises:
+            NotImplementedByProvider: an EP cannot save what it compiles.
+        """
+        check_can_export(providers)
+        self.model, self.providers = model, providers
+
+    def check(self, assignment: Assignment) -> None:
+        """Take an assignment; raise if what is about to be compiled could not be written."""
+        source = self.model.source
+        if not assignment.partitions and self.request.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+            refusal = next(iter(assignment.refusals), None)
+            raise Fail(
+                f"no node of {source.where} could be compiled by {', '.join(self.providers.choices) or 'any EP'}.",
+                path=source.path,
+                hint=f"{refusal.ep} says: {refusal.reason}."
+                if refusal
+                else "Add an EP to the session options.",
+            )
+        check_names(self.model, assignment)
+        check_mix(self.model, self.existing.manifest, assignment, self.providers)
+        check_weights_fit(
+            assignment, self.request.placement, self.providers.weightless, embedded=self.request.embedded
+        )
+        self.assignment = assignment
+
+    def write(self, assignment: Assignment) -> Written:
+        """Write the context model and its files, all or none; a share group's member as its group does."""
+        self.assignment = assignment
+        has_work = bool(assignment.partitions or self.existing.records)
+        if self.group is None:
+            if has_work or self.request.plain:
+                return self.publish(self.outputs())
+            _log.warning(
+                "nothing was compiled of %s, so there is no context model to write.", self.model.source.where
+            )
+        elif has_work or self.request.plain:
+            return self.group.stop(self) if self.config.stop_sharing else self.group.publish(self)
+        elif self.config.stop_sharing:
+            self.group.stop_without(self)
+        return Written()
+
+    def outputs(self, named: Destination | None = None, publication: Publication | None = None) -> Outputs:
+        """Return where the model goes.
+
+        Args:
+            named: of a share group, whose binaries are named as this destination's and are the group's business.
+            publication: an open one that brings the group's files to their names together.
+        """
+        request = self.request
+        return Outputs(
+            self.destination if named is None else self.destination.named_as(named),
+            embedded=request.embedded,
+            cancel=self.cancel,
+            model_sink=request.sink,
+            open_delivered=request.deliver,
+            final=named is None,
+            publication=publication,
+        )
+
+    def describe(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
+        """Have EPs write their payloads and say their nodes; return the context model, which is nowhere yet.
+
+        Args:
+            outputs: where payloads go.
+            earlier: of its share group, the models before this one.
+
+        Raises:
+            PluginError: an EP describes its nodes wrongly.
+            Fail, InvalidArgument: see `place_initializers`.
+        """
+        return make_context_model(self, outputs, self.existing.keep(outputs.open_payload), earlier)
+
+    @collection_paused()
+    def publish(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> Written:
+        """Describe the model, have EPs read their payloads back, and bring all files to their names.
+
+        Raises:
+            Fail: the model exists meanwhile, a file belongs to another model, the disk is full, a callback of
+                the host's raised.
+            PluginError: an EP describes its nodes wrongly, or does not read what it wrote.
+            ModelLoadCanceled: the host asked to stop.
+        """
+        with outputs:
+            with self.watch.stage("write"):
+                context = self.describe(outputs, earlier)
+            with self.watch.stage("read_back"):
+                names = {record.name for record in self.existing.records}
+                read_back(
+                    context.proto,
+                    context.written,
+                    self.providers,
+                    kept=names,
+                    source_tensors=context.source_tensors,
+                )
+            with self.watch.stage("write"):
+                written = outputs.finish(context.serialized(embedded=outputs.embedded), context.named_files)
+                note_published(outputs.states, context.digests)
+                if written is not None and any(entry.embedded for entry in context.payloads):
+                    note([model_receipt(written.digest)])
+        return self.written(context, outputs, written)
+
+    def written(self, context: ContextModel, outputs: Outputs, model: OutputFile | None) -> Written:
+        """Say what was written of the model; `model` is its own file, if it has one."""
+        payloads = tuple(
+            OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded
+        )
+        entry = context.initializers
+        weights = [] if entry is None else [OutputFile(path=entry.name, bytes=entry.size, digest=entry.root)]
+        return Written(
+            payloads=payloads,
+            others=(*weights, *([] if model is None else [model])),
+            named_files=context.named_files,
+            kept_nodes=tuple(record.name for record in self.existing.records),
+            kept_files=context.kept_files,
+            source_files=context.source_files,
+            delivered=outputs.delivers,
+            pending=context.pending,
+        )
+
+    def report(self, written: Written) -> CompileReport:
+        """Say what the compile did; nothing compiled is a warning."""
+        return make_report(
+            self.assignment,
+            output=self.destination.path,
+            written=written,
+            timings=self.watch.seconds,
+            providers=self.providers,
+        )
