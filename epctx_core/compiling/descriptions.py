@@ -9,13 +9,13 @@ import onnx
 
 from epctx_core.context.node import check_attribute
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.registry.guard import blame, contract_broken, plain
 
 if TYPE_CHECKING:
     from epctx_core.context.payloads.writer import PayloadSet
     from epctx_core.errors import PluginError
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.sessions.providers import ProviderChoice
 
 
@@ -74,15 +74,24 @@ class Descriptions:
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
             self._check_attributes(node)
+        self._name_graph(node)
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")
         if node.payload is not None and id(node.payload) not in self._payloads.writers:
             raise self._broken("gave a payload that did not come from this call's writer")
 
+    def _name_graph(self, node: EPContextNode) -> None:
+        name: Any = plain(node.graph_name)
+        if name is not None and not (type(name) is str and name and name.isprintable()):
+            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
+        if isinstance(node.partition, GraphPartition):
+            node.partition.said_name = name or ""
+
     def _check_attributes(self, node: EPContextNode) -> None:
         owned = CORE_ATTRIBUTES & node.attributes.keys()
         if owned:
-            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes")
+            hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
+            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
         for key, value in node.attributes.items():
             try:
                 check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))

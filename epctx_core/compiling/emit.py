@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.compiling.descriptions import Descriptions
 from epctx_core.compiling.kernel_operators import staying_operators
+from epctx_core.compiling.node_names import check_graph_names
 from epctx_core.compiling.provenance import add_metadata
 from epctx_core.compiling.writing.initializers import PlacedInitializers, place_initializers
 from epctx_core.compiling.writing.size import check_size
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from epctx_core.sessions.source import OpenModel
 
 
-GraphsByModel: TypeAlias = "Mapping[str, tuple[tuple[str, ...], ...]]"
-"""EP type to the names of its partitions in each model of a share group."""
+GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
+"""EP type to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
 
 NO_GRAPHS: GraphsByModel = {}
 
@@ -142,6 +143,7 @@ def make_context_model(
         made, written_now, writers = _taken_down(
             choice, partitions, providers, outputs, ledger, earlier.get(ep, ())
         )
+        check_graph_names(model, choice, partitions, earlier.get(ep, ()))
         nodes.update(made)
         entries += _with_references(written_now, made) if kept.exist else written_now
         contents |= {mark: view for w in writers for mark, view in w.embedded_bytes().items()}
@@ -158,8 +160,7 @@ def make_context_model(
     )
     if nodes or kept.exist:
         _state_dependencies(proto, ledger, kept, placed, embedded=outputs.embedded)
-        present = entries if outputs.final else []
-        add_metadata(proto, compile_, present, ledger, kept, pending)
+        add_metadata(proto, compile_, [] if pending else entries, ledger, kept, pending)
         write_kernel_types(proto, staying_operators(assignment))
     return ContextModel(
         proto=proto,
@@ -196,13 +197,13 @@ def _taken_down(
     providers: ProviderSession,
     outputs: Outputs,
     ledger: SourceLedger,
-    earlier: tuple[tuple[str, ...], ...],
+    earlier: tuple[Mapping[str, str], ...],
 ) -> tuple[dict[GraphPartition, Replacement], list[PayloadEntry], Iterable[PayloadWriter]]:
     """Have an EP write its payloads; return what stands for its partitions, the entries, and the writers."""
     ep = choice.name
     with digests_ahead(weight for p in partitions for weight in p.weights.values()):
         # A partition's name has the digests of its weights.
-        graphs = (*earlier, tuple(p.name for p in partitions))
+        graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
         payloads = _payload_set(choice, outputs, ledger, graphs)
         described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
         ordered = Descriptions(choice, partitions, payloads).check(described)
@@ -215,7 +216,7 @@ def write_shared_payloads(
     choice: ProviderChoice,
     providers: ProviderSession,
     outputs: Outputs,
-    graphs: tuple[tuple[str, ...], ...],
+    graphs: tuple[Mapping[str, str], ...],
 ) -> list[PayloadWriter]:
     """Have an EP write what it keeps of all members of a share group; return the payloads, finished.
 
@@ -223,12 +224,12 @@ def write_shared_payloads(
         choice: the EP.
         providers: those of the group's last member, which need not have partitions of it.
         outputs: where payloads go.
-        graphs: the names of its partitions in each member.
+        graphs: its partitions in each member.
 
     Raises:
         PluginError: the EP wrote nothing.
     """
-    payloads = _payload_set(choice, outputs, None, graphs)
+    payloads = _payload_set(choice, outputs, None, tuple(map(tuple, graphs)))
     providers.instances.call(choice.name, "get_ep_context_nodes", writer=payloads.handle)
     for writer in payloads.writers.values():
         if not writer.size:
@@ -322,9 +323,7 @@ def _context_nodes(
                 main, cache = False, None
         doc = description.doc_string or standard_doc
         if not main and cache is None:
-            nodes[partition] = maker.reference(
-                partition.name, partition.input_names, partition.output_names, description.attributes, doc
-            )
+            nodes[partition] = maker.reference(partition, description.attributes, doc)
             continue
         nodes[partition] = make_context_node(
             name=partition.name,
@@ -336,5 +335,6 @@ def _context_nodes(
             cache=cache,
             attributes={**description.attributes, **common},
             doc_string=doc,
+            graph_name=partition.graph_name,
         )
     return nodes, entries

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
+from epctx_core.compiling.node_names import form_of
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import OP_TYPE, read_placed_nodes
 from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 
 _log = logging.getLogger("epctx.compile")
+_READ = frozenset({"ep_cache_context", "main_context", "partition_name"})
 
 
 @names_as_text()
@@ -92,7 +94,8 @@ def _nodes_to_read(
 ) -> Iterator[tuple[BodyPath, int, NodeProto]]:
     """Yield a primary for each payload and one node for each form of partition, with their places.
 
-    A model of many equal layers has as many nodes of one form, which only their names tell apart.
+    A model of many equal layers has as many nodes of one form, which only their names tell apart. Nodes whose graphs
+    their EP named are all read.
 
     Args:
         unread: what primaries say of the payloads; those that were met are taken out.
@@ -102,21 +105,18 @@ def _nodes_to_read(
         nodes = graph.node
         names = [node.name if node.op_type == OP_TYPE else "" for node in nodes]
         for place, name in enumerate(names):
-            # It ends in a digest of the form and a number.
-            form = name.rpartition("_")[0]
-            if not name or name in kept or (form in forms and not unread):
+            if not name or name in kept:
                 continue
-            carried = _carried(nodes[place])
-            if form not in forms or carried in unread:
+            form, said = form_of(name), {a.name: a for a in nodes[place].attribute if a.name in _READ}
+            carried = (
+                said["ep_cache_context"].s if "ep_cache_context" in said and said["main_context"].i else b""
+            )
+            # A graph that its EP named has to be found by just that name.
+            named = "partition_name" in said and said["partition_name"].s != name.encode()
+            if form not in forms or carried in unread or named:
                 forms.add(form)
                 unread.discard(carried)
                 yield path, place, nodes[place]
-
-
-def _carried(node: NodeProto) -> bytes:
-    """Return what a primary says of its payload; nothing for another node."""
-    said = {a.name: a for a in node.attribute if a.name in {"main_context", "ep_cache_context"}}
-    return said["ep_cache_context"].s if len(said) > 1 and said["main_context"].i else b""
 
 
 def _payloads(

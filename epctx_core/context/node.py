@@ -22,6 +22,7 @@ from epctx_core.graph.view import as_text, attribute_value
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.subgraph import GraphPartition
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
@@ -269,24 +270,23 @@ class ContextNodeDraft:
     Args:
         template: complete but for those.
         place: of `partition_name` among the template's attributes.
+        partition: gives the rest.
     """
 
-    __slots__ = ("_name", "_place", "_template", "input", "output")
+    __slots__ = ("_graph_name", "_name", "_place", "_template", "input", "output")
 
-    def __init__(
-        self, template: NodeProto, place: int, name: str, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> None:
+    def __init__(self, template: NodeProto, place: int, partition: GraphPartition) -> None:
         self._template = template
         self._place = place
-        self._name = name
-        self.input = inputs
-        self.output = outputs
+        self._name, self._graph_name = partition.name, partition.graph_name
+        self.input: Sequence[str] = partition.input_names
+        self.output: Sequence[str] = partition.output_names
 
     def write(self, node: NodeProto) -> None:
         """Fill an empty node."""
         node.CopyFrom(self._template)
         node.name = self._name
-        node.attribute[self._place].s = self._name.encode()
+        node.attribute[self._place].s = self._graph_name.encode()
         node.input.extend(self.input)
         node.output.extend(self.output)
 
@@ -309,14 +309,9 @@ class ContextNodeMaker:
         self._templates: dict[tuple[int, str], tuple[NodeProto, int, Mapping[str, Any]]] = {}
 
     def reference(
-        self,
-        name: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        attributes: Mapping[str, Any],
-        doc: str,
+        self, partition: GraphPartition, attributes: Mapping[str, Any], doc: str
     ) -> ContextNodeDraft:
-        """Return a node that refers to another's payload."""
+        """Return a partition's node, which refers to another's payload."""
         # Attributes are few and an EP gives many nodes the same mapping: its identity is the key.
         key = (id(attributes), doc)
         if key not in self._templates:
@@ -335,7 +330,7 @@ class ContextNodeMaker:
             # Kept, so that no other mapping gets this one's identity.
             self._templates[key] = (template, place, attributes)
         template, place, _ = self._templates[key]
-        return ContextNodeDraft(template, place, name, inputs, outputs)
+        return ContextNodeDraft(template, place, partition)
 
 
 def make_context_node(
@@ -349,12 +344,14 @@ def make_context_node(
     cache: bytes | None,
     attributes: Mapping[str, Any],
     doc_string: str = "",
+    graph_name: str = "",
 ) -> NodeProto:
     """Return an EPContext node; attributes stand in alphabetical order, so that bytes are reproducible.
 
     Args:
         cache: the payload or the file's name, None for a reference.
         attributes: the vendor's own.
+        graph_name: the graph's name in the payload; the node's name if empty.
     """
     node = NodeProto(name=name, op_type=OP_TYPE, domain=DOMAIN, doc_string=doc_string)
     node.input.extend(inputs)
@@ -363,7 +360,7 @@ def make_context_node(
         **attributes,
         "embed_mode": int(embed_mode),
         "main_context": int(main_context),
-        "partition_name": name,
+        "partition_name": graph_name or name,
         "source": source,
     }
     if cache is not None:

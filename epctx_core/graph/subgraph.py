@@ -198,7 +198,7 @@ class GraphPartition(Subgraph):
     Its name is made on first use, because it takes a digest of the weights.
     """
 
-    __slots__ = ("_known_digest", "_name", "ep", "number", "prefix")
+    __slots__ = ("_known_digest", "_name", "ep", "number", "prefix", "said_name")
 
     def __init__(
         self, graph: GraphIndex, nodes: Sequence[int], *, ep: str, keep_initializers: bool = False
@@ -207,7 +207,7 @@ class GraphPartition(Subgraph):
         self.ep = ep
         self.prefix = ""
         self.number = 0
-        self._name = self._known_digest = ""
+        self._name = self._known_digest = self.said_name = ""
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
@@ -235,3 +235,8 @@ class GraphPartition(Subgraph):
         if not self._name:
             self._name = f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
         return self._name
+
+    @property
+    def graph_name(self) -> str:
+        """The name of its graph in a payload: what its EP said (`said_name`), or its own."""
+        return self.said_name or self.name

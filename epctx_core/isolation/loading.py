@@ -106,6 +106,7 @@ class PrivatePayloads:
                 embed_mode=False,
                 cache=None if written is None else written.contents(),
                 attributes=description.attributes,
+                graph_name=description.graph_name or "",
             )
         )
         (record,) = read_context_nodes(graph)

@@ -110,7 +110,8 @@ def encode_descriptions(
             raise broken("described a partition that it did not compile")
         carried = None if node.payload is None else numbers[id(node.payload)]
         main, said = int(node.main_context), sets[id(node.attributes)]
-        nodes.append([places[id(node.partition)], carried, main, said, str(node.doc_string)])
+        graph_name = None if node.graph_name is None else str(node.graph_name)
+        nodes.append([places[id(node.partition)], carried, main, said, str(node.doc_string), graph_name])
     return {"nodes": nodes, "attributes": attributes}
 
 
@@ -140,11 +141,12 @@ def decode_descriptions(
     attributes = [decode_attributes(item) for item in message.items("attributes")]
     nodes = []
     for item in message.items("nodes"):
-        if type(item) is not list or len(item) != 5 or type(item[4]) is not str:  # noqa: PLR2004 - as it is sent
+        if type(item) is not list or len(item) != 6:  # noqa: PLR2004 - as it is sent
             raise ProtocolError(f"the node {item!r:.80}")
-        place, carried, main, said, doc = item
+        place, carried, main, said, doc, graph_name = item
         whole_numbers([place, main, said])
-        if place >= len(partitions) or said >= len(attributes):
+        texts = type(doc) is str and (graph_name is None or type(graph_name) is str)
+        if not texts or place >= len(partitions) or said >= len(attributes):
             raise ProtocolError(f"the node {item!r:.80}")
         partition = partitions[place]
         if partition is None:
@@ -155,6 +157,7 @@ def decode_descriptions(
             main_context=main,
             attributes=attributes[said],
             doc_string=doc,
+            graph_name=graph_name,
         )
         nodes.append(made)
     return nodes

@@ -107,7 +107,7 @@ _OPTIONS = (
         key="ep.context_node_name_prefix",
         pattern=r"[A-Za-z0-9_.-]{0,128}",
         values="0 to 128 letters, digits, `_`, `.` and `-`",
-        doc="Put before every partition's name: node name, partition_name and the graph name in the payload.",
+        doc="Put before every partition's name: node name and, unless the EP names its graphs itself, partition_name.",
     ),
     SessionOption(
         key="ep.context_model_external_initializers_file_name",

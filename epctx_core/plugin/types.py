@@ -101,6 +101,10 @@ class EPContextNode:
         attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
             that the core writes are refused: see `CORE_ATTRIBUTES`.
         doc_string: what model viewers show beside the node.
+        graph_name: what stands in `partition_name`, for a runtime that names its graphs itself and finds them by
+            that alone; `partition.name` without it. It differs for each node of the EP in a model, and in a share group
+            two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
+            `partition.name` and not put before it.
 
     Several nodes may carry one payload. Where payloads are embedded the core stores it in the first
     of them and makes the others refer to it.
@@ -111,6 +115,8 @@ class EPContextNode:
     main_context: int = 1
     attributes: Mapping[str, Any] = field(default_factory=dict)
     doc_string: str = ""
+    _: KW_ONLY
+    graph_name: str | None = None
 
 
 CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
@@ -123,7 +129,8 @@ class ContextNode:
 
     Attributes:
         name: the node's name in the model.
-        partition_name: the graph's name inside the payload; the node's name where it is not written.
+        partition_name: the graph's name inside the payload, as `EPContextNode.graph_name` or the core said; the node's
+            name where it is not written.
         source: as written in the model.
         main_context: whether the node carries (or names) a payload itself.
         primary: the node whose payload holds this node's graph: itself for a primary, the only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -274,7 +275,10 @@ def test_a_reference_made_from_a_template_is_the_node_made_alone():
         ("n3", shared, "e"),
     ):
         made = NodeProto()
-        maker.reference(name, ["x", ""], [f"{name}_y"], attributes, doc).write(made)
+        partition = SimpleNamespace(
+            name=name, graph_name=f"graph of {name}", input_names=["x", ""], output_names=[f"{name}_y"]
+        )
+        maker.reference(partition, attributes, doc).write(made)
 
         assert made == make_context_node(
             name=name,
@@ -286,6 +290,7 @@ def test_a_reference_made_from_a_template_is_the_node_made_alone():
             cache=None,
             attributes=attributes,
             doc_string=doc,
+            graph_name=f"graph of {name}",
         )
 
 

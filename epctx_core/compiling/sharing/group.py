@@ -67,7 +67,7 @@ class Group:
     is_ending: bool = False
     finished: bool = False
     _named: Destination | None = None
-    _graphs: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    _graphs: GraphsByModel = field(default_factory=dict)
     _published: list[PublishedMember] = field(default_factory=list)
     _digests: ExtentDigests = field(default_factory=ExtentDigests)
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
@@ -244,9 +244,9 @@ class Group:
         return Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
 
 
-def _with(graphs: GraphsByModel, member: Compile) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Return the names of all members' graphs with those of a further one."""
-    more = {ep: tuple(p.name for p in member.assignment.of(ep)) for ep in member.providers.choices}
+def _with(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
+    """Return the names of all members' graphs with those of a further one, whose nodes EPs described."""
+    more = {ep: {p.name: p.graph_name for p in member.assignment.of(ep)} for ep in member.providers.choices}
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
 
 

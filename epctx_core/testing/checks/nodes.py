@@ -144,7 +144,7 @@ def check_attributes_come_back(scene: Scene) -> None:
     compiled = watched.compile(scene.network)
     watched.run(compiled.path, scene.network.feeds())
     for call in watch.of("get_ep_context_nodes"):
-        written += [(node.partition.name, dict(node.attributes)) for node in call.result]
+        written += [(node.graph_name or node.partition.name, dict(node.attributes)) for node in call.result]
     for call in watch.of("load_context"):
         got += [(node.partition_name, dict(node.attributes)) for node in call.arguments["nodes"]]
     for name, attributes in written:
