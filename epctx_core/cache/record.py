@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
+from epctx_core.context.unfinished import canonical, is_file
 from epctx_core.errors import EpctxError, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import parse_model
 from epctx_core.publish import posix
-from epctx_core.publish.names import canonical, is_file
 
 NAME = "entry.json"
 MODEL = "model_ctx.onnx"

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from epctx_core.context.manifest import ReplacedBinaryError, damaged
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted, note_checked
+from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Segment
 
@@ -31,8 +30,6 @@ class WeightsFolder:
         model: its path, None for a model from bytes.
         option: the folder that the host named, which replaces the model's.
         seal: how the file is sealed that the model's own compile wrote, if one did.
-        other_copies: gives paths that may hold a file as it was before a publication into the folder that is
-            under way or was killed.
         verification: how far the sealed file is checked; whole, before it is used, in any mode but HEAD and ONCE.
         checks: of a load, which go on beside it.
 
@@ -49,7 +46,6 @@ class WeightsFolder:
         option: str | None,
         *,
         seal: Seal | None = None,
-        other_copies: Callable[[Path, str], Iterable[Path]] = lambda _folder, _name: (),
         verification: Verification = Verification.HEAD,
         checks: DigestChecks = IN_PLACE,
     ) -> None:
@@ -57,7 +53,6 @@ class WeightsFolder:
         self._verification = verification
         self._checks = checks
         self._faults: dict[FileIdentity, str] = {}
-        self._other_copies = other_copies
         self.opened: dict[str, str] = {}
         self._own = None if model is None else ModelFolder(model.parent, model)
         self._own_name = "" if model is None else model.name
@@ -96,7 +91,7 @@ class WeightsFolder:
 
     def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:
         """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
-        copies = list(self._other_copies(folder, seal.name))
+        copies = list(interrupted_copies(folder, seal.name))
         fault = self._fault(file, seal, beside=not copies)
         if not fault:
             return file

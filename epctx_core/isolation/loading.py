@@ -88,7 +88,6 @@ class PrivatePayloads:
             records,
             folder=ModelFolder(self._folder),
             manifest=None,
-            other_copies=lambda _name: (),
             scratch=scratch,
         )
         return Compiled(plugin_nodes(list(records.values()), types, self._ep), reader)

@@ -10,8 +10,17 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.context.unfinished import (
+    JOURNAL,
+    NEW,
+    OLD,
+    canonical,
+    folders_of,
+    is_file,
+    link_free,
+    mode_of,
+)
 from epctx_core.publish import posix
-from epctx_core.publish.names import JOURNAL, NEW, OLD, canonical, folders_of, is_file, link_free, mode_of
 
 if TYPE_CHECKING:
     from pathlib import Path

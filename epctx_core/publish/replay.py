@@ -10,9 +10,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from epctx_core.context.unfinished import JOURNAL, NEW, OLD, UNDO, is_file, mode_of
 from epctx_core.publish import posix
 from epctx_core.publish.failures import NameTakenError
-from epctx_core.publish.names import JOURNAL, NEW, OLD, UNDO, is_file, mode_of
 from epctx_core.publish.tree import NO_HARD_LINKS, is_same_file, make_folders, remove_tree, sync_folders
 
 if TYPE_CHECKING:

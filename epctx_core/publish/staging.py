@@ -15,12 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
-from epctx_core.publish import journal as journals
-from epctx_core.publish import posix
-from epctx_core.publish.failures import DISK_FULL, STRANDED_HINT, failure, output_exists, reported
-from epctx_core.publish.journal import Journal, Step
-from epctx_core.publish.names import (
+from epctx_core.context.unfinished import (
     JOURNAL,
     NEW,
     OLD,
@@ -31,6 +26,11 @@ from epctx_core.publish.names import (
     link_free,
     mode_of,
 )
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
+from epctx_core.publish import journal as journals
+from epctx_core.publish import posix
+from epctx_core.publish.failures import DISK_FULL, STRANDED_HINT, failure, output_exists, reported
+from epctx_core.publish.journal import Journal, Step
 from epctx_core.publish.recovery import settle_all
 from epctx_core.publish.replay import discard, roll_forward, withdraw
 from epctx_core.publish.staged_file import StagedFile

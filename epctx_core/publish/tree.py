@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.unfinished import folders_of, mode_of
 from epctx_core.publish import posix
-from epctx_core.publish.names import folders_of, mode_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

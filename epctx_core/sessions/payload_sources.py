@@ -11,7 +11,6 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payloads.reader import PayloadReader
 from epctx_core.context.weightless.weights import SourceWeights
 from epctx_core.errors import InvalidArgument
-from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -93,15 +92,10 @@ def payload_reader(
     data_reader: DataReader | None = None,
 ) -> PayloadReader:
     """Return what finds the payloads of a model's nodes, and the weights that they left in the source model."""
-
-    def other_copies(name: str) -> Iterable[Path]:
-        return interrupted_copies(folder.folder, name) if folder else ()
-
     return PayloadReader(
         records,
         folder=folder,
         manifest=manifest,
-        other_copies=other_copies,
         scratch=scratch,
         source=source,
         map_binaries=config.map_binaries,

@@ -41,7 +41,6 @@ from epctx_core.graph.splice import is_only_declared
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
-from epctx_core.publish import interrupted_copies
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -141,7 +140,6 @@ def open_model(
         path,
         config.external_initializers_folder,
         seal=read_seal(proto),
-        other_copies=interrupted_copies,
         verification=config.verification,
         checks=checks,
     )

@@ -26,7 +26,6 @@ from epctx_core.graph.model_io import (
 from epctx_core.graph.tensors import all_tensors, is_detached
 from epctx_core.graph.weights import weight_of
 from epctx_core.options import Verification
-from epctx_core.publish import interrupted_copies
 from epctx_core.sessions.source import index_model
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def read_subject(
         path,
         config.external_initializers_folder,
         seal=_seal(proto, findings),
-        other_copies=interrupted_copies,
         verification=Verification.FULL,
     )
     opened = _opened(proto, data, path, weights, config.input_budget, findings)

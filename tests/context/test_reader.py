@@ -57,7 +57,6 @@ class Scene:
 
     def __init__(self, folder, *nodes, payloads=None):
         self.folder = folder
-        self.copies = []
         self.scratch = NumberedFolders(folder)
         self.records = read_context_nodes(helper.make_graph(list(nodes), "g", [], []))
         manifest = None
@@ -67,7 +66,6 @@ class Scene:
             {r.name: r for r in self.records},
             folder=ModelFolder(folder),
             manifest=manifest,
-            other_copies=lambda _name: self.copies,
             scratch=self.scratch,
         )
 
@@ -266,15 +264,16 @@ def test_an_altered_embedded_payload_is_refused(folder):
 
 def test_the_copy_that_a_publication_under_way_kept_is_read_instead(folder):
     (folder / "a_x.bin").write_bytes(noise(5000, seed=1))
-    (folder / "wrong").write_bytes(b"?")
-    (folder / "kept").write_bytes(CONTENT)
+    (wrong := folder / ".epctx-1" / "new" / "a_x.bin").parent.mkdir(parents=True)
+    wrong.write_bytes(b"?")
+    (kept := folder / ".epctx-2" / "old" / "a_x.bin").parent.mkdir(parents=True)
+    kept.write_bytes(CONTENT)
     scene = Scene(folder, node("n", cache=b"a_x.bin"), payloads=[entry_of(CONTENT)])
-    scene.copies = [folder / "gone", folder / "wrong", folder / "kept"]
 
     payload = scene.payload()
 
     assert bytes(payload.view) == CONTENT
-    (folder / "kept").unlink()
+    kept.unlink()
     assert Path(payload.as_file()).read_bytes() == CONTENT
 
 
@@ -288,9 +287,7 @@ def test_without_a_manifest_nothing_can_be_checked(folder):
 
 def test_a_model_from_bytes_has_no_files():
     (record,) = read_context_nodes(helper.make_graph([node("n", cache=b"a_x.bin")], "g", [], []))
-    reader = PayloadReader(
-        {"n": record}, folder=None, manifest=None, other_copies=lambda _name: (), scratch=Scratch()
-    )
+    reader = PayloadReader({"n": record}, folder=None, manifest=None, scratch=Scratch())
 
     with pytest.raises(InvalidGraph, match="the model has no folder"):
         reader.payload(plugin_nodes([record], TypeTable(), EP)[0])

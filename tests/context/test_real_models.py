@@ -82,7 +82,6 @@ def test_each_payload_is_found_beside_its_model(name):
         {r.name: r for r in records},
         folder=folder,
         manifest=read_manifest(model),
-        other_copies=lambda _name: (),
         scratch=Scratch(),
     )
     (node,) = plugin_nodes(records, infer_types(model), records[0].source)

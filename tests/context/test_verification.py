@@ -50,7 +50,6 @@ class Binaries(Scene):
             {r.name: r for r in self.records},
             folder=ModelFolder(self.folder),
             manifest=Manifest(source_digest="", providers={}, payloads=self.entries),
-            other_copies=lambda _name: self.copies,
             scratch=self.scratch,
             **self.policy,
         )
@@ -126,9 +125,8 @@ def test_a_private_copy_stays_as_it_is_when_the_file_is_cut_in_place(tmp_path):
 
 def test_a_copy_that_a_publication_kept_serves_a_private_reader_too(tmp_path):
     scene = Binaries(tmp_path, verification=LAZY, map_binaries=False)
-    kept = tmp_path / "kept"
+    (kept := tmp_path / ".epctx-1" / "old" / "a_x.bin").parent.mkdir(parents=True)
     kept.write_bytes((tmp_path / "a_x.bin").read_bytes())
-    scene.copies = [tmp_path / "gone", kept]
     scene.alter("a_x.bin", 700)
 
     assert bytes(scene.payload(0).view) == kept.read_bytes()
@@ -185,7 +183,6 @@ def test_an_embedded_payload_is_checked_whole_too(tmp_path):
             {r.name: r for r in scene.records},
             folder=None,
             manifest=Manifest(source_digest="", providers={}, payloads=[entry]),
-            other_copies=lambda _name: (),
             scratch=scene.scratch,
             verification=LAZY,
         )

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import EpctxError
-from epctx_core.publish import Publication, finish_interrupted, interrupted_copies, posix
+from epctx_core.publish import Publication, finish_interrupted, posix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

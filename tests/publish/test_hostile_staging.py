@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.publish import Publication, finish_interrupted, interrupted_copies
+from epctx_core.context.unfinished import interrupted_copies
+from epctx_core.publish import Publication, finish_interrupted
 from epctx_core.publish.journal import Journal, Step, decode, encode
 
 if TYPE_CHECKING:

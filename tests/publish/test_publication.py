@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epctx_core.context.unfinished import canonical, interrupted_copies
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish import Publication, finish_interrupted, interrupted_copies, posix
-from epctx_core.publish.names import canonical
+from epctx_core.publish import Publication, finish_interrupted, posix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -304,7 +304,7 @@ def _(scene):
 
 def unfinished(scene: Scene) -> None:
     """Leave the binary in a staging folder, as a compile that was killed does."""
-    from epctx_core.publish.names import OLD, STAGING_PREFIX
+    from epctx_core.context.unfinished import OLD, STAGING_PREFIX
 
     kept = scene.path.parent / f"{STAGING_PREFIX}{'0' * 16}" / OLD
     kept.mkdir(parents=True, mode=0o700)

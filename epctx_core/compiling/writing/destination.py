@@ -19,8 +19,8 @@ from epctx_core.compiling.writing.file_checks import (
 )
 from epctx_core.context.named_files import models_naming
 from epctx_core.context.naming import binary_name, context_model_path, free_name, is_folder_name
+from epctx_core.context.unfinished import canonical
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish.names import canonical
 
 _NAME_A_FOLDER = (
     "Set the session option 'ep.context_file_path' to the path that the model would have, or call "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from epctx_core.context.unfinished import canonical, folders_of, link_free, mode_of
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish.names import canonical, folders_of, link_free, mode_of
 
 
 def check_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from epctx_core.context.receipts import (
     model_receipt,
     note_checked,
 )
+from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
@@ -53,8 +54,6 @@ class PayloadReader:
         records: the EP's nodes by name.
         folder: where the model's files lie; may be None if no node names a file.
         manifest: what the model says about its payloads, if it does.
-        other_copies: gives paths that may hold a binary as it was before a publication that is under
-            way or was killed.
         scratch: lives as long as the session; makes files of payloads for EPs that want them.
         source: finds weights that payloads left in the source model.
         map_binaries: False to read each binary into memory of its own and verify it whole.
@@ -70,7 +69,6 @@ class PayloadReader:
         *,
         folder: ModelFolder | None,
         manifest: Manifest | None,
-        other_copies: Callable[[str], Iterable[Path]],
         scratch: Scratch,
         source: SourceWeights | None = None,
         map_binaries: bool = True,
@@ -82,7 +80,6 @@ class PayloadReader:
         self._records = records
         self._folder = folder
         self._manifest = manifest
-        self._other_copies = other_copies
         self._scratch = scratch
         self._source = source
         self._map_binaries = map_binaries
@@ -92,6 +89,10 @@ class PayloadReader:
         self._ep: str | None = None
         self._model_receipt = model_receipt(model_digest) if model_digest else ""
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
+
+    def _other_copies(self, name: str) -> Iterator[Path]:
+        """Yield files that may hold a binary as it was before a publication that is under way or was killed."""
+        return interrupted_copies(self._folder.folder, name) if self._folder is not None else iter(())
 
     def load_all(self) -> None:
         """Find and check all payloads, before any is asked for.
@@ -230,7 +231,7 @@ class PayloadReader:
         if is_noted(file_receipt(content.status, digest)):
             return
         # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
-        if not self._checks.is_beside(content.size) or any(True for _ in self._other_copies(entry.name)):
+        if not self._checks.is_beside(content.size) or any(self._other_copies(entry.name)):
             entry.check_whole(content.view, node, forget=content.forget)
             note_checked(content, digest, begun)
             return

@@ -1,4 +1,4 @@
-"""Which names a publication may use, and whether a path stays in its folder without a link.
+"""Publication as a reader sees it: where staged and kept files lie, and which names they may have.
 
 Knows nothing of journals; names may come from an untrusted one.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from epctx_core.context.naming import has_drive
@@ -117,3 +118,36 @@ def staging_folders(folder: Path) -> list[Path]:
     with os.scandir(folder) as entries:
         found = [e for e in entries if e.name.startswith(STAGING_PREFIX) and e.is_dir(follow_symlinks=False)]
     return sorted(Path(e.path) for e in found)
+
+
+def interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
+    """Yield files that may hold the bytes of a name as a publication found them or will leave them.
+
+    For a loader whose context model names other bytes than lie beside it: a publication is under way
+    or was killed. The caller compares digests, since a staged file may be half written. If none
+    matches, the publication has ended in between and the context model itself has to be read again.
+    The kept bytes come first. Never raises: names that leave the folder, missing folders and files
+    that vanish give nothing; links are not followed.
+
+    Args:
+        folder: the context model's folder.
+        name: the name as the context model spells it, relative to the folder.
+    """
+    try:
+        wanted = canonical(name)
+        found = staging_folders(folder)
+    except (OSError, ValueError):  # InvalidArgument is a ValueError; so is a zero byte in the folder
+        return
+    for staging in found:
+        for side in (OLD, NEW):
+            copy = _copy(staging, f"{side}/{wanted}")
+            if copy is not None:
+                yield copy
+
+
+def _copy(staging: Path, name: str) -> Path | None:
+    try:
+        path = link_free(staging, name)
+        return path if path is not None and is_file(path) else None
+    except OSError:
+        return None
