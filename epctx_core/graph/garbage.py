@@ -74,9 +74,10 @@ def _resume_in_child() -> None:
 
 
 # The only hooks of epctx; all else compares processes when it is used (`registry/forking`).
-os.register_at_fork(
-    before=_pause_over_fork, after_in_parent=_resume_in_parent, after_in_child=_resume_in_child
-)
+if hasattr(os, "register_at_fork"):  # else there is no fork
+    os.register_at_fork(
+        before=_pause_over_fork, after_in_parent=_resume_in_parent, after_in_child=_resume_in_child
+    )
 
 
 @contextmanager

@@ -1,0 +1,77 @@
+"""What loading and running a context model imports, and that it asks nothing of the system that only POSIX has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import epctx_core as epctx
+
+MODEL = Path(__file__).parents[1] / "models" / "lstm" / "model.onnx"
+LOAD = """
+import json, sys
+import numpy as np
+import epctx_core as epctx
+with epctx.InferenceSession(sys.argv[1]) as session:
+    found = session.run(None, {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()})
+names = sorted(name for name in sys.modules if name.startswith("epctx"))
+lines = sum(len(open(sys.modules[name].__file__).readlines()) for name in names)
+print(json.dumps({"sum": float(sum(np.abs(f).sum() for f in found)), "names": names, "lines": lines}))
+"""
+WITHOUT_POSIX = """
+import builtins, os, sys
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+import mmap
+POSIX = ("link", "register_at_fork", "fork", "pread", "posix_fadvise", "sendfile", "copy_file_range", "getuid", "geteuid",
+         "fchmod", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_PATH", "O_TMPFILE", "fdatasync", "getpgid")
+gone = [name for name in POSIX if hasattr(os, name)]
+real = os.open
+def no_folder(path, *rest, **named):
+    if os.path.isdir(path) or named.get("dir_fd") is not None:
+        raise PermissionError(13, "a folder cannot be opened here", path)
+    return real(path, *rest, **named)
+import importlib, tempfile, subprocess, random, shutil, numpy, onnx, onnxruntime, pluggy, logging.handlers
+for name in gone:
+    delattr(os, name)
+for name in [n for n in dir(mmap) if n.startswith("MADV_")]:
+    delattr(mmap, name)
+os.open = no_folder
+"""
+
+
+@pytest.fixture(scope="module")
+def context_model(tmp_path_factory):
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    output = tmp_path_factory.mktemp("what_a_load_needs") / "model_ctx.onnx"
+    epctx.ModelCompiler(options, MODEL).compile_to_file(output)
+    return output
+
+
+def seen_by(program, model):
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(model)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def ordinary(context_model):
+    return seen_by(LOAD, context_model)
+
+
+def test_a_load_imports_nothing_of_compiling_or_of_publication(ordinary):
+    rooms = {name.split(".")[1] for name in ordinary["names"] if name.startswith("epctx_core.")}
+
+    assert rooms >= {"sessions", "context"}
+    assert rooms.isdisjoint({"compiling", "publish", "cache", "verify", "isolation", "cli", "testing"})
+
+
+def test_a_load_needs_nothing_that_only_posix_has(ordinary, context_model):
+    assert seen_by(WITHOUT_POSIX + LOAD, context_model)["sum"] == pytest.approx(ordinary["sum"])
