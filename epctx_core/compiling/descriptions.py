@@ -37,12 +37,10 @@ class Descriptions:
         # EPs give many nodes one mapping: each is looked at once.
         self._checked: set[int] = set()
 
-    def check(self, described: Sequence[Any]) -> list[EPContextNode]:
+    def check(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
         """Return one description for each partition, in the partitions' order."""
         by_partition: dict[int, EPContextNode] = {}
         for node in described:
-            if not isinstance(node, EPContextNode):
-                raise self._broken(f"gave a {type(node).__name__} instead of an EPContextNode")
             by_partition[id(node.partition)] = node
             self._check_node(node)
         missing = [p for p in self._partitions if id(p) not in by_partition]

@@ -3,14 +3,22 @@
 An EP implements them as methods marked with `hookimpl` on its `ExecutionProvider` class. An
 implementation may take fewer arguments than the specification (pluggy passes what is named), never
 unknown ones, none with a default, and no wrappers. All but the first two are optional.
+
+`HOOKS` is the one table of them: whatever calls, checks, traces, isolates or documents hooks reads it. A new
+hook is a specification in `HookSpecs`, which is its row, and the call of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
+
+from epctx_core.plugin.provider import ExecutionProvider
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,14 +34,72 @@ PLUGIN_API = 1
 """The version of this contract. It evolves by additions; an EP declares the one it was written for."""
 
 PROJECT = "epctx"
-hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+_Specification = TypeVar("_Specification", bound=Callable[..., Any])
+_FACTS = "epctx_facts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """A row of the table of hooks.
+
+    Attributes:
+        name: the hook's name.
+        arguments: each argument's type as the specification writes it, in order; `ep` first, but for class methods.
+        answer: the type of the answer, written likewise. It is what an EP's answer is checked against, and
+            these types choose how values travel to the process of an isolated EP.
+        needed_to: what an EP needs it for: `run`, `save and load`, or empty for an optional hook.
+        unless: the hook that an EP may have instead.
+        in_runs: whether it is called while a session lives, by runs and by the host. All others belong to a
+            compile or a load: the host can cancel them, and `ep.isolate=compile` has them done elsewhere.
+        travels: whether an EP in another process can be asked; not for memory or functions of this one.
+        caller_checks: whether the caller checks the items of the answer, as it has to be checked against the arguments.
+    """
+
+    name: str
+    arguments: Mapping[str, str]
+    answer: str
+    needed_to: str = ""
+    unless: str = ""
+    in_runs: bool = False
+    travels: bool = True
+    caller_checks: bool = False
+
+    @property
+    def gives_list(self) -> bool:
+        """Whether the answer is a list; a tuple does as well."""
+        return self.answer.startswith("Sequence[")
+
+    @property
+    def expected(self) -> str:
+        """What an answer, or each item of a list, is expected to be, in words."""
+        names = self.answer.removeprefix("Sequence[").removesuffix("]").split(" | ")
+        return " or ".join(
+            name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}" for name in names
+        )
+
+    def implementation(self, function: Callable[..., Any], **marks: Any) -> Callable[..., Any]:
+        """Return a function that takes `self` and all arguments of the hook, marked as an implementation of it."""
+        functools.update_wrapper(function, getattr(HookSpecs, self.name), updated=())
+        marked: Callable[..., Any] = hookimpl(function, **marks)
+        return marked
+
+
+def _hook(**facts: Any) -> Callable[[_Specification], _Specification]:
+    """Mark a specification, with what its signature does not say of its row."""
+
+    def mark(function: _Specification) -> _Specification:
+        setattr(function, _FACTS, facts)
+        return pluggy.HookspecMarker(PROJECT)(function)
+
+    return mark
 
 
 class HookSpecs:
     """The specifications; `ep` is the EP type and serves host wrappers that trace or time calls."""
 
-    @hookspec
+    @_hook(needed_to="run")
     def get_capability(
         self, ep: str, graph: GraphView, kernels: KernelLookup
     ) -> Sequence[ComputeCapability | Refusal]:
@@ -45,7 +111,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook()
     def optimize_model(
         self, ep: str, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int
     ) -> onnx.ModelProto | None:
@@ -60,7 +126,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(needed_to="run", unless="get_kernel_registry", caller_checks=True)
     def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
@@ -71,7 +137,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(needed_to="save and load")
     def get_ep_context_nodes(self, ep: str, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Describe one EPContext node for each compiled partition, and write the payloads.
 
@@ -84,7 +150,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(needed_to="save and load", caller_checks=True)
     def load_context(
         self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
@@ -96,7 +162,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(travels=False)
     def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
         """Return the kernels with which this EP runs single nodes, if it has any.
 
@@ -106,7 +172,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(in_runs=True, travels=False, caller_checks=True)
     def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return uninitialised, writable, C-contiguous memory for an input or output of this EP.
 
@@ -117,7 +183,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(in_runs=True)
     def set_dynamic_options(self, ep: str, options: Mapping[str, str]) -> None:
         """Apply options that may change while a session lives.
 
@@ -126,22 +192,42 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @hookspec
+    @_hook(in_runs=True)
     def on_run_start(self, ep: str, tag: str) -> None:
         """Called before each `run` of the session, with the tag of its run options."""
         raise NotImplementedError
 
-    @hookspec
+    @_hook(in_runs=True)
     def on_run_end(self, ep: str, tag: str) -> None:
         """Called after each `run` of the session, also after one that failed."""
         raise NotImplementedError
 
-    @hookspec
+    @_hook()
     def shutdown(self, ep: str) -> None:
         """Release everything; called exactly once, also after a failed compile."""
         raise NotImplementedError
 
 
-REQUIRED_HOOKS = ("get_capability", "compile")
+def _row(name: str, function: Callable[..., Any]) -> Hook:
+    types = dict(function.__annotations__)
+    answer = types.pop("return")
+    facts = getattr(function, _FACTS, {})
+    return Hook(name=name, arguments=MappingProxyType(types), answer=answer, **facts)
+
+
+HOOKS: Mapping[str, Hook] = MappingProxyType(
+    {name: _row(name, spec) for name, spec in vars(HookSpecs).items() if hasattr(spec, _FACTS)}
+)
+"""What is asked of an instance, by name."""
+CLASS_METHODS: Mapping[str, Hook] = MappingProxyType(
+    {
+        name: _row(name, method.__func__)
+        for name, method in vars(ExecutionProvider).items()
+        if isinstance(method, classmethod)
+    }
+)
+"""What is asked of the class, before there is an instance, by name; these are not marked with `hookimpl`."""
+REQUIRED_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_to == "run")
 """What every EP has; one with `get_kernel_registry` may leave out `compile`."""
-CONTEXT_HOOKS = ("get_ep_context_nodes", "load_context")
+CONTEXT_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_to == "save and load")
+"""What an EP has whose work is kept in context models."""

@@ -1,20 +1,24 @@
-"""Turns what a plugin raises into one typed error that says whose it is.
+"""Turns what a plugin raises, and answers that break the contract, into one typed error that says whose it is.
 
-Knows records, but neither the registry nor what a hook means.
+Knows records and the table of hooks, not the registry.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, EPFail, PluginError, concealed
+from epctx_core.plugin import hookspecs
 from epctx_core.registry.records import PluginState
 
 if TYPE_CHECKING:
+    from epctx_core.plugin.hookspecs import Hook
     from epctx_core.registry.records import PluginRecord
 
 
@@ -115,6 +119,39 @@ def contract_broken(record: PluginRecord, hook: str, what: str) -> PluginError:
         hook=hook,
         hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
     )
+
+
+def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[object] = ()) -> None:
+    """Raise PluginError unless an answer, or each item of a list, has the type that the table of hooks says.
+
+    Args:
+        record: whose answer.
+        hook: to what.
+        answer: a list where the hook gives one.
+        names: for what the items are, if the error is to say so.
+    """
+    if hook.answer == "None":  # whatever an EP returns there is dropped
+        return
+    expected = _expected(hook.name)
+    for number, item in enumerate(answer if hook.gives_list else [answer]):
+        if not isinstance(item, expected):
+            given = f" for {names[number]}" if names else ""
+            raise contract_broken(
+                record, hook.name, f"gave a {type(item).__name__} instead of {hook.expected}{given}"
+            )
+
+
+@cache
+def _expected(hook: str) -> Any:
+    """Return the type, or union of types, that the specification of a hook says."""
+    import numpy as np
+    import onnx
+
+    from epctx_core import plugin
+
+    names = {**vars(hookspecs), **vars(plugin), "np": np, "onnx": onnx}
+    answer = typing.get_type_hints(getattr(hookspecs.HookSpecs, hook), names)["return"]
+    return typing.get_args(answer)[0] if hookspecs.HOOKS[hook].gives_list else answer
 
 
 def plugin_error(

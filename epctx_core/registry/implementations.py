@@ -1,4 +1,4 @@
-"""The hooks of the contract, and what a class, an object or a module marks with `hookimpl`.
+"""What a class, an object or a module marks with `hookimpl`.
 
 Reads, never judges, and never evaluates a property.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.plugin.hookspecs import PROJECT, HookSpecs
+from epctx_core.plugin.hookspecs import PROJECT
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
@@ -49,18 +48,6 @@ class MarkedMethod:
         """
         parameters = list(inspect.signature(self.function).parameters.values())
         return parameters[1:] if self.bound else parameters
-
-
-@cache
-def hooks() -> Mapping[str, tuple[str, ...]]:
-    """Return each hook of the contract with its arguments in order, `ep` first."""
-    return MappingProxyType(
-        {
-            name: tuple(inspect.signature(spec).parameters)[1:]
-            for name, spec in vars(HookSpecs).items()
-            if hasattr(spec, f"{PROJECT}_spec")
-        }
-    )
 
 
 def marked_methods(owner: object) -> Iterator[MarkedMethod]:

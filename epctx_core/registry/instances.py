@@ -8,7 +8,6 @@ the EP raises is attributed to it before a host's wrapper sees it. Knows no regi
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import logging
 import threading
@@ -23,12 +22,13 @@ from epctx_core.errors import (
     InvalidArgument,
     NotFound,
     NotImplementedByProvider,
+    PluginError,
     suggestion,
 )
-from epctx_core.plugin.hookspecs import PROJECT, HookSpecs, hookimpl
+from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry import trace
-from epctx_core.registry.guard import blame, describe, plain, plugin_error
-from epctx_core.registry.implementations import MarkedMethod, hooks, implemented_hooks, marked_methods
+from epctx_core.registry.guard import blame, check_answer, describe, plain, plugin_error
+from epctx_core.registry.implementations import MarkedMethod, implemented_hooks, marked_methods
 from epctx_core.registry.validation import check_provider_class, parameter_problems
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
 
 _log = logging.getLogger("epctx")
-_LIST_HOOKS = frozenset({"get_capability", "compile", "get_ep_context_nodes", "load_context"})
 
 
 class _Seat:
@@ -60,28 +59,30 @@ class _Live:
 
         It holds what it needs and not this object, whose seat holds it.
         """
+        row = HOOKS[hook]
+        names = tuple(row.arguments)
         bound = method.static.__get__(self.provider, type(self.provider))
-        places = [hooks()[hook].index(parameter.name) for parameter in method.parameters]
+        places = [names.index(parameter.name) for parameter in method.parameters]
         record, entered = self.record, self.entered
 
-        @functools.wraps(getattr(HookSpecs, hook), updated=())
         def implementation(*arguments: object) -> Any:
             entered.add(hook)
             with blame(record, hook):
-                result = bound(*[arguments[place] for place in places])
-            if hook not in _LIST_HOOKS:
-                return result
-            result = plain(result)
-            if type(result) is not list:
-                raise plugin_error(
-                    f"{record.label} returned {_kind(result)} from {hook} instead of a list.",
-                    record,
-                    hook=hook,
-                    hint="Return a list or tuple, an empty one for nothing.",
-                )
-            return result
+                answer = bound(*[arguments[place] for place in places])
+            if row.gives_list:
+                answer = plain(answer)
+                if type(answer) is not list:
+                    raise plugin_error(
+                        f"{record.label} returned {_kind(answer)} from {hook} instead of a list.",
+                        record,
+                        hook=hook,
+                        hint="Return a list or tuple, an empty one for nothing.",
+                    )
+            if not row.caller_checks:
+                check_answer(record, row, answer)
+            return answer
 
-        return hookimpl(implementation)
+        return row.implementation(implementation)
 
 
 class ProviderInstances:
@@ -215,17 +216,17 @@ class ProviderInstances:
             NotImplementedByProvider: the EP does not implement the hook.
             InvalidArgument: there is no such hook, or not these arguments.
             EPFail: the EP raised in `compile`.
-            PluginError: the EP raised in another hook, or returned something that is no list where
-                the hook gives one.
+            PluginError: the EP raised in another hook, or its answer is not what the table of hooks says.
             Fail: a host's wrapper raised, or spoilt the result.
             EpctxError: the EP raised it; it passes.
         """
         live = self._known(ep)
         caller = self._callers.get((ep, hook)) or self._caller(live, hook)
-        if arguments.keys() != set(hooks()[hook][1:]):
-            wanted = ", ".join(hooks()[hook][1:]) or "none"
+        expected = tuple(HOOKS[hook].arguments)[1:]
+        if arguments.keys() != set(expected):
             raise InvalidArgument(
-                f"{hook} was called with {sorted(arguments)}; its arguments: {wanted}.", ep=ep
+                f"{hook} was called with {sorted(arguments)}; its arguments: {', '.join(expected) or 'none'}.",
+                ep=ep,
             )
         try:
             results = caller(ep=ep, **arguments)
@@ -234,13 +235,19 @@ class ProviderInstances:
             if isinstance(error, (EpctxError, KeyboardInterrupt)):
                 raise
             raise _wrapper_failed(live, hook, describe(error)) from error
-        return _single(live, hook, results)
+        answer = _single(live, hook, results)
+        if self._wrappers and not HOOKS[hook].caller_checks:
+            try:
+                check_answer(live.record, HOOKS[hook], answer)
+            except PluginError as error:
+                raise _wrapper_failed(live, hook, f"it changed the answer: {error.message}") from error
+        return answer
 
     def _caller(self, live: _Live, hook: str) -> Callable[..., Any]:
         """Make, and keep, the caller of one EP's implementation."""
         name = live.record.name
-        if hook not in hooks():
-            raise InvalidArgument(f"there is no hook {hook!r}.{suggestion(hook, hooks())}", ep=name)
+        if hook not in HOOKS:
+            raise InvalidArgument(f"there is no hook {hook!r}.{suggestion(hook, HOOKS)}", ep=name)
         if hook not in live.hooks:
             raise NotImplementedByProvider(
                 f"{live.record.label} does not implement the hook {hook}.",
@@ -299,10 +306,10 @@ def _check_wrapper(method: MarkedMethod) -> None:
             f"{where} is a hook implementation, and a host may only add wrappers.",
             hint="Mark it with hookimpl(wrapper=True).",
         )
-    if method.hook not in hooks():
+    if method.hook not in HOOKS:
         raise InvalidArgument(
-            f"{where}: there is no hook {method.hook!r}.{suggestion(method.hook, hooks())}",
-            hint=f"Hooks: {', '.join(hooks())}.",
+            f"{where}: there is no hook {method.hook!r}.{suggestion(method.hook, HOOKS)}",
+            hint=f"Hooks: {', '.join(HOOKS)}.",
         )
     if not inspect.isgeneratorfunction(method.function):
         raise InvalidArgument(f"{where} has no yield.", hint="A wrapper yields once, where the EP is called.")
@@ -329,7 +336,7 @@ def _single(live: _Live, hook: str, results: object) -> Any:
     if not isinstance(results, list) or len(results) > 1:
         raise _wrapper_failed(live, hook, f"it returned {_kind(results)} instead of the list that yield gave")
     result = results[0] if results else None
-    if hook in _LIST_HOOKS and not isinstance(result, (list, tuple)):
+    if HOOKS[hook].gives_list and not isinstance(result, (list, tuple)):
         raise _wrapper_failed(live, hook, f"it turned the EP's list into {_kind(result)}")
     return result
 

@@ -5,7 +5,6 @@ A host's wrapper like any other; it changes nothing and shows no value of an opt
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -14,9 +13,8 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from epctx_core.errors import concealed
-from epctx_core.plugin.hookspecs import HookSpecs, hookimpl
+from epctx_core.plugin.hookspecs import HOOKS, Hook
 from epctx_core.registry.guard import describe
-from epctx_core.registry.implementations import hooks
 
 VARIABLE = "EPCTX_TRACE"
 """Set to anything but 0 for a line for each call."""
@@ -33,16 +31,15 @@ def requested() -> bool:
 
 def tracer() -> object:
     """Return the wrapper of every hook."""
-    return type("Trace", (), {hook: _tracing(hook) for hook in hooks()})()
+    return type("Trace", (), {name: _tracing(hook) for name, hook in HOOKS.items()})()
 
 
-def _tracing(hook: str) -> Callable[..., Any]:
-    names = hooks()[hook][1:]
+def _tracing(hook: Hook) -> Callable[..., Any]:
+    names = tuple(hook.arguments)[1:]
 
-    @functools.wraps(getattr(HookSpecs, hook), updated=())
     def trace(_self: object, ep: str, *arguments: object) -> Generator[None, Any, Any]:
         given = ", ".join(f"{n}={abbreviated(a)}" for n, a in zip(names, arguments, strict=True))
-        call = f"{ep}.{hook}({given})"
+        call = f"{ep}.{hook.name}({given})"
         start = time.perf_counter()
         try:
             results = yield
@@ -52,7 +49,7 @@ def _tracing(hook: str) -> Callable[..., Any]:
         _say(f"{call} -> {abbreviated(results[0]) if results else None}", start)
         return results
 
-    return hookimpl(trace, wrapper=True)
+    return hook.implementation(trace, wrapper=True)
 
 
 def _say(what: str, start: float) -> None:

@@ -12,20 +12,11 @@ from dataclasses import dataclass
 
 from epctx_core.errors import PluginError, suggestion
 from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
-from epctx_core.plugin.hookspecs import REQUIRED_HOOKS
+from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
 from epctx_core.registry.discovery import EP_NAME
-from epctx_core.registry.implementations import MarkedMethod, hooks, marked_methods
+from epctx_core.registry.implementations import MarkedMethod, marked_methods
 from epctx_core.registry.records import PluginState
 
-CLASS_METHODS = (
-    "accepts_source",
-    "availability",
-    "get_build_info",
-    "get_compatibility_info",
-    "validate_compatibility",
-    "verify_payloads",
-)
-"""What the core asks of the class, before there is an instance; these are no hooks."""
 _OPTION_TYPES = (bool, int, float, str)
 
 
@@ -218,7 +209,7 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
     marked = list(marked_methods(cls))
     implemented = [method.hook for method in marked]
     for method in marked:
-        if method.hook not in hooks():
+        if method.hook not in HOOKS:
             yield _no_hook(method)
         elif implemented.count(method.hook) > 1:
             yield Problem(
@@ -238,12 +229,12 @@ def _no_hook(method: MarkedMethod) -> Problem:
         )
     return Problem(
         what=f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
-        hint=f"{suggestion(method.hook, hooks())} Hooks: {', '.join(hooks())}.".lstrip(),
+        hint=f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip(),
     )
 
 
 def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> Iterator[Problem]:
-    for hook in hooks():
+    for hook, row in HOOKS.items():
         if hook in implemented:
             continue
         if inspect.getattr_static(cls, hook, None) is not None:
@@ -251,9 +242,7 @@ def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> 
                 what=f"{hook} has a hook's name but no @hookimpl, so it would never be called",
                 hint="Write @hookimpl above it, also above an override of a parent's method, or rename it.",
             )
-        elif hook == "compile" and "get_kernel_registry" in implemented:
-            continue  # it has kernels instead of a compiler
-        elif hook in REQUIRED_HOOKS:
+        elif row.needed_to == "run" and row.unless not in implemented:
             yield Problem(
                 what=f"the required hook {hook} is missing", hint=f"Implement {hook}, marked with @hookimpl."
             )
@@ -287,7 +276,7 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
 
 def parameter_problems(where: str, hook: str, parameter: inspect.Parameter) -> Iterator[Problem]:
     """Yield what is wrong with one argument of an implementation; the core passes by place what it names."""
-    allowed = hooks()[hook]
+    allowed = HOOKS[hook].arguments
     hint = f"Arguments of {hook}: {', '.join(allowed)}; leave out those not needed."
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         yield Problem(what=f"{where} takes {parameter}, which would stay empty", hint=hint)

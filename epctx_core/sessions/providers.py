@@ -27,9 +27,10 @@ from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.options.unsupported import tell_without_effect
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
+from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import contract_broken, describe
+from epctx_core.registry.guard import check_answer, contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.optional import OptionalNames, SkippedProvider, tell_skipped
 from epctx_core.sessions.weightless import compile_mode
@@ -401,17 +402,14 @@ def check_compiled(
 ) -> None:
     """Raise PluginError unless an EP gave one runnable for each of what it was given."""
     record = providers.choices[ep].record
-    what = None
     if len(result) != len(wanted):
         what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
-    else:
-        for name, item in zip(wanted, result, strict=True):
-            if not isinstance(item, CompiledPartition):
-                what = f"gave a {type(item).__name__} instead of a CompiledPartition for {name}"
-            elif item.run is None and purpose is not Purpose.EXPORT:
-                what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
-    if what is not None:
         raise contract_broken(record, hook, what)
+    check_answer(record, HOOKS[hook], result, wanted)
+    for name, item in zip(wanted, result, strict=True):
+        if item.run is None and purpose is not Purpose.EXPORT:
+            what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
+            raise contract_broken(record, hook, what)
 
 
 def _logger(ep: str) -> logging.Logger:

@@ -5,14 +5,13 @@ The EP runs as it would without; what is noted are the arguments and results the
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.plugin.hookspecs import HookSpecs, hookimpl
-from epctx_core.registry.implementations import hooks, implemented_hooks
+from epctx_core.plugin.hookspecs import HOOKS
+from epctx_core.registry.implementations import implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ProviderContext
@@ -92,10 +91,9 @@ def observed(
 
 def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
-    names = hooks()[hook]
+    names = HOOKS[hook].arguments
     taken = [parameter.name for parameter in method.parameters]
 
-    @functools.wraps(getattr(HookSpecs, hook), updated=())
     def implementation(self: ExecutionProvider, *values: Any) -> Any:
         arguments = dict(zip(names, values, strict=True))
         own = method.static.__get__(self, type(self))
@@ -113,4 +111,4 @@ def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> 
             raise
         return call.result
 
-    return hookimpl(implementation, specname=hook)
+    return HOOKS[hook].implementation(implementation, specname=hook)

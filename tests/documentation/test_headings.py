@@ -14,12 +14,12 @@ from epctx_core import errors, plugin
 from epctx_core.cli.entry import COMMANDS
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import ExecutionProvider
+from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
 from epctx_core.registry import PluginState
-from epctx_core.registry.implementations import hooks
-from epctx_core.registry.validation import CLASS_METHODS, find_problems
+from epctx_core.registry.validation import find_problems
 from epctx_core.testing.checks import GROUPS
 
-HOOKS = sections("hooks.md")
+REFERENCE = sections("hooks.md")
 ERRORS = sections("errors.md")
 ATTRIBUTES = sorted(name for name in ExecutionProvider.__annotations__)
 CLASSES = sorted(
@@ -36,30 +36,50 @@ SHIPPED = sorted(
 
 
 def test_the_reference_has_a_heading_for_each_hook_class_method_and_attribute_and_no_other():
-    assert set(HOOKS) == {*hooks(), *CLASS_METHODS, *ATTRIBUTES}
+    assert set(REFERENCE) == {*HOOKS, *CLASS_METHODS, *ATTRIBUTES}
 
 
-@pytest.mark.parametrize("hook", sorted(hooks()))
+def test_the_overview_of_hooks_is_the_table_of_the_contract():
+    text = (DOCS / "hooks.md").read_text("utf-8")
+
+    rows = re.findall(r"^\| `\w+` \|.*$", text, re.MULTILINE)
+    (of_the_class,) = re.findall(r"Asked of the class are (.*?), always", text, re.DOTALL)
+
+    assert rows == [overview_row(hook) for hook in HOOKS.values()]
+    assert re.findall(r"`(\w+)`", of_the_class) == list(CLASS_METHODS)
+
+
+def overview_row(hook):
+    needed = hook.needed_to + (f", unless `{hook.unless}`" if hook.unless else "")
+    cells = [
+        f"`{hook.name}`",
+        f"a list, each {hook.expected}" if hook.gives_list else hook.expected,
+        needed,
+        "session" if hook.in_runs else "compile, load",
+        "yes" if hook.travels else "no",
+    ]
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+@pytest.mark.parametrize("hook", sorted(HOOKS))
 def test_a_hook_is_described_in_full(hook):
-    text = HOOKS[hook]
+    text = REFERENCE[hook]
 
-    assert f"`{hook}({', '.join(hooks()[hook])})`" in text
+    assert f"`{hook}({', '.join(HOOKS[hook].arguments)})`" in text
     for part in ("**When.**", "**Rules.**", "**Errors.**", "```python"):
         assert part in text
 
 
 @pytest.mark.parametrize("method", CLASS_METHODS)
 def test_a_class_method_is_described_with_its_signature(method):
-    arguments = ", ".join(inspect.signature(getattr(ExecutionProvider, method)).parameters)
-
-    assert f"`{method}({arguments})`" in HOOKS[method]
+    assert f"`{method}({', '.join(CLASS_METHODS[method].arguments)})`" in REFERENCE[method]
     for part in ("**When.**", "**Rules.**", "```python"):
-        assert part in HOOKS[method]
+        assert part in REFERENCE[method]
 
 
-@pytest.mark.parametrize("name", sorted({*hooks(), *CLASS_METHODS}))
+@pytest.mark.parametrize("name", sorted({*HOOKS, *CLASS_METHODS}))
 def test_an_example_of_the_reference_keeps_the_contract(name):
-    (example,) = re.findall(r"```python\n(.*?)```", HOOKS[name], re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", REFERENCE[name], re.DOTALL)
     names = vars(plugin).copy()
 
     exec(f"class Example(ExecutionProvider):\n    name = 'Example'\n{indented(example)}", names)  # noqa: S102 - the page's own code

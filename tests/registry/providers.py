@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epctx_core.plugin import ExecutionProvider, hookimpl
+from epctx_core.plugin import ExecutionProvider, Refusal, hookimpl
 
 
 def ep(name, **attributes):
@@ -11,7 +11,7 @@ def ep(name, **attributes):
     class Provider(ExecutionProvider):
         @hookimpl
         def get_capability(self, graph):
-            return [(self.name, graph)]
+            return [Refusal(self.name, [graph])]
 
         @hookimpl
         def compile(self, partitions):

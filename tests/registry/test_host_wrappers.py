@@ -100,6 +100,20 @@ def test_a_wrapper_that_fails_is_blamed_itself(session, wrapper):
     assert "not at fault" in caught.value.hint
 
 
+def test_a_wrapper_that_puts_something_else_into_the_answer_is_blamed_itself(session):
+    def replaces(self):
+        yield
+        return [["no refusal"]]
+
+    instances = session(ep("A"))
+    instances.wrap(wrapping("get_capability", replaces))
+
+    with pytest.raises(
+        Fail, match=r"around get_capability of A failed: it changed the answer: .* gave a str"
+    ):
+        instances.call("A", "get_capability", graph="g", kernels=None)
+
+
 @pytest.mark.parametrize(
     ("attribute", "method", "why"),
     [

@@ -13,7 +13,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PluginError,
 )
-from epctx_core.plugin import hookimpl
+from epctx_core.plugin import Refusal, hookimpl
 
 
 def test_eps_are_kept_in_the_order_of_the_host(session, context):
@@ -31,7 +31,7 @@ def test_only_the_owner_is_called_and_its_one_result_returned(session):
     instances = session(ep("A"), ep("B"))
 
     assert instances.call("A", "compile", partitions=[1, 2]) == [("A", 1), ("A", 2)]
-    assert instances.call("B", "get_capability", graph="g", kernels=None) == [("B", "g")]
+    assert instances.call("B", "get_capability", graph="g", kernels=None) == [Refusal("B", ["g"])]
 
 
 def test_an_ep_added_later_is_not_called_for_those_before_it(session, record_of, context):
@@ -108,6 +108,26 @@ def test_a_result_that_is_no_list_is_a_fault_of_the_plugin(session, hook, result
         instances.call("A", hook, **arguments[hook])
 
     assert caught.value.hook == hook
+
+
+@pytest.mark.parametrize(
+    ("hook", "arguments", "answer", "expected"),
+    [
+        ("get_capability", {"graph": None, "kernels": None}, [5], "a ComputeCapability or a Refusal"),
+        ("get_ep_context_nodes", {"writer": None}, [5], "an EPContextNode"),
+        ("optimize_model", {"model": None, "weights": {}, "level": 0}, 5, "an onnx.ModelProto or None"),
+        ("get_kernel_registry", {}, 5, "a KernelRegistry or None"),
+    ],
+)
+def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(
+    session, hook, arguments, answer, expected
+):
+    instances = session(ep("A", **{hook: lambda self: answer}))
+
+    with pytest.raises(PluginError, match=f"gave a int instead of {expected} in {hook}") as caught:
+        instances.call("A", hook, **arguments)
+
+    assert (caught.value.ep, caught.value.hook) == ("A", hook)
 
 
 def test_what_is_unknown_is_named_with_the_nearest_name(session):

@@ -9,6 +9,7 @@ import pytest
 from registry.providers import ep, raising
 
 from epctx_core.errors import PluginError
+from epctx_core.plugin import EPContextNode, Refusal
 from epctx_core.registry import PluginState, ProviderInstances, Registry, discovery, validation
 
 
@@ -54,19 +55,19 @@ def test_an_exception_in_one_eps_hook_does_not_end_the_hooks_of_the_others(sessi
     with pytest.raises(PluginError, match="odd graph"):
         instances.call("B", "get_capability", graph="g", kernels=None)
 
-    assert instances.call("A", "get_capability", graph="g", kernels=None) == [("A", "g")]
-    assert instances.call("C", "get_capability", graph="g", kernels=None) == [("C", "g")]
+    assert instances.call("A", "get_capability", graph="g", kernels=None) == [Refusal("A", ["g"])]
+    assert instances.call("C", "get_capability", graph="g", kernels=None) == [Refusal("C", ["g"])]
 
 
 def test_whose_answer_it_is_never_gets_lost(session):
     def nodes(self):
-        return [self.name]
+        return [EPContextNode(self.name)]
 
     instances = session(*(ep(name, get_ep_context_nodes=nodes) for name in "ABC"))
 
     answers = {name: instances.call(name, "get_ep_context_nodes", writer=None) for name in instances.names}
 
-    assert answers == {"A": ["A"], "B": ["B"], "C": ["C"]}
+    assert answers == {name: [EPContextNode(name)] for name in "ABC"}
 
 
 def test_an_argument_with_a_default_that_pluggy_would_not_pass_is_refused_by_name():
