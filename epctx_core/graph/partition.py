@@ -70,6 +70,17 @@ class Partitioner:
         firsts = {group[0] for group in groups}
         self._taken = [group for group in self._taken if group[0] not in firsts]
 
+    def check(self, groups: Sequence[Sequence[int]]) -> None:
+        """Check that groups can be contracted as they are, beside what was taken.
+
+        Raises:
+            CyclicGroupsError: some of them enclose other nodes; `groups` are indices into these.
+        """
+        try:
+            _UnitGraph(self._predecessors, [*groups, *self._taken]).order()
+        except CyclicGroupsError as error:
+            raise CyclicGroupsError([g for g in error.groups if g < len(groups)]) from None
+
     def group(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
         """Merge units into the fewest convex groups.
 

@@ -198,7 +198,7 @@ class GraphPartition(Subgraph):
     Its name is made on first use, because it takes a digest of the weights.
     """
 
-    __slots__ = ("_known_digest", "_name", "ep", "number", "prefix", "said_name")
+    __slots__ = ("_known_digest", "_name", "ep", "number", "prefix", "said_name", "token")
 
     def __init__(
         self, graph: GraphIndex, nodes: Sequence[int], *, ep: str, keep_initializers: bool = False
@@ -207,6 +207,7 @@ class GraphPartition(Subgraph):
         self.ep = ep
         self.prefix = ""
         self.number = 0
+        self.token: object = None
         self._name = self._known_digest = self.said_name = ""
 
     def __repr__(self) -> str:

@@ -180,13 +180,16 @@ class ReceivedModel:
                     self._places[id(own)] = graph.path, name
         return self._places.get(id(weight))
 
-    def partitions(self, items: Sequence[Mapping[str, Any]], ep: str) -> list[GraphPartition]:
-        """Return the partitions that `encode_partitions` was given."""
+    def partitions(
+        self, items: Sequence[Mapping[str, Any]], ep: str, tokens: Sequence[object]
+    ) -> list[GraphPartition]:
+        """Return the partitions that `encode_partitions` was given, those that have tokens with them."""
         made = []
         for item in items:
             graph = self.graph(item["path"])
             partition = GraphPartition(graph, item["nodes"], ep=ep, keep_initializers=item["keep"])
             partition.prefix, partition.number = item["prefix"], item["number"]
+            partition.token = None if item["token"] is None else tokens[item["token"]]
             for name, digest in item["digests"].items():
                 graph.weights[name].lazy_digest = Digest(digest)
             made.append(partition)
@@ -231,6 +234,7 @@ def encode_partitions(partitions: Sequence[GraphPartition]) -> list[dict[str, An
             "keep": partition.keeps_initializers,
             "prefix": partition.prefix,
             "number": partition.number,
+            "token": partition.token,
             "digests": {
                 name: weight.lazy_digest.known
                 for name, weight in partition.weights.items()

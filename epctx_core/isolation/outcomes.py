@@ -27,8 +27,16 @@ if TYPE_CHECKING:
 _CLAIM, _DESCRIBE = "get_capability", "get_ep_context_nodes"
 
 
-def encode_claims(answer: Sequence[object], graph: GraphIndex, record: PluginRecord) -> list[dict[str, Any]]:
+def encode_claims(
+    answer: Sequence[object], graph: GraphIndex, record: PluginRecord, tokens: list[object]
+) -> list[dict[str, Any]]:
     """Return an EP's claims and refusals as JSON can hold them.
+
+    Args:
+        answer: them.
+        graph: whose nodes they name.
+        record: whose EP it is.
+        tokens: those of exact claims are added; the host gets their places in it.
 
     Raises:
         PluginError: there is something else among them.
@@ -39,7 +47,12 @@ def encode_claims(answer: Sequence[object], graph: GraphIndex, record: PluginRec
             claims.append({"reason": str(item.reason), "nodes": _indices(item.nodes, graph, record)})
         elif isinstance(item, ComputeCapability):
             nodes = _indices(item.nodes, graph, record)
-            claims.append({"nodes": nodes, "fuse": bool(item.fuse), "keep": bool(item.keep_initializers)})
+            said = {"fuse": bool(item.fuse), "keep": bool(item.keep_initializers), "exact": bool(item.exact)}
+            place = None
+            if item.token is not None:
+                place = len(tokens)
+                tokens.append(item.token)
+            claims.append({"nodes": nodes, **said, "token": place})
         else:
             what = f"gave a {type(item).__name__} instead of a ComputeCapability or a Refusal"
             raise contract_broken(record, _CLAIM, what)
@@ -75,7 +88,14 @@ def _claim(item: object, graph: GraphSlice) -> ComputeCapability | Refusal:
     nodes = [graph.node(i) for i in node_indices(item.get("nodes"), len(graph.index.nodes))]
     if "reason" in item:
         return Refusal(said.text("reason"), nodes)
-    return ComputeCapability(nodes, fuse=said.flag("fuse"), keep_initializers=said.flag("keep"))
+    token = None if item.get("token") is None else said.number("token")
+    return ComputeCapability(
+        nodes,
+        fuse=said.flag("fuse"),
+        keep_initializers=said.flag("keep"),
+        exact=said.flag("exact"),
+        token=token,
+    )
 
 
 def encode_descriptions(

@@ -146,6 +146,7 @@ class _Service:
         self._instances = ProviderInstances()
         self._model_now: ReceivedModel | None = None
         self._policy = EnginePolicy()
+        self._tokens: list[object] = []
         self._partitions: list[GraphPartition] = []
         self._runnables: list[CompiledPartition] = []
         self._payloads: dict[int, RemotePayloadView] = {}
@@ -222,7 +223,7 @@ class _Service:
         answer = self._call(
             "get_capability", graph=view, kernels=RegistryLookup(KernelMatcher(None), view.index.types)
         )
-        return {"claims": encode_claims(answer, view.index, self.record)}, ()
+        return {"claims": encode_claims(answer, view.index, self.record, self._tokens)}, ()
 
     def _optimize_model(self, message: Message) -> _Result:
         weights = decode_weights(message, message.blobs[1:])
@@ -247,7 +248,7 @@ class _Service:
 
     def _compile(self, message: Message) -> _Result:
         self._set_policy(message)
-        partitions = self._model.partitions(message.items("partitions"), self.record.name)
+        partitions = self._model.partitions(message.items("partitions"), self.record.name, self._tokens)
         self._partitions += partitions
         return self._keep("compile", self._call("compile", partitions=partitions))
 

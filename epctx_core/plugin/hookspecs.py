@@ -106,8 +106,8 @@ class HookSpecs:
         """Say which of the graph's unassigned nodes this EP takes, and why not the others.
 
         Called once for each graph, bodies of control-flow nodes before the graph that holds them.
-        Must be pure: same graph, same answer, no side effects. Usually one call of
-        `supported_partitions(graph, is_supported)`.
+        Must be pure: same graph, same answer, no side effects; what the instance found out it may keep, such as what
+        it compiled (see `ComputeCapability.token`). Usually one call of `supported_partitions(graph, is_supported)`.
         """
         raise NotImplementedError
 

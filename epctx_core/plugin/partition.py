@@ -32,6 +32,10 @@ class Partition(Protocol):
         """
 
     @property
+    def token(self) -> object:
+        """What came with its `ComputeCapability`, the object itself; None unless that was `exact`."""
+
+    @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What flows in, in the order in which `run` gets it; weights are not among them."""
 

@@ -74,12 +74,18 @@ class ComputeCapability:
             and never splits one.
         fuse: True to have them compiled; False to have each run by the EP's kernel registry.
         keep_initializers: True to leave the weights in the model, as inputs of the EPContext node.
+        exact: True for a set that is a partition as it stands, as an EP says that compiled it to find out what it
+            takes: it is merged with no other, and refused whole where it would have to shrink. Not with `fuse=False`.
+        token: comes back as `Partition.token`, such as what was compiled; only with `exact`. It stays in the process
+            of the EP.
     """
 
     nodes: Sequence[NodeView]
     _: KW_ONLY
     fuse: bool = True
     keep_initializers: bool = False
+    exact: bool = False
+    token: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Who takes which node: asks each EP in order of priority and makes partitions of what it claims.
 
-Claims are merged into convex, maximal partitions; a set that an EP names is never split. What cannot
-be a partition is left to the next EP, with the reason.
+Claims are merged into convex, maximal partitions, but for those that say `exact`; a set that an EP names is never
+split. What cannot be a partition is left to the next EP, with the reason.
 
 The bodies of control flow are graphs of their own. A node whose bodies hold an EP's work is nobody's to
 claim: the session runs it. One without stays an ordinary node, which an EP or an engine takes whole.
@@ -9,12 +9,12 @@ claim: the session runs it. One without stays an ordinary node, which an EP or a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import KernelDef, OperatorTypes
     from epctx_core.registry.instances import ProviderInstances
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,11 @@ class GraphAssignment:
         for group in groups:
             for node in group:
                 self.taken[node] = True
+
+    def hold(self, partitions: Sequence[GraphPartition]) -> None:
+        """Make partitions their EP's."""
+        self.take([partition.node_indices for partition in partitions])
+        self.partitions.extend(partitions)
 
     def release(self, partitions: Sequence[GraphPartition]) -> None:
         """Give partitions up again."""
@@ -241,10 +248,10 @@ class _Round:
         claims.leave_out(view.left_out)
         if not self._instances.implements(self._ep, "compile"):
             claims.check_nothing_fused()
-        for keep in (False, True) if self._compiles else ():
-            partitions = _partitions(part, claims, view, keep=keep)
-            part.take([partition.node_indices for partition in partitions])
-            part.partitions.extend(partitions)
+        if self._compiles:
+            part.hold(_exact_partitions(part, claims))
+            for keep in (False, True):
+                part.hold(_partitions(part, claims, view, keep=keep))
         for index in claims.single:
             kernel = self._kernel(lookup, view.node(index), claims)
             part.kernel_nodes.append(KernelNode(ep=self._ep, graph=part.graph, node=index, kernel=kernel))
@@ -262,6 +269,23 @@ class _Round:
         return kernel
 
 
+def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
+    """Return the sets that an EP names as partitions, without those that would have to shrink or grow."""
+    _check_convex(part.partitioner.check, claims, [nodes for nodes, _ in claims.exact])
+    partitions = []
+    for nodes, item in claims.exact:
+        partition = GraphPartition(part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers)
+        partition.token = item.token
+        bad = part.graph.quantized.incomplete(nodes, part.taken) or _untransportable([partition])
+        for reason in dict.fromkeys(bad.values()):
+            claims.refuse(
+                f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all", nodes
+            )
+        if not bad:
+            partitions.append(partition)
+    return partitions
+
+
 def _partitions(
     part: GraphAssignment, claims: Claims, view: GraphSlice, *, keep: bool
 ) -> list[GraphPartition]:
@@ -271,14 +295,14 @@ def _partitions(
     """
     units: Sequence[Sequence[int]] = claims.fused[keep]
     groups: Sequence[Sequence[int]] | None = None
-    if sorted(claims.fused[keep]) == list(view.grouped):
+    if not claims.exact and sorted(claims.fused[keep]) == list(view.grouped):
         # What the view grouped needs no second look, and may be taken apart again.
         groups, units = units, view.units
     else:
         units = whole_units(part.graph, units, part.taken, claims.refuse)
     while True:
         if groups is None:
-            groups = _grouped(part.partitioner, claims, units)
+            groups = _check_convex(part.partitioner.group, claims, units)
         partitions = [GraphPartition(part.graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
         bad = _untransportable(partitions)
         if not bad:
@@ -291,9 +315,12 @@ def _partitions(
         groups = None
 
 
-def _grouped(partitioner: Partitioner, claims: Claims, units: Sequence[Sequence[int]]) -> list[list[int]]:
+def _check_convex(
+    act: Callable[[Sequence[Sequence[int]]], _T], claims: Claims, units: Sequence[Sequence[int]]
+) -> _T:
+    """Do something with an EP's sets; blame the EP for those that enclose other nodes."""
     try:
-        return partitioner.group(units)
+        return act(units)
     except CyclicGroupsError as error:
         nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
         raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None

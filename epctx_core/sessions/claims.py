@@ -36,6 +36,7 @@ class Claims:
     ) -> None:
         self.ep = ep
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
+        self.exact: list[tuple[list[int], ComputeCapability]] = []
         self.single: list[int] = []
         self.refusals: list[RefusalRecord] = []
         self._graph = graph
@@ -48,7 +49,15 @@ class Claims:
             self.refuse(_reason(item), self._indices(item.nodes))
         else:
             nodes = self._claim(item.nodes)
-            if item.fuse:
+            if item.token is not None and not item.exact:
+                raise self.broken(
+                    f"claims a set at {self.describe(nodes[0])} with a token, but without exact=True"
+                )
+            if item.exact and not item.fuse:
+                raise self.broken(f"claims {self.describe(nodes[0])} with fuse=False and exact=True")
+            if item.exact:
+                self.exact.append((nodes, item))
+            elif item.fuse:
                 self.fused[item.keep_initializers].append(nodes)
             else:
                 self.single.extend(nodes)
@@ -68,7 +77,8 @@ class Claims:
 
     def check_nothing_fused(self) -> None:
         """Raise PluginError if an EP without a compiler claims nodes to compile."""
-        for nodes in (*self.fused[False], *self.fused[True]):
+        exact = (nodes for nodes, _ in self.exact)
+        for nodes in (*self.fused[False], *self.fused[True], *exact):
             raise self.broken(f"claims {self.describe(nodes[0])} with fuse=True, but has no compile hook")
 
     def describe(self, index: int) -> str:

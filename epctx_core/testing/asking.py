@@ -37,7 +37,7 @@ def answer_of(items: Sequence[Any]) -> list[Any]:
         if isinstance(item, Refusal):
             found.append(("refusal", item.reason, places))
         else:
-            found.append(("claim", item.fuse, item.keep_initializers, places))
+            found.append(("claim", item.fuse, item.keep_initializers, item.exact, places))
     return sorted(found, key=repr)
 
 
