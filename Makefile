@@ -6,6 +6,7 @@
 # make bench   every benchmarks/bench_*.py
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows
+# make docs    write the tables of docs/ that come from the code
 # make clean   remove what these made
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable .
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint stress fuzz bench differential minimums clean
+.PHONY: demo test lint stress fuzz bench differential minimums docs clean
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -48,6 +49,9 @@ bench: .venv/.installed
 
 differential: .venv/.installed
 	.venv/bin/python tests/differential
+
+docs: .venv/.installed
+	.venv/bin/python tests/documentation/tables.py
 
 minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)

@@ -14,6 +14,7 @@ from epctx_core.options import (
     CancellationFlag,
     ExecutionMode,
     GraphOptimizationLevel,
+    Isolation,
     OrtCompileApiFlags,
     RunOptions,
     SessionConfig,
@@ -22,8 +23,10 @@ from epctx_core.options import (
     WeightlessMode,
 )
 from epctx_core.options.session import MAX_KEY_LENGTH, MAX_VALUE_LENGTH
-from epctx_core.options.table import IGNORED_KEYS, SESSION_OPTIONS, is_ignored
+from epctx_core.options.table import IGNORED_KEYS, SESSION_OPTIONS, SessionOption, is_ignored
 
+PACKAGE = Path(errors.__file__).parent
+ROWS = {name: row for name, row in vars(SessionConfig).items() if isinstance(row, SessionOption)}
 FLAGS = [
     "ep.context_enable",
     "ep.context_embed_mode",
@@ -43,8 +46,14 @@ def options():
     return SessionOptions()
 
 
+def assert_reads(options, **expected):
+    config = options.config()
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
 def test_the_defaults_are_those_of_onnxruntime(options):
-    assert options.config() == SessionConfig(
+    assert_reads(
+        options,
         context_enable=False,
         context_file_path=None,
         embed=False,
@@ -64,6 +73,12 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         disable_model_compile=False,
         fail_on_suboptimal=False,
         record_assignments=False,
+        optional_providers=(),
+        read_back=True,
+        model_format=None,
+        isolation=Isolation.NONE,
+        isolation_seconds=600,
+        isolation_bytes=None,
     )
     assert options.graph_optimization_level is GraphOptimizationLevel.ORT_ENABLE_ALL
     assert options.execution_mode is ExecutionMode.ORT_SEQUENTIAL
@@ -89,8 +104,15 @@ def test_every_entry_is_read_as_what_it_means(options):
     options.add_session_config_entry("ep.partition_min_nodes", "3")
     options.add_session_config_entry("ep.partition_max_count", "7")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "weights")
+    options.add_session_config_entry("ep.optional_providers", "A, B,")
+    options.add_session_config_entry("ep.context_read_back", "0")
+    options.add_session_config_entry("session.load_model_format", "ORT")
+    options.add_session_config_entry("ep.isolate", "compile")
+    options.add_session_config_entry("ep.isolate_timeout_seconds", "5")
+    options.add_session_config_entry("ep.isolate_max_bytes", "1000")
 
-    assert options.config() == SessionConfig(
+    assert_reads(
+        options,
         context_enable=True,
         context_file_path="out/m_ctx.onnx",
         embed=True,
@@ -110,6 +132,12 @@ def test_every_entry_is_read_as_what_it_means(options):
         disable_model_compile=True,
         fail_on_suboptimal=True,
         record_assignments=True,
+        optional_providers=("A", "B"),
+        read_back=False,
+        model_format="ORT",
+        isolation=Isolation.COMPILE,
+        isolation_seconds=5,
+        isolation_bytes=1000,
     )
 
 
@@ -437,22 +465,22 @@ def tables_of_the_document():
     ]
 
 
-def test_the_document_shows_each_option_as_the_code_has_it():
-    options, _ = tables_of_the_document()
-
-    assert [row[:4] for row in options] == [
-        [f"`{o.key}`", f"`{o.default}`" if o.default else "empty", o.allowed, o.doc]
-        for o in SESSION_OPTIONS.values()
-    ]
-
-
-def test_the_document_names_errors_that_there_are():
-    options, _ = tables_of_the_document()
-
-    for *_, cell in options:
-        named = re.findall(r"`([A-Z]\w+)`", cell)
-        assert (cell == "none") == (not named)
+def test_each_option_names_errors_that_there_are():
+    for option in SESSION_OPTIONS.values():
+        named = re.findall(r"`([A-Z]\w+)`", option.errors)
+        assert (option.errors == "none") == (not named)
         assert all(issubclass(getattr(errors, name), errors.EpctxError) for name in named)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_option_is_obeyed_by_the_rooms_that_its_row_names(name):
+    option = ROWS[name]
+
+    for room in option.obeyed_by.split(", "):
+        files = [PACKAGE / f"{room}.py", *(PACKAGE / room).rglob("*.py")]
+        text = "".join(path.read_text("utf-8") for path in files if path.exists())
+        assert re.search(rf"\.{name}\b", text) or option.key in text
+    assert {(a.obeyed_by, a.cache) for a in option.aliases} <= {(option.obeyed_by, option.cache)}
 
 
 def test_the_document_shows_each_key_that_only_onnxruntime_knows():

@@ -19,7 +19,7 @@ from epctx_core import _version
 from epctx_core.cache.installation import installed_states, newest_change
 from epctx_core.compiling.provenance import build_info
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.table import IGNORED_KEYS, IGNORED_STARTS, SESSION_OPTIONS, is_provider_option
+from epctx_core.options.table import IGNORED_KEYS, OWNED_STARTS, SESSION_OPTIONS, CachePart
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
@@ -31,51 +31,6 @@ if TYPE_CHECKING:
 VERSION = 1
 """Part of every key: raised when the same ingredients shall give new entries."""
 
-COMPILE_KEYS = (
-    "ep.context_embed_mode",
-    "ep.context_model_external_initializers_file_name",
-    "ep.context_node_name_prefix",
-    "ep.partition_max_count",
-    "ep.partition_min_nodes",
-)
-"""Session options that change what a compile writes; an entry's key holds them with their defaults."""
-
-REFUSED_KEYS = (
-    "ep.enable_weightless",
-    "ep.enable_weightless_ep_context_nodes",
-    "ep.enable_weightless_mode",
-    "ep.share_ep_contexts",
-    "ep.stop_share_ep_contexts",
-)
-"""Session options whose results cannot be cached: files that stand alone are what an entry is."""
-
-SOURCE_KEYS = (
-    "ep.context_enable",
-    "ep.context_file_path",
-    "ep.context_source_model_path",
-    "session.load_model_format",
-    "session.model_external_initializers_file_folder_path",
-)
-"""Session options about the source, or where files of it or of a compile lie: a cached model is loaded without them."""
-
-CHOICE_KEYS = ("ep.optional_providers",)
-"""Session options that decide which EPs there are; the key holds those."""
-
-LOAD_KEYS = (
-    "ep.context_file_mapping",
-    "ep.context_read_back",
-    "ep.context_verify",
-    "ep.isolate",
-    "ep.isolate_max_bytes",
-    "ep.isolate_timeout_seconds",
-    "ep.prefer_latency",
-    "session.disable_cpu_ep_fallback",
-    "session.disable_model_compile",
-    "session.fail_on_suboptimal_compiled_model",
-    "session.record_ep_graph_assignment_info",
-)
-"""Session options that change nothing in what is written."""
-
 _ENGINES = ("onnx", "onnxruntime", "numpy")
 """What the core infers types, optimises and folds constants with; also what EPs are lent."""
 
@@ -83,9 +38,14 @@ Sealed = Callable[[bytes], str]
 """Gives a keyed digest (hex) of what must not be guessed from a record."""
 
 
+def keys_with(part: CachePart) -> tuple[str, ...]:
+    """Return the keys of the session options that have a part in a cache's key."""
+    return tuple(key for key, option in SESSION_OPTIONS.items() if option.cache is part)
+
+
 def check_cacheable(options: SessionOptions) -> None:
     """Raise InvalidArgument for options whose results cannot be cached, naming the first one."""
-    for key in REFUSED_KEYS:
+    for key in keys_with(CachePart.REFUSED):
         if options.get_session_config_entry(key) not in {"", "0"}:
             raise InvalidArgument(
                 f"what is compiled with {key}={options.get_session_config_entry(key)} cannot be cached: its payloads "
@@ -123,7 +83,7 @@ def ingredients(
         "model": content,
         "eps": [_provider(choice, sealed) for choice in choices],
         "distributions": installed_states([*distributions, *_ENGINES], besides=["epctx-core"]),
-        "session": {key: options.get_session_config_entry(key) for key in COMPILE_KEYS},
+        "session": {key: options.get_session_config_entry(key) for key in keys_with(CachePart.WRITTEN)},
         "other_entries": {
             key: sealed(value.encode("utf-8", "surrogatepass")) for key, value in _others(options)
         },
@@ -190,10 +150,7 @@ def _others(options: SessionOptions) -> list[tuple[str, str]]:
     return [
         (key, value)
         for key, value in options.config_entries.items()
-        if key not in SESSION_OPTIONS
-        and key not in IGNORED_KEYS
-        and not key.startswith(IGNORED_STARTS)
-        and not is_provider_option(key)
+        if key not in IGNORED_KEYS and not key.startswith(OWNED_STARTS)
     ]
 
 

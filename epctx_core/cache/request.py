@@ -36,6 +36,7 @@ from epctx_core.errors import (
     errors_typed,
 )
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
+from epctx_core.options.table import CachePart
 from epctx_core.plugin import Purpose
 from epctx_core.publish.failures import DISK_FULL
 from epctx_core.session import InferenceSession
@@ -280,8 +281,9 @@ class Request:
         options.log_severity_level = self.options.log_severity_level
         options.cancellation = self.options.cancellation
         options.providers = [(name, dict(given)) for name, given in self.options.providers]
+        left_out = keys.keys_with(CachePart.SOURCE)
         for key, value in self.options.config_entries.items():
-            if key not in keys.SOURCE_KEYS:
+            if key not in left_out:
                 options.add_session_config_entry(key, value)
         return options
 

@@ -22,6 +22,7 @@ from epctx_core.context.paths import ModelFolder, checked_name
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.splice import copy_field
+from epctx_core.options import SessionConfig
 from epctx_core.sessions.payload_sources import payload_reader, source_folder
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.payloads.loaded import LoadedPayload
     from epctx_core.graph.bodies import BodyPath
-    from epctx_core.options import SessionConfig
     from epctx_core.sessions.source import OpenModel
 
 
@@ -182,7 +182,7 @@ class PassThrough:
         """Return the payloads, each with all nodes that carry it."""
         records = {record.name: record for record in self.records}
         folder = source_folder(self._model, config)
-        mapped = replace(config, map_binaries=True)
+        mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
         reader = payload_reader(self._model, records, folder, mapped, self.manifest, Scratch())
         found: dict[tuple[str, bool], _Carried] = {}
         # Primaries first, so that one of them carries what several nodes share.

@@ -15,7 +15,8 @@ from epctx_core.options.choices import (
 )
 from epctx_core.options.host_data import DataReader, InputBudget, ModelOverrides
 from epctx_core.options.run import RunOptions
-from epctx_core.options.session import CancellationFlag, SessionConfig, SessionOptions
+from epctx_core.options.session import CancellationFlag, SessionOptions
+from epctx_core.options.table import SessionConfig
 
 __all__ = [
     "CancellationFlag",

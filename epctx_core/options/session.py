@@ -1,7 +1,6 @@
-"""Session options: what a host may set, and what it means together.
+"""Session options that a host sets; the keys, and what they mean, are in `table`.
 
-Owns `SessionOptions`, which a host fills in, and its typed reading; the keys are in `table`. Names,
-arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt key or value,
+Names, arguments and meanings are ONNX Runtime's; where that silently swallows a misspelt key or value,
 `InvalidArgument` is raised with a suggestion. Provider options (`ep.<ep name>.<key>`) are only recognised
 here: each EP's schema checks them.
 """
@@ -11,21 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from copy import copy as shallow_copy
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
-from epctx_core.options.choices import (
-    ExecutionMode,
-    GraphOptimizationLevel,
-    Isolation,
-    Verification,
-    WeightlessMode,
-)
-from epctx_core.options.host_data import DataReader, HostData, InputBudget, ModelOverrides, is_whole
+from epctx_core.options.choices import ExecutionMode, GraphOptimizationLevel
+from epctx_core.options.host_data import HostData, InputBudget, is_whole
 from epctx_core.options.table import (
     SESSION_OPTIONS,
+    SessionConfig,
     check_entry,
     is_ignored,
     is_provider_option,
@@ -64,65 +57,6 @@ class CancellationFlag:
         """Raise ModelLoadCanceled if the host has asked for the work to stop."""
         if self._event.is_set():
             raise ModelLoadCanceled("cancelled: the host set the load cancellation flag.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionConfig:
-    """The typed, immutable reading of a SessionOptions' config entries; the table of keys says what each means.
-
-    Attributes:
-        external_initializers_file: where the initializers of a written context model go, relative to it.
-        external_initializers_folder: where the weights of a model that is read lie.
-        map_binaries: False for a private copy of each context binary, verified whole.
-        read_back: whether EPs read back what they wrote before it is published.
-        source_model_path: the source of a weightless context model.
-        source_model_buffer: the same as bytes, which go first.
-        model_format: "ONNX" or "ORT" if the model must be in that format.
-        isolation: which work of EPs is done in a process of its own.
-        isolation_seconds: what one hook may take there.
-        isolation_bytes: what such a process may have of memory and give back at once; None for no limit.
-        overrides: what takes the place of what a model says.
-        data_reader: the host's callback that reads payloads outside of the model.
-        input_budget: bounds on what a model may decode to.
-    """
-
-    context_enable: bool
-    context_file_path: str | None
-    embed: bool
-    node_name_prefix: str
-    external_initializers_file: str | None
-    map_binaries: bool
-    verification: Verification
-    source_model_path: str | None
-    weightless: WeightlessMode
-    share_contexts: bool
-    stop_sharing: bool
-    prefer_latency: bool | None
-    partition_min_nodes: int
-    partition_max_count: int | None
-    external_initializers_folder: str | None
-    disable_cpu_ep_fallback: bool
-    disable_model_compile: bool
-    fail_on_suboptimal: bool
-    record_assignments: bool
-    optional_providers: tuple[str, ...] = ()
-    overrides: ModelOverrides = field(default_factory=ModelOverrides)
-    data_reader: DataReader | None = None
-    input_budget: InputBudget = field(default_factory=InputBudget)
-    source_model_buffer: memoryview | None = None
-    read_back: bool = True
-    model_format: str | None = None
-    isolation: Isolation = Isolation.NONE
-    isolation_seconds: int = 600
-    isolation_bytes: int | None = None
-
-
-_WEIGHTLESS_KEYS = (
-    "ep.enable_weightless_ep_context_nodes",
-    "ep.enable_weightless",
-    "ep.enable_weightless_mode",
-)
-"""What one wish was called in ONNX Runtime, the newest name last."""
 
 
 class SessionOptions(HostData, Strict):
@@ -235,8 +169,9 @@ class SessionOptions(HostData, Strict):
             )
         self.providers.append((name, {str(k): str(v) for k, v in (options or {}).items()}))
         if optional:
-            names = dict.fromkeys([*self._optional_providers(), name])
-            self.add_session_config_entry("ep.optional_providers", ",".join(names))
+            option = SessionConfig.optional_providers
+            names = dict.fromkeys([*option.value_in(self._entries), name])
+            self.add_session_config_entry(option.key, ",".join(names))
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
         """Ask a compile or session creation that uses these options to stop; callable from any thread."""
@@ -268,65 +203,10 @@ class SessionOptions(HostData, Strict):
         Raises:
             InvalidArgument: entries that contradict each other.
         """
-        get = self.get_session_config_entry
-        latency, count = get("ep.prefer_latency"), get("ep.partition_max_count")
         return SessionConfig(
-            context_enable=self._is_on("ep.context_enable"),
-            context_file_path=get("ep.context_file_path") or None,
-            embed=self._is_on("ep.context_embed_mode"),
-            node_name_prefix=get("ep.context_node_name_prefix"),
-            external_initializers_file=get("ep.context_model_external_initializers_file_name") or None,
-            map_binaries=self._is_on("ep.context_file_mapping"),
-            verification=Verification(get("ep.context_verify")),
-            read_back=self._is_on("ep.context_read_back"),
-            model_format=get("session.load_model_format") or None,
-            source_model_path=get("ep.context_source_model_path") or None,
-            weightless=self._weightless(),
-            share_contexts=self._is_on("ep.share_ep_contexts"),
-            stop_sharing=self._stops_sharing(),
-            prefer_latency=None if latency == "" else latency == "1",
-            partition_min_nodes=int(get("ep.partition_min_nodes")),
-            partition_max_count=int(count) if count else None,
-            external_initializers_folder=get("session.model_external_initializers_file_folder_path") or None,
-            disable_cpu_ep_fallback=self._is_on("session.disable_cpu_ep_fallback"),
-            disable_model_compile=self._is_on("session.disable_model_compile"),
-            fail_on_suboptimal=self._is_on("session.fail_on_suboptimal_compiled_model"),
-            record_assignments=self._is_on("session.record_ep_graph_assignment_info"),
-            optional_providers=self._optional_providers(),
+            entries=self.config_entries,
             overrides=self.model_overrides,
             data_reader=self.data_reader,
             input_budget=self.input_budget,
             source_model_buffer=self.source_model_buffer,
-            isolation=Isolation(get("ep.isolate")),
-            isolation_seconds=int(get("ep.isolate_timeout_seconds")),
-            isolation_bytes=int(limit) if (limit := get("ep.isolate_max_bytes")) else None,
         )
-
-    def _optional_providers(self) -> tuple[str, ...]:
-        names = self.get_session_config_entry("ep.optional_providers").split(",")
-        return tuple(name.strip() for name in names if name.strip())
-
-    def _is_on(self, key: str) -> bool:
-        return self.get_session_config_entry(key) == "1"
-
-    def _stops_sharing(self) -> bool:
-        stops = self._is_on("ep.stop_share_ep_contexts")
-        if stops and not self._is_on("ep.share_ep_contexts"):
-            raise InvalidArgument(
-                "ep.stop_share_ep_contexts=1 was set without ep.share_ep_contexts=1: there is no group to end.",
-                hint="Set both for the last session of a group, and neither without a group.",
-            )
-        return stops
-
-    def _weightless(self) -> WeightlessMode:
-        """Return what the keys for weightless mode say together; the newest one says more exactly which."""
-        said = {key: self._entries[key] for key in _WEIGHTLESS_KEYS if key in self._entries}
-        if len({value == "0" for value in said.values()}) > 1:
-            raise InvalidArgument(
-                f"{' and '.join(f'{key}={value}' for key, value in said.items())} contradict each other.",
-                hint=f"Set {_WEIGHTLESS_KEYS[-1]} alone.",
-            )
-        mode = said.pop(_WEIGHTLESS_KEYS[-1], None)
-        if mode is None:
-            return WeightlessMode.ALL if "1" in said.values() else WeightlessMode.NONE
-        return WeightlessMode(int(mode))

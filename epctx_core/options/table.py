@@ -1,7 +1,7 @@
-"""The keys of session options: one table of those that epctx acts on, one of those that only ONNX Runtime does.
+"""The session options: one row for each that epctx acts on, and the keys that only ONNX Runtime acts on.
 
-Knows which values a key takes. What a host set, and what the values mean together, is known to `session`.
-`docs/options.md` shows both tables; a test holds them together.
+A row says all about its option: the typed config, the part in a cache's key and the table in `docs/options.md` come from
+it. What a host set is known to `session`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,90 @@ import ntpath
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
+from typing import Any, Generic, Self, TypeVar, overload
 
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.options.choices import Isolation, Verification, WeightlessMode
+from epctx_core.options.host_data import DataReader, InputBudget, ModelOverrides
+
+T = TypeVar("T")
+_BY_CHOICE: Any = str  # Any: of no T; a row with choices is read by them
 
 
-def _no_objection(_value: str) -> str:
-    return ""
+class CachePart(Enum):
+    """Part of an option in the key of a cached model; the value is its word in docs/options.md."""
+
+    WRITTEN = "in the key"
+    """It changes what a compile writes; the key holds it with its default."""
+    REFUSED = "refused"
+    """What is compiled with it cannot be cached: an entry is files that stand alone."""
+    SOURCE = "no meaning"
+    """It says where files of the source or of a compile lie, or what they are: a cached model is loaded without it."""
+    CHOICE = "by its EPs"
+    """It decides which EPs there are; the key holds those."""
+    LOAD = "none"
+    """It changes nothing in what is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionOption:
-    """One key that epctx acts on.
+class SessionOption(Generic[T]):
+    """One option that epctx acts on; as an attribute of a `SessionConfig`, its value.
 
     Attributes:
         key: as hosts write it.
-        default: what holds where a host says nothing.
-        choices: the values allowed; empty for any that `pattern` and `objection` let pass.
+        default: the value where a host says nothing.
+        choices: the values allowed and what each means; empty for any that `pattern` and `read` let pass.
+        read: returns what such a text means, or raises ValueError that completes "the value ..., which ...".
         pattern: what the whole value must match.
         values: the values allowed in words, where there are no choices.
-        objection: completes "the value ...", or is empty for a good value.
+        cache: its part in the key of a cached model.
+        obeyed_by: the rooms that act on it.
         doc: what the option does.
+        errors: what can be wrong besides the value itself.
+        aliases: other keys of the same option, the newest first.
     """
 
     key: str
     default: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Mapping[str, T] = field(default_factory=dict)
+    read: Callable[[str], T] = _BY_CHOICE
     pattern: str = ".*"
     values: str = ""
-    objection: Callable[[str], str] = _no_objection
+    cache: CachePart
+    obeyed_by: str = "sessions"
     doc: str
+    errors: str = "none"
+    aliases: tuple[SessionOption[T], ...] = ()
+
+    @overload
+    def __get__(self, config: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, config: SessionConfig, owner: type) -> T: ...
+    def __get__(self, config: SessionConfig | None, owner: type) -> Self | T:
+        return self if config is None else self.value_in(config.entries)
+
+    def value_in(self, entries: Mapping[str, str]) -> T:
+        """Return what the entries say by all keys of this option; its own key says more exactly which.
+
+        Raises:
+            InvalidArgument: one key says yes and another no.
+        """
+        said = {
+            o.key: o.value_of(entries[o.key]) for o in (*reversed(self.aliases), self) if o.key in entries
+        }
+        if len({bool(value) for value in said.values()}) > 1:
+            raise InvalidArgument(
+                f"{' and '.join(f'{key}={entries[key]}' for key in said)} contradict each other.",
+                hint=f"Set {self.key} alone.",
+            )
+        return said.popitem()[1] if said else self.value_of(self.default)
+
+    def value_of(self, text: str) -> T:
+        """Return what an allowed text means."""
+        return self.choices[text] if self.choices else self.read(text)
 
     @property
     def allowed(self) -> str:
@@ -50,13 +103,13 @@ class SessionOption:
     def check(self, value: str) -> None:
         """Raise InvalidArgument if the value is not allowed for this key."""
         if self.choices and value not in self.choices:
-            allowed = " or ".join(repr(c) for c in self.choices)
-            raise self._bad(value, f"; allowed is {allowed}")
+            raise self._bad(value, f"; allowed is {' or '.join(map(repr, self.choices))}")
         if not re.fullmatch(self.pattern, value, re.DOTALL):
             raise self._bad(value, f"; allowed is {self.values.replace('`', '')}")
-        objection = self.objection(value)
-        if objection:
-            raise self._bad(value, f", which {objection}")
+        try:
+            self.value_of(value)
+        except ValueError as error:
+            raise self._bad(value, f", which {error}") from None
 
     def _bad(self, value: str, why: str) -> InvalidArgument:
         return InvalidArgument(
@@ -64,196 +117,313 @@ class SessionOption:
         )
 
 
-def _leaves_the_folder(value: str) -> str:
-    """Object to a name that is not one of a file inside the output model's folder."""
-    if not value:
-        return ""
+def _file_inside(value: str) -> str | None:
+    """Return the name of a file inside the output model's folder; raise ValueError for another name."""
     if posixpath.isabs(value) or ntpath.isabs(value):
-        return "is an absolute path"
+        raise ValueError("is an absolute path")
     if "\0" in value or value.endswith(("/", "\\")) or posixpath.basename(value) in {".", ".."}:
-        return "is no file name"
+        raise ValueError("is no file name")
     if posixpath.normpath(value).partition("/")[0] == "..":
-        return "leaves the folder of the output model"
-    return ""
+        raise ValueError("leaves the folder of the output model")
+    return value or None
 
 
-_FLAG = ("0", "1")
-_PATH = "a path"
-_OPTIONS = (
-    SessionOption(
+def _text_or_none(value: str) -> str | None:
+    return value or None
+
+
+def _number_or_none(value: str) -> int | None:
+    return int(value) if value else None
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+_FLAG = MappingProxyType({"0": False, "1": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConfig:
+    """The typed, immutable reading of a SessionOptions: the rows of options, and what a host gave by value.
+
+    Attributes:
+        entries: key to value of the config entries that were set.
+        overrides: what takes the place of what a model says.
+        data_reader: the host's callback that reads payloads outside of the model.
+        input_budget: bounds on what a model may decode to.
+        source_model_buffer: the source of a weightless context model as bytes, which goes before its path.
+
+    Raises:
+        InvalidArgument: entries that contradict each other.
+    """
+
+    entries: Mapping[str, str] = field(default_factory=dict)
+    overrides: ModelOverrides = field(default_factory=ModelOverrides)
+    data_reader: DataReader | None = None
+    input_budget: InputBudget = field(default_factory=InputBudget)
+    source_model_buffer: memoryview | None = None
+
+    context_enable = SessionOption(
         key="ep.context_enable",
         default="0",
         choices=_FLAG,
-        doc=(
-            "1: creating a session also writes the context model. "
-            "EPContext nodes that the model has already pass through."
-        ),
-    ),
-    SessionOption(
+        cache=CachePart.SOURCE,
+        obeyed_by="session",
+        doc="1: creating a session also writes the context model. EPContext nodes that the model has already pass"
+        " through.",
+        errors="`Fail`: the output exists. `InvalidGraph`: an EP would add to nodes that it does not support.",
+    )
+    context_file_path = SessionOption(
         key="ep.context_file_path",
-        values=_PATH,
-        doc=(
-            "Where the context model is written; when one is loaded, the path whose folder holds its binaries. "
-            "Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder."
-        ),
-    ),
-    SessionOption(
+        values="a path",
+        read=_text_or_none,
+        cache=CachePart.SOURCE,
+        obeyed_by="compiling, sessions",
+        doc="Where the context model is written; when one is loaded, the path whose folder holds its binaries."
+        " Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder.",
+        errors="`InvalidArgument`: it names a folder when writing, or a model from or to bytes needs it and it is not"
+        " set. `Fail`: its folder is not writable. `InvalidGraph`: the binary is not in its folder when loading.",
+    )
+    embed = SessionOption(
         key="ep.context_embed_mode",
         default="0",
         choices=_FLAG,
+        cache=CachePart.WRITTEN,
+        obeyed_by="compiling",
         doc="1: payloads are stored inside the context model; 0: in a file beside it.",
-    ),
-    SessionOption(
+        errors="`Fail`: the model would pass 2 GiB.",
+    )
+    node_name_prefix = SessionOption(
         key="ep.context_node_name_prefix",
         pattern=r"[A-Za-z0-9_.-]{0,128}",
         values="0 to 128 letters, digits, `_`, `.` and `-`",
+        read=str,
+        cache=CachePart.WRITTEN,
         doc="Put before every partition's name: node name and, unless the EP names its graphs itself, partition_name.",
-    ),
-    SessionOption(
+        errors="`InvalidGraph`: two nodes would have one name all the same.",
+    )
+    external_initializers_file = SessionOption(
         key="ep.context_model_external_initializers_file_name",
-        objection=_leaves_the_folder,
         values="a file name relative to the output model, not leaving its folder",
+        read=_file_inside,
+        cache=CachePart.WRITTEN,
+        obeyed_by="compiling",
         doc="The file for all initializers of the written context model, scalars too; empty: they are in the model.",
-    ),
-    SessionOption(
+        errors="`InvalidArgument`: absolute, a folder, or leaving the output model's folder; the name of something else"
+        " that is written; for bytes and streams without `ep.context_file_path`. `Fail`: another model names the file.",
+    )
+    map_binaries = SessionOption(
         key="ep.context_file_mapping",
         default="1",
         choices=_FLAG,
+        cache=CachePart.LOAD,
         doc="1: context binaries are mapped; 0: each is read into memory of its own and verified there, whole.",
-    ),
-    SessionOption(
+        errors="`InvalidGraph`: the copy is not what the model was written with.",
+    )
+    verification = SessionOption(
         key="ep.context_verify",
         default="once",
-        choices=("once", "head", "lazy", "full"),
-        doc="How payloads are checked against the manifest: once: all whole the first time a machine sees a file, beside"
-        " the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first asks for"
-        " it; full: all whole, before any EP gets one.",
-    ),
-    SessionOption(
+        choices={v.value: v for v in Verification},
+        cache=CachePart.LOAD,
+        doc="How payloads are checked against the manifest: once: all whole the first time a machine sees a file,"
+        " beside the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first"
+        " asks for it; full: all whole, before any EP gets one.",
+        errors="`InvalidGraph`: a payload is not what the model was written with.",
+    )
+    read_back = SessionOption(
         key="ep.context_read_back",
         default="1",
         choices=_FLAG,
-        doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device;"
-        " 0: what was written is published unread.",
-    ),
-    SessionOption(
+        cache=CachePart.LOAD,
+        obeyed_by="compiling",
+        doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device; 0:"
+        " what was written is published unread.",
+        errors="`PluginError`: an EP does not read what it wrote.",
+    )
+    model_format = SessionOption(
         key="session.load_model_format",
-        choices=("", "ONNX", "ORT"),
+        choices={"": None, "ONNX": "ONNX", "ORT": "ORT"},
+        cache=CachePart.SOURCE,
         doc="The format that the model must have; empty: either, told by its bytes.",
-    ),
-    SessionOption(
+        errors="`InvalidProtobuf`: the model is in the other format.",
+    )
+    source_model_path = SessionOption(
         key="ep.context_source_model_path",
-        values=_PATH,
+        values="a path",
+        read=_text_or_none,
+        cache=CachePart.SOURCE,
         doc="The source of a weightless context model; empty: its onnx_model_filename, beside the context model.",
-    ),
-    SessionOption(
-        key="ep.enable_weightless",
-        default="0",
-        choices=_FLAG,
-        doc="1: payloads refer to all of the source's weights instead of holding them; ONNX Runtime 1.29's key.",
-    ),
-    SessionOption(
-        key="ep.enable_weightless_ep_context_nodes",
-        default="0",
-        choices=_FLAG,
-        doc="The same under the name that ONNX Runtime 1.25 gave it.",
-    ),
-    SessionOption(
+        errors="`NoSuchFile`: no such file. `InvalidGraph`: not the source, or one with other weights.",
+    )
+    weightless = SessionOption(
         key="ep.enable_weightless_mode",
         default="0",
-        choices=("0", "1", "2"),
+        choices={str(m.value): m for m in WeightlessMode},
+        cache=CachePart.REFUSED,
         doc="Which of the source's weights payloads refer to instead of holding them: 0: none; 1: those in external"
         " files; 2: all. Set together with the older keys, all must say yes or all no.",
-    ),
-    SessionOption(
+        errors="`InvalidArgument`: it contradicts `ep.enable_weightless`, or an EP lacks the mode."
+        " `NotImplementedByProvider`: an EP does not know weightless mode.",
+        aliases=(
+            SessionOption(
+                key="ep.enable_weightless",
+                default="0",
+                choices={"0": WeightlessMode.NONE, "1": WeightlessMode.ALL},
+                cache=CachePart.REFUSED,
+                doc="1: payloads refer to all of the source's weights instead of holding them; ONNX Runtime 1.29's key.",
+                errors="`InvalidArgument`: it contradicts `ep.enable_weightless_mode`. Else as there.",
+            ),
+            SessionOption(
+                key="ep.enable_weightless_ep_context_nodes",
+                default="0",
+                choices={"0": WeightlessMode.NONE, "1": WeightlessMode.ALL},
+                cache=CachePart.REFUSED,
+                doc="The same under the name that ONNX Runtime 1.25 gave it.",
+                errors="`InvalidArgument`: it contradicts `ep.enable_weightless_mode`. Else as there.",
+            ),
+        ),
+    )
+    share_contexts = SessionOption(
         key="ep.share_ep_contexts",
         default="0",
         choices=_FLAG,
+        cache=CachePart.REFUSED,
+        obeyed_by="compiling, sessions",
         doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
-    ),
-    SessionOption(
+        errors="`InvalidArgument`: a compile with it that embeds, is weightless, or writes no files.",
+    )
+    stop_sharing = SessionOption(
         key="ep.stop_share_ep_contexts",
         default="0",
         choices=_FLAG,
+        cache=CachePart.REFUSED,
+        obeyed_by="compiling",
         doc="1: the session is its group's last; only together with ep.share_ep_contexts=1.",
-    ),
-    SessionOption(
+        errors="`InvalidArgument`: set without `ep.share_ep_contexts=1`, found when a session or a compiler is made.",
+    )
+    prefer_latency = SessionOption(
         key="ep.prefer_latency",
-        choices=("", *_FLAG),
-        doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights, "
-        "and all in a session that is one piece of the CPU EP.",
-    ),
-    SessionOption(
+        choices={"": None, "0": False, "1": True},
+        cache=CachePart.LOAD,
+        doc="1: prepack weights (faster runs, a private copy); 0: never; empty: prepack up to 64 MiB of weights, and"
+        " all in a session that is one piece of the CPU EP.",
+    )
+    partition_min_nodes = SessionOption(
         key="ep.partition_min_nodes",
         default="1",
-        pattern="[0-9]{1,9}",
+        pattern=r"[0-9]{1,9}",
         values="a whole number of up to 9 digits",
+        read=int,
+        cache=CachePart.WRITTEN,
         doc="Partitions of fewer nodes are left to the next EP; the report says so.",
-    ),
-    SessionOption(
+    )
+    partition_max_count = SessionOption(
         key="ep.partition_max_count",
-        pattern="[0-9]{0,9}",
+        pattern=r"[0-9]{0,9}",
         values="a whole number of up to 9 digits, or empty",
+        read=_number_or_none,
+        cache=CachePart.WRITTEN,
         doc="The most partitions that each EP may have; of more, the largest are kept. Empty: no limit.",
-    ),
-    SessionOption(
+    )
+    optional_providers = SessionOption(
         key="ep.optional_providers",
         values="names of EPs, separated by commas",
-        doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed,"
-        " broken or unavailable on this machine.",
-    ),
-    SessionOption(
+        read=_names,
+        cache=CachePart.CHOICE,
+        doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed, broken or"
+        " unavailable on this machine.",
+        errors="`InvalidArgument`: it names an EP that is not among those asked for. `NotImplementedByProvider`: a"
+        " context model has nodes of one that was skipped.",
+    )
+    isolation = SessionOption(
         key="ep.isolate",
-        choices=("", "compile", "all"),
+        choices={i.value: i for i in Isolation},
+        cache=CachePart.LOAD,
         doc="Which work of EPs is done in a process of its own, so that a crash or a hang there is an error here:"
         " empty: none; compile: what a compile asks of them; all: loading and running, too.",
-    ),
-    SessionOption(
+        errors="`PluginError`: the process crashed, hung or broke the protocol. `InvalidArgument`: together with a"
+        " share group, or for an EP with kernels of its own that is not only to load.",
+    )
+    isolation_seconds = SessionOption(
         key="ep.isolate_timeout_seconds",
         default="600",
-        pattern="[1-9][0-9]{0,5}",
+        pattern=r"[1-9][0-9]{0,5}",
         values="a whole number of seconds from 1 to 999999",
+        read=int,
+        cache=CachePart.LOAD,
         doc="How long one call of an isolated EP may take before its process is ended.",
-    ),
-    SessionOption(
+    )
+    isolation_bytes = SessionOption(
         key="ep.isolate_max_bytes",
-        pattern="([1-9][0-9]{0,14})?",
+        pattern=r"([1-9][0-9]{0,14})?",
         values="a whole number of up to 15 digits, or empty",
+        read=_number_or_none,
+        cache=CachePart.LOAD,
         doc="The most memory that the process of an isolated EP may have for data, and the most that it may give back"
         " in one message. Empty: no limit.",
-    ),
-    SessionOption(
+    )
+    external_initializers_folder = SessionOption(
         key="session.model_external_initializers_file_folder_path",
         values="a folder",
-        doc="The folder of a model's external weights; needed for a model from bytes that has such weights. It"
-        " never says where context binaries are.",
-    ),
-    SessionOption(
+        read=_text_or_none,
+        cache=CachePart.SOURCE,
+        doc="The folder of a model's external weights; needed for a model from bytes that has such weights. It never"
+        " says where context binaries are.",
+        errors="`NoSuchFile`: no such folder. `InvalidArgument`: a model from bytes needs it and it is not set.",
+    )
+    disable_cpu_ep_fallback = SessionOption(
         key="session.disable_cpu_ep_fallback",
         default="0",
         choices=_FLAG,
+        cache=CachePart.LOAD,
         doc="1: a node that no EP takes is an error instead of running on the CPU EP.",
-    ),
-    SessionOption(
+        errors="`Fail`: a node is left to the CPU EP.",
+    )
+    disable_model_compile = SessionOption(
         key="session.disable_model_compile",
         default="0",
         choices=_FLAG,
+        cache=CachePart.LOAD,
+        obeyed_by="cache, sessions",
         doc="1: a session in which an EP would have to compile is refused.",
-    ),
-    SessionOption(
+        errors="`ModelRequiresCompilation`: an EP would have to compile.",
+    )
+    fail_on_suboptimal = SessionOption(
         key="session.fail_on_suboptimal_compiled_model",
         default="0",
         choices=_FLAG,
+        cache=CachePart.LOAD,
         doc="1: a context model that an EP would rather compile again is refused instead of warned about.",
-    ),
-    SessionOption(
+        errors="`Fail`: an EP would rather compile again.",
+    )
+    record_assignments = SessionOption(
         key="session.record_ep_graph_assignment_info",
         default="0",
         choices=_FLAG,
+        cache=CachePart.LOAD,
         doc="1: the session keeps who runs which node, for get_provider_graph_assignment_info.",
-    ),
+    )
+
+    def __post_init__(self) -> None:
+        for option in SESSION_OPTIONS.values():
+            if option.aliases:
+                option.value_in(self.entries)
+        if self.stop_sharing and not self.share_contexts:
+            raise InvalidArgument(
+                "ep.stop_share_ep_contexts=1 was set without ep.share_ep_contexts=1: there is no group to end.",
+                hint="Set both for the last session of a group, and neither without a group.",
+            )
+
+
+SESSION_OPTIONS: Mapping[str, SessionOption[Any]] = MappingProxyType(
+    {
+        option.key: option
+        for row in vars(SessionConfig).values()
+        if isinstance(row, SessionOption)
+        for option in (*row.aliases, row)
+    }
 )
-SESSION_OPTIONS: Mapping[str, SessionOption] = MappingProxyType({o.key: o for o in _OPTIONS})
 
 IGNORED_KEYS = frozenset(
     """

@@ -18,7 +18,6 @@ from end_to_end.small_models import SHAPE, chain, saved
 import epctx_core as epctx
 from epctx_core.cache import installation
 from epctx_core.cache import key as keys
-from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import BuildInfo, ProviderOption
 
 SECRET = "c0ffee" * 10 + "beef"
@@ -168,10 +167,18 @@ def test_properties_that_only_a_session_has_give_the_same_entry(cache, model, pl
     assert cache.key(model, options) == plain
 
 
-def test_every_session_option_is_known_to_matter_or_not():
-    lists = [*keys.CHOICE_KEYS, *keys.COMPILE_KEYS, *keys.LOAD_KEYS, *keys.REFUSED_KEYS, *keys.SOURCE_KEYS]
+def test_options_stand_in_the_key_as_they_did_in_entries_made_before(monkeypatch):
+    monkeypatch.setattr(keys, "_core_state", str)
+    options = with_entry("acme.something_that_an_ep_may_read", "1")
+    options.add_session_config_entry("ep.context_node_name_prefix", "a_")
+    options.add_session_config_entry("ep.partition_max_count", "3")
+    options.add_session_config_entry("ep.context_verify", "full")
+    options.add_session_config_entry("mlas.use_lut_gemm", "1")
 
-    assert sorted(lists) == sorted(SESSION_OPTIONS)
+    parts = keys.ingredients("m", [], options, 0, keys.sealing(lambda: b"1" * 32))
+
+    key = keys.key_of({name: parts[name] for name in ("session", "other_entries")})
+    assert key == "b02ef54657c8f9c8cd84ebd00e52f1c398159550a4bfcaa5f13dca2be41a02ba"
 
 
 def test_what_an_isolated_ep_compiled_is_found_without_isolation(cache, model):
