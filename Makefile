@@ -1,6 +1,6 @@
 # make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
-# make lint    ruff and mypy only
+# make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
 # make bench   every benchmarks/bench_*.py
@@ -34,6 +34,7 @@ lint: .venv/.installed
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
 
 stress: .venv/.installed
 	.venv/bin/python -m pytest -m stress
@@ -57,7 +58,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)
 
 clean:
-	rm -rf .venv .venv-min .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output
+	rm -rf .venv .venv-min .venv-fuzz .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.installed .venv-min/.installed .venv-fuzz/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py

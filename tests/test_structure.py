@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: import direction, sizes, names, lazy imports, no local paths."""
+"""The house rules that ruff and import-linter do not check: sizes, names, lazy imports, no local paths."""
 
 from __future__ import annotations
 
@@ -13,36 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "epctx_core"
-RANKS = {
-    "_version": 0,
-    "errors": 0,
-    "options": 0,
-    "plugin": 1,
-    "registry": 2,
-    "graph": 2,
-    "kernels": 3,
-    "context": 3,
-    "isolation": 4,
-    "publish": 4,
-    "sessions": 5,
-    "compiling": 6,
-    "verify": 6,
-    "session": 7,
-    "cache": 8,
-    "": 9,  # the package itself, the host's API: it only hands out what is below
-    "testing": 10,
-    "templates": 10,
-    "cli": 10,
-    "__main__": 11,
-}
-"""Imports go from a higher rank to a lower one, or stay inside one part."""
-SIBLINGS = {
-    ("options", "errors"),
-    ("cli", "testing"),
-    ("cli", "templates"),
-}
-"""Pairs of equal rank of which the first may import the second."""
-PARTS_FOR_PLUGINS = {"errors", "plugin", "kernels"}
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
 POSIX_NAMES = re.compile(
     r"os\.(copy_file_range|posix_\w+|O_DIRECTORY|O_NOFOLLOW|O_PATH|O_TMPFILE|sendfile|fork)|mmap\.MADV_\w+|fcntl(\..*)?"
@@ -83,68 +53,19 @@ def imported(tree: ast.Module, package: list[str]) -> set[str]:
     return found
 
 
-def part(name: str) -> str | None:
-    """Return which part of the core a full name belongs to; "" is the package's own interface."""
-    first, *rest = name.split(".")
-    if first != "epctx_core":
-        return None
-    return rest[0] if rest and rest[0] in RANKS else ""
-
-
-def core_imports(path: Path) -> set[str]:
-    package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
-    return {found for name in imported(parsed(path), package) if (found := part(name)) is not None}
-
-
-def own_part(path: Path) -> str:
-    name = path.relative_to(CORE).parts[0].removesuffix(".py")
-    return "" if name == "__init__" else name
-
-
-def wrong_imports(own: str, targets: set[str]) -> list[str]:
-    return sorted(
-        target
-        for target in targets
-        if target != own and (own, target) not in SIBLINGS and RANKS[target] >= RANKS[own]
-    )
-
-
-def test_every_part_of_the_core_has_its_place_in_the_import_order():
-    parts = {own_part(path) for path in CORE.rglob("*.py")}
-
-    assert parts <= set(RANKS)
-
-
-@pytest.mark.parametrize("path", [p for p in sources() if CORE in p.parents], ids=shown)
-def test_imports_go_one_way(path):
-    own = own_part(path)
-
-    assert wrong_imports(own, core_imports(path)) == []
-
-
-def test_an_import_against_the_direction_is_noticed():
-    tree = ast.parse("from epctx_core.session import InferenceSession\nfrom ..errors import Fail\n")
-
-    targets = {part(name) for name in imported(tree, ["epctx_core", "graph"])}
-
-    assert targets == {"session", "errors"}
-    assert wrong_imports("graph", targets) == ["session"]
-    assert wrong_imports("cli", targets) == []
-    assert wrong_imports("graph", {""}) == [""]
-
-
-def test_plugins_import_only_the_contract_the_errors_and_the_kernels():
-    wrong = {
-        shown(path): sorted(extra)
-        for path in ROOT.glob("plugins/*/src/**/*.py")
-        if (extra := core_imports_of_plugin(path) - PARTS_FOR_PLUGINS)
+def test_rooms_take_names_from_their_modules_and_not_from_the_package_that_shows_them_to_hosts():
+    """Directions between rooms are import-linter's; it does not see the package itself."""
+    packages = {"epctx_core", "epctx_core.__init__"}
+    rooms = {path.stem for path in CORE.iterdir()}
+    takers = {
+        shown(path)
+        for path in sources()
+        if CORE in path.parents and path.relative_to(CORE).parts[0] not in {"cli", "testing", "templates"}
+        for name in imported(parsed(path), list(path.relative_to(ROOT).with_suffix("").parts[:-1]))
+        if name in packages or (name.rpartition(".")[0] in packages and name.rpartition(".")[2] not in rooms)
     }
 
-    assert wrong == {}
-
-
-def core_imports_of_plugin(path: Path) -> set[str]:
-    return {found for name in imported(parsed(path), []) if (found := part(name)) is not None}
+    assert takers <= {"epctx_core/__main__.py"}
 
 
 @pytest.mark.parametrize("path", every_module(), ids=shown)
