@@ -6,14 +6,16 @@ Names, arguments and meanings are ONNX Runtime's; what of them epctx does not ha
 from __future__ import annotations
 
 from epctx_core.options.choices import (
+    DataReader,
     ExecutionMode,
     GraphOptimizationLevel,
+    InputBudget,
     Isolation,
+    ModelOverrides,
     OrtCompileApiFlags,
     Verification,
     WeightlessMode,
 )
-from epctx_core.options.host_data import DataReader, InputBudget, ModelOverrides
 from epctx_core.options.run import RunOptions
 from epctx_core.options.session import CancellationFlag, SessionOptions
 from epctx_core.options.table import SessionConfig

@@ -8,26 +8,39 @@ here: each EP's schema checks them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
-from epctx_core.options.choices import ExecutionMode, GraphOptimizationLevel
-from epctx_core.options.host_data import HostData, InputBudget, is_whole
+from epctx_core.options.choices import (
+    DataReader,
+    ExecutionMode,
+    GraphOptimizationLevel,
+    InputBudget,
+    ModelOverrides,
+    is_whole,
+)
 from epctx_core.options.table import (
     SESSION_OPTIONS,
     SessionConfig,
-    check_entry,
     is_ignored,
     is_provider_option,
     suggested_key,
+    unknown_option,
 )
 from epctx_core.options.unsupported import WITHOUT_EFFECT, Strict, tell_without_effect
 
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
+    import numpy as np
+
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 8192
+LARGEST_SIZE = (1 << 63) - 1
+"""The longest payload that a host may allow: what a signed 64-bit number holds."""
 _NUMBERS = frozenset({"inter_op_num_threads", "intra_op_num_threads", "log_severity_level"})
 
 
@@ -59,7 +72,7 @@ class CancellationFlag:
             raise ModelLoadCanceled("cancelled: the host set the load cancellation flag.")
 
 
-class SessionOptions(HostData, Strict):
+class SessionOptions(Strict):
     """What a host asks of a session or a compiler; same names as `onnxruntime.SessionOptions`.
 
     What onnxruntime has and epctx has not is refused with a sentence, never swallowed. With
@@ -73,7 +86,12 @@ class SessionOptions(HostData, Strict):
     """
 
     __slots__ = (
+        "_data_reader",
+        "_denotations",
+        "_dimensions",
         "_entries",
+        "_initializers",
+        "_source_model",
         *WITHOUT_EFFECT["SessionOptions"],
         "cancellation",
         "execution_mode",
@@ -86,7 +104,6 @@ class SessionOptions(HostData, Strict):
     )
 
     def __init__(self) -> None:
-        super().__init__()
         self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
         self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
         self.intra_op_num_threads = 0
@@ -98,6 +115,11 @@ class SessionOptions(HostData, Strict):
         for name, (default, _) in WITHOUT_EFFECT["SessionOptions"].items():
             setattr(self, name, default)
         self._entries: dict[str, str] = {}
+        self._initializers: dict[str, np.ndarray] = {}
+        self._dimensions: dict[str, int] = {}
+        self._denotations: dict[str, int] = {}
+        self._data_reader: DataReader | None = None
+        self._source_model: memoryview | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
@@ -107,9 +129,9 @@ class SessionOptions(HostData, Strict):
     def copy(self) -> SessionOptions:
         """Return options that say the same and change on their own; only the cancellation flag is shared."""
         other = shallow_copy(self)
-        other._own_data()  # noqa: SLF001 - of its own class
         other.providers = [(name, dict(options)) for name, options in self.providers]
-        other._entries = dict(self._entries)  # noqa: SLF001 - the same
+        for name in ("_entries", "_initializers", "_dimensions", "_denotations"):
+            setattr(other, name, dict(getattr(self, name)))
         return other
 
     def has_providers(self) -> bool:
@@ -131,9 +153,12 @@ class SessionOptions(HostData, Strict):
             raise InvalidArgument(
                 f"session option {key[:40]!r}: a key has 1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH} characters."
             )
-        check_entry(key, value)
-        if is_ignored(key):
+        if key in SESSION_OPTIONS:
+            SESSION_OPTIONS[key].check(value)
+        elif is_ignored(key):
             tell_without_effect(f"the session option {key!r}", "epctx does not act on it")
+        elif not is_provider_option(key):
+            raise unknown_option(key)
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
@@ -197,6 +222,129 @@ class SessionOptions(HostData, Strict):
         start = f"ep.{ep.lower()}."
         return {k[len(start) :]: v for k, v in self._entries.items() if k.startswith(start)}
 
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Put a value in the place of the model's initializer of that name, wherever that one lies.
+
+        The array is not copied: the host may share it between sessions, and must not change it while
+        one of them lives.
+
+        Args:
+            name: of an initializer of the main graph.
+            value: an array, or an object with `numpy()` such as `onnxruntime.OrtValue`; of the
+                initializer's type and shape, which is checked when a model is read.
+
+        Raises:
+            InvalidArgument: the name was given before, or the value is no array of numbers.
+        """
+        _check_text("add_initializer", "name", name)
+        if name in self._initializers:
+            raise InvalidArgument(
+                f"add_initializer: {name!r} was given before.", hint="Give one value for each initializer."
+            )
+        self._initializers[name] = _as_array(name, value)
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Put values in the place of initializers, as `add_initializer` does for each.
+
+        Raises:
+            InvalidArgument: not one value for each name, or as `add_initializer`.
+        """
+        if isinstance(names, str) or len(names) != len(values):
+            raise InvalidArgument(
+                "add_external_initializers takes a list of names and a list of as many values."
+            )
+        for name, value in zip(names, values, strict=True):
+            self.add_initializer(name, value)
+
+    def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+        """Give the open dimension of that name, such as `batch`, a length, wherever the model names it.
+
+        Raises:
+            InvalidArgument: the name is no text, the length no whole number from 0 on, or another one
+                than was given before.
+        """
+        _add_length("add_free_dimension_override_by_name", self._dimensions, name, value)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
+        """Give open dimensions of that denotation, such as `DATA_BATCH`, a length; see the other override."""
+        _add_length("add_free_dimension_override_by_denotation", self._denotations, denotation, value)
+
+    def set_ep_context_data_read_func(
+        self, read_func: Callable[[str, Any], object], max_data_size: int
+    ) -> None:
+        """Have payloads outside of a context model read by a function instead of from files.
+
+        A session made from these options calls it once for each payload that its nodes name; several
+        sessions may call it at the same time. No file is opened, and the name is passed as the model
+        has it. What the model's manifest says about a payload is checked against what the function gave.
+
+        Args:
+            read_func: `f(name, buffer)`; it calls `buffer.allocate(size)` exactly once and then
+                `buffer.write(data, offset)`. What it raises is the `__cause__` of a Fail.
+            max_data_size: bytes that a payload may have; a larger one is refused before it has memory.
+
+        Raises:
+            InvalidArgument: no function, or no finite size above 0.
+        """
+        if not callable(read_func):
+            raise InvalidArgument(
+                f"the EPContext data read callback must be a function, not {read_func!r:.80}.",
+                hint="clear_ep_context_data_read_func takes a callback away.",
+            )
+        if not is_whole(max_data_size) or not 0 < max_data_size <= LARGEST_SIZE:
+            raise InvalidArgument(
+                f"max_data_size must be a finite number of bytes above 0, not {max_data_size!r:.80}.",
+                hint="Name the most that a payload may take of this process's memory.",
+            )
+        self._replace_reader(DataReader(function=read_func, max_size=int(max_data_size)))
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """Read payloads from files again; sessions that exist are not changed."""
+        self._replace_reader(None)
+
+    def set_weightless_source_model_buffer(self, buffer: Buffer | None) -> None:
+        """Give the bytes of the model from which a weightless context model was compiled; None takes them back.
+
+        They go before `ep.context_source_model_path` and before a file beside the context model. Nothing is
+        copied before a session needs weights out of it; the host must not change it while one lives.
+
+        Raises:
+            InvalidArgument: it is no buffer of bytes, or an empty one.
+        """
+        try:
+            view = None if buffer is None else memoryview(buffer).cast("B").toreadonly()
+        except TypeError as error:
+            raise InvalidArgument(
+                f"set_weightless_source_model_buffer takes the bytes of a model, not {buffer!r:.80}."
+            ) from error
+        if view is not None and not view:
+            raise InvalidArgument("set_weightless_source_model_buffer: the buffer is empty.")
+        self._source_model = view
+
+    @property
+    def source_model_buffer(self) -> memoryview | None:
+        """The source of weightless context models, if the host gave its bytes."""
+        return self._source_model
+
+    def _replace_reader(self, reader: DataReader | None) -> None:
+        # The former one goes when this returns: by then its finalizer finds the new state.
+        former, self._data_reader = self._data_reader, reader
+        del former
+
+    @property
+    def data_reader(self) -> DataReader | None:
+        """The callback that reads payloads, if the host gave one."""
+        return self._data_reader
+
+    @property
+    def model_overrides(self) -> ModelOverrides:
+        """A read-only snapshot of what takes the place of what a model says."""
+        return ModelOverrides(
+            initializers=MappingProxyType(dict(self._initializers)),
+            dimensions=MappingProxyType(dict(self._dimensions)),
+            denotations=MappingProxyType(dict(self._denotations)),
+        )
+
     def config(self) -> SessionConfig:
         """Return the typed reading of all entries.
 
@@ -210,3 +358,33 @@ class SessionOptions(HostData, Strict):
             input_budget=self.input_budget,
             source_model_buffer=self.source_model_buffer,
         )
+
+
+def _check_text(method: str, what: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{method}: the {what} must be a text that is not empty, not {value!r:.80}.")
+
+
+def _add_length(method: str, lengths: dict[str, int], name: str, value: Any) -> None:
+    _check_text(method, "name", name)
+    if not is_whole(value) or value < 0:
+        raise InvalidArgument(
+            f"{method}: the length of {name!r} must be a whole number from 0 on, not {value!r:.80}."
+        )
+    if lengths.setdefault(name, int(value)) != value:
+        raise InvalidArgument(
+            f"{method}: {name!r} was given the length {lengths[name]} before, and now {value}.",
+            hint="Give each open dimension one length, or make new session options.",
+        )
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    import numpy as np
+
+    given = value.numpy() if callable(getattr(value, "numpy", None)) else value
+    if not isinstance(given, np.ndarray) or given.dtype.hasobject or given.dtype.kind in "US":
+        raise InvalidArgument(
+            f"add_initializer: the value of {name!r} is a {type(given).__name__}, not an array of numbers.",
+            hint="Give a numpy array or an onnxruntime.OrtValue that holds a tensor of numbers.",
+        )
+    return np.ascontiguousarray(given).reshape(given.shape)

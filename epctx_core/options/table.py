@@ -16,8 +16,14 @@ from types import MappingProxyType
 from typing import Any, Generic, Self, TypeVar, overload
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options.choices import Isolation, Verification, WeightlessMode
-from epctx_core.options.host_data import DataReader, InputBudget, ModelOverrides
+from epctx_core.options.choices import (
+    DataReader,
+    InputBudget,
+    Isolation,
+    ModelOverrides,
+    Verification,
+    WeightlessMode,
+)
 
 T = TypeVar("T")
 _BY_CHOICE: Any = str  # Any: of no T; a row with choices is read by them
@@ -473,7 +479,6 @@ OWNED_STARTS = ("ep.", "session.")
 
 _PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
 _DYNAMIC_START = "ep.dynamic."
-_FORM = "Options of one EP are written ep.<lower-case EP name>.<key>."
 
 
 def is_provider_option(key: str) -> bool:
@@ -492,29 +497,16 @@ def is_ignored(key: str) -> bool:
     return key in IGNORED_KEYS or key.startswith(IGNORED_STARTS) or not key.startswith(OWNED_STARTS)
 
 
-def check_entry(key: str, value: str) -> None:
-    """Check one config entry.
-
-    Raises:
-        InvalidArgument: a key `ep.*` or `session.*` that neither epctx nor onnxruntime knows, or a value
-            outside the allowed ones.
-    """
-    option = SESSION_OPTIONS.get(key)
-    if option is not None:
-        option.check(value)
-    elif not is_provider_option(key) and not is_ignored(key):
-        raise _unknown(key)
-
-
-def _unknown(key: str) -> InvalidArgument:
+def unknown_option(key: str) -> InvalidArgument:
+    """Return the error for a key `ep.*` or `session.*` that neither epctx nor onnxruntime knows."""
     if key.startswith(_DYNAMIC_START):
         return InvalidArgument(
             f"{key!r} is no session option but a dynamic one.",
             hint="Give it to set_ep_dynamic_options of the session.",
         )
-    hint = (
-        _FORM if key.startswith("ep.") else "docs/options.md lists the keys that epctx and onnxruntime know."
-    )
+    hint = "docs/options.md lists the keys that epctx and onnxruntime know."
+    if key.startswith("ep."):
+        hint = "Options of one EP are written ep.<lower-case EP name>.<key>."
     return InvalidArgument(f"unknown session option {key!r}.{suggested_key(key)}", hint=hint)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.options.host_data import is_whole
+from epctx_core.options.choices import is_whole
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
