@@ -302,9 +302,8 @@ def _context_nodes(
     common: Mapping[str, Any],
 ) -> tuple[dict[GraphPartition, Replacement], list[PayloadEntry]]:
     """Return a partition's EPContext node, and the entries of the payloads."""
-    entries: list[PayloadEntry] = []
-    finished = {key: (writer.finish(), writer.contents()) for key, writer in writers.items()}
-    carried: set[int] = set()
+    # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
+    carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
     nodes: dict[GraphPartition, Replacement] = {}
     embedded = any(writer.embedded for writer in writers.values())
     maker = ContextNodeMaker(ep, embed_mode=embedded, common=common)
@@ -313,13 +312,8 @@ def _context_nodes(
         partition: Any = description.partition
         main, cache = bool(description.main_context), None
         if description.payload is not None:
-            entry, cache = finished[id(description.payload)]
-            first = id(description.payload) not in carried
-            carried.add(id(description.payload))
-            if first:
-                entries.append(replace(entry, name=partition.name) if entry.embedded else entry)
-            elif entry.embedded:
-                # One copy of the bytes: the first node carries them, the others refer to it.
+            cache = writers[id(description.payload)].contents()
+            if embedded and description is not carriers[id(description.payload)]:
                 main, cache = False, None
         doc = description.doc_string or standard_doc
         if not main and cache is None:
@@ -337,4 +331,25 @@ def _context_nodes(
             doc_string=doc,
             graph_name=partition.graph_name,
         )
-    return nodes, entries
+    return nodes, _payload_entries(described, writers, carriers)
+
+
+def _payload_entries(
+    described: Sequence[EPContextNode],
+    writers: Mapping[int, PayloadWriter],
+    carriers: Mapping[int, EPContextNode],
+) -> list[PayloadEntry]:
+    """Return the entries of one EP's payloads; of several, each with the nodes that refer to it."""
+    nodes: dict[int, list[EPContextNode]] = {}
+    for description in described:
+        if description.payload is not None:
+            nodes.setdefault(id(description.payload), []).append(description)
+    entries = []
+    for key, own in nodes.items():
+        entry, carrier = writers[key].finish(), carriers[key]
+        others = [
+            d.partition.name for d in own if not d.main_context or (entry.embedded and d is not carrier)
+        ]
+        name = carrier.partition.name if entry.embedded else entry.name
+        entries.append(replace(entry, name=name, references=tuple(others) if len(nodes) > 1 else ()))
+    return entries

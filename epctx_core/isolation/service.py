@@ -37,7 +37,7 @@ from epctx_core.plugin import (
     Purpose,
 )
 from epctx_core.registry.guard import blame, contract_broken, describe, plugin_error
-from epctx_core.registry.instances import ProviderInstances
+from epctx_core.registry.instances import ProviderInstances, closers
 from epctx_core.registry.loading import import_provider
 from epctx_core.registry.records import PluginRecord, PluginState
 
@@ -300,10 +300,9 @@ class _Service:
         return _NOTHING
 
     def _shutdown(self, _message: Message) -> _Result:
-        for runnable in self._runnables:
-            if runnable.close is not None:
-                with blame(self.record, "shutdown"):
-                    runnable.close()
+        for close in closers(self._runnables):
+            with blame(self.record, "shutdown"):
+                close()
         if self.record.name in self._instances.names and self._instances.implements(
             self.record.name, "shutdown"
         ):

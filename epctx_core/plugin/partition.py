@@ -82,7 +82,8 @@ class CompiledPartition:
             boundary. Inputs are read-only; results never alias inputs; given outputs are written in
             place and returned. The core checks what it gives. Stateless and callable from many threads.
             None only under purpose EXPORT.
-        close: called once when the session ends, after the last run.
+        close: called once when the session ends, after the last run. Several partitions may have one, such as
+            `runtime.close` of a runtime object that all of them run on: it is called once, after the others are closed.
     """
 
     run: RunFunction | None

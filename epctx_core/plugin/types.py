@@ -112,8 +112,8 @@ class EPContextNode:
             two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
             `partition.name` and not put before it.
 
-    Several nodes may carry one payload. Where payloads are embedded the core stores it in the first
-    of them and makes the others refer to it.
+    Several nodes may carry one payload, with main_context 1 and 0. Where payloads are embedded the core stores
+    it in the first of them that has 1 and makes the others refer to it. A load gets it from each of them.
     """
 
     partition: Partition

@@ -11,7 +11,8 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -32,7 +33,7 @@ from epctx_core.registry.implementations import MarkedMethod, implemented_hooks,
 from epctx_core.registry.validation import check_provider_class, parameter_problems
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import ExecutionProvider, ProviderContext
+    from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
     from epctx_core.registry.records import PluginRecord
 
 _log = logging.getLogger("epctx")
@@ -297,6 +298,18 @@ class ProviderInstances:
         finally:
             if "shutdown" not in live.entered:  # a host's wrapper failed first, and the EP must still let go
                 live.seat.shutdown(live.record.name)  # type: ignore[attr-defined]
+
+
+def closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
+    """Return what closes results of hooks: what several of them have in common once, at the place of the last."""
+    found: dict[object, Callable[[], None]] = {}
+    for close in (result.close for result in results):
+        if close is not None:
+            # A bound method is another object each time that it is asked for.
+            key = (id(close.__self__), id(close.__func__)) if isinstance(close, MethodType) else id(close)
+            found.pop(key, None)
+            found[key] = close
+    return list(found.values())
 
 
 def _check_wrapper(method: MarkedMethod) -> None:

@@ -31,7 +31,7 @@ from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import check_answer, contract_broken, describe
-from epctx_core.registry.instances import ProviderInstances
+from epctx_core.registry.instances import ProviderInstances, closers
 from epctx_core.sessions.optional import OptionalNames, SkippedProvider, tell_skipped
 from epctx_core.sessions.weightless import compile_mode
 
@@ -366,7 +366,7 @@ class ProviderSession:
         return tuple(choice.record for choice in self.choices.values())
 
     def keep(self, results: Iterable[object]) -> None:
-        """Take over what a hook gave: each `CompiledPartition` is closed once, before its EP is shut down."""
+        """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
         self._runnables.extend(r for r in results if isinstance(r, CompiledPartition))
 
     def close(self) -> None:
@@ -381,9 +381,8 @@ class ProviderSession:
             keep_forever(self)
             return
         try:
-            for runnable in {id(r): r for r in self._runnables}.values():
-                if runnable.close is not None:
-                    close_quietly(runnable.close, "a compiled partition")
+            for close in closers(self._runnables):
+                close_quietly(close, "a compiled partition")
             self._runnables.clear()
             self.instances.shutdown()
         finally:

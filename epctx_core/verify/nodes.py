@@ -179,6 +179,7 @@ def check_references(records: Sequence[ContextNodeRecord], findings: Findings) -
         Whether all nodes that should carry a payload do.
     """
     orphans = _orphaned_sources(records)
+    payloads = {(r.source, _payload(r)) for r in records if r.main_context or r.source in orphans}
     whole = not orphans
     for record in records:
         if record.main_context and not record.cache:
@@ -191,7 +192,7 @@ def check_references(records: Sequence[ContextNodeRecord], findings: Findings) -
                 node=record.name,
                 hint=_COMPILE,
             )
-        elif not record.main_context and record.cache and record.source not in orphans:
+        elif not record.main_context and record.cache and (record.source, _payload(record)) not in payloads:
             findings.add(
                 "payload-ignored",
                 f"EPContext node {record.name!r} has main_context=0, and its ep_cache_context is not read.",

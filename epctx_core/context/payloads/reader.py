@@ -333,7 +333,8 @@ def plugin_nodes(
 ) -> list[ContextNode]:
     """Return the nodes of one EP as it gets them: primaries first, each reference with its primary.
 
-    Among several primaries the manifest may say which; otherwise the EP looks into their payloads.
+    Among several primaries the reference names the file of one, or the manifest says which; otherwise the EP looks
+    into their payloads.
 
     Raises:
         InvalidGraph: references without any primary.
@@ -350,12 +351,14 @@ def plugin_nodes(
         )
     by_payload = dict(zip(map(_payload_key, holders), primaries, strict=True))
     only = primaries[0] if len(by_payload) == 1 else None
-    if manifest is None or only is not None:
-        return [*primaries, *[_plugin_node(record, types, only) for record in references]]
-    held = [manifest.holder(record.name) for record in references]
-    owners = [by_payload.get((e.name, e.embedded)) if e is not None else None for e in held]
-    pairs = zip(references, owners, strict=True)
-    return [*primaries, *[_plugin_node(record, types, owner) for record, owner in pairs]]
+    by_file = {r.cache: node for r, node in zip(holders, primaries, strict=True) if not r.embed_mode}
+
+    def primary_of(record: ContextNodeRecord) -> ContextNode | None:
+        named = by_file.get(record.cache) if record.cache and not record.embed_mode else None
+        entry = manifest.holder(record.name) if manifest is not None and named is None else None
+        return named if entry is None else by_payload.get((entry.name, entry.embedded))
+
+    return [*primaries, *[_plugin_node(r, types, only or primary_of(r)) for r in references]]
 
 
 def _payload_key(record: ContextNodeRecord) -> tuple[str | None, bool]:
