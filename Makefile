@@ -34,7 +34,7 @@ lint: .venv/.installed
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/lint-imports --no-logo
+	.venv/bin/lint-imports
 
 stress: .venv/.installed
 	.venv/bin/python -m pytest -m stress
