@@ -196,7 +196,6 @@ class Request:
                 path_of(self.model) if source is None else source.path,
                 str(folder / records.MODEL),
                 replace=True,
-                reads=() if source is None else source.weights_files,
                 initializers=placement.file,
             )
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, make_context_model
@@ -187,7 +187,10 @@ class Compile:
             InvalidGraph, NotImplementedByProvider: see `PassThrough`.
         """
         self.model, self.choices, request = model, choices, self.request
-        destination = request.find_destination(model.source, bool(choices or model.context_nodes))
+        destination = replace(
+            request.find_destination(model.source, bool(choices or model.context_nodes)),
+            reads=model.source.weights_files,
+        )
         with ExitStack() as stack:
             if self.config.share_contexts or self.group is not None:
                 # Before it joins: a model that is refused must not begin a new group.
@@ -283,13 +286,10 @@ class Compile:
             named: of a share group, whose binaries are named as this destination's and are the group's business.
             publication: an open one that brings the group's files to their names together.
         """
-        request = self.request
         return Outputs(
             self.destination if named is None else self.destination.named_as(named),
-            embedded=request.embedded,
-            cancel=self.cancel,
-            model_sink=request.sink,
-            open_delivered=request.deliver,
+            self.request,
+            self.cancel,
             final=named is None,
             publication=publication,
         )

@@ -183,7 +183,6 @@ class ModelCompiler:
                 path_of(self._model) if source is None else source.path,
                 self._session.config().context_file_path if output is None else output,
                 replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
-                reads=() if source is None else source.weights_files,
                 binaries=self._binary_information,
                 initializers=self._placement.file,
             )
@@ -224,7 +223,6 @@ class ModelCompiler:
             source.name if source is not None and is_plain_name(source.name) else "model",
             self._session.config().context_file_path,
             writes_binaries=has_payloads and not self._embedded and self._write_function.opener() is None,
-            reads=() if source is None else source.weights_files,
             binaries=self._binary_information,
             initializers=self._placement.file,
         )

@@ -38,7 +38,6 @@ def session_export(
             path_of(model) if source is None else source.path,
             config.context_file_path,
             replace=False,
-            reads=() if source is None else source.weights_files,
             initializers=config.external_initializers_file,
         )
 

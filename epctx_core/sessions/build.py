@@ -118,46 +118,26 @@ def build_session(
     # What is wrong with the host's wishes is found before a model of any size is read.
     choose_providers(requested or (), session, registry, None)
     for attempt in range(LOAD_ATTEMPTS):
+        model: OpenModel | None = None
+        # Loading makes very many small objects; those that do not last are gone before it is over.
         with contextlib.ExitStack() as pause:
-            # Loading makes very many small objects; those that do not last are gone before it is over.
             pause.enter_context(collection_paused())
-            last = attempt == LOAD_ATTEMPTS - 1
-            state = _attempt(
-                path_or_bytes, session, requested, registry, exporter, compiling=pause.close, last=last
-            )
-        if state is not None:
-            return state
+            try:
+                with DigestChecks(session.cancellation) as checks:
+                    model = open_model(
+                        path_or_bytes,
+                        session.config(),
+                        lambda: kept_functions(requested_classes(requested or (), session, registry)),
+                        checks,
+                    )
+                    if not model.context_nodes:
+                        # Compiling is an EP's business and may take long.
+                        pause.close()
+                    return _Builder(model, session, requested, registry, exporter).build()
+            except ReplacedBinaryError:
+                if attempt == LOAD_ATTEMPTS - 1 or (model is not None and _is_unchanged(model)):
+                    raise
     raise AssertionError("the last attempt returns or raises")
-
-
-def _attempt(
-    path_or_bytes: str | os.PathLike[str] | bytes,
-    session: SessionOptions,
-    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
-    registry: Registry,
-    exporter: Exporter | None,
-    *,
-    compiling: Callable[[], None],
-    last: bool,
-) -> SessionState | None:
-    """Return the session; None if the model's files were being replaced and this is not the last attempt."""
-    model: OpenModel | None = None
-    try:
-        with DigestChecks(session.cancellation) as checks:
-            model = open_model(
-                path_or_bytes,
-                session.config(),
-                lambda: kept_functions(requested_classes(requested or (), session, registry)),
-                checks,
-            )
-            if not model.context_nodes:
-                # That is an EP's business and may take long.
-                compiling()
-            return _Builder(model, session, requested, registry, exporter).build()
-    except ReplacedBinaryError:
-        if last or (model is not None and _is_unchanged(model)):
-            raise
-    return None
 
 
 def _is_unchanged(model: OpenModel) -> bool:

@@ -51,7 +51,7 @@ def context_step(
     """Return the step of an EPContext node that an EP loaded; `types` are those of its graph."""
     boundary = Boundary.of(types, record.inputs, record.outputs)
     run = checked(_run_of(loaded), owner, f"the run of {record.name!r}", boundary)
-    return _named(record.name, owner.name, run, record.inputs, record.outputs)
+    return _kept(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
 
 
 def kernel_step(graph: GraphIndex, kernel: KernelNode, owner: PluginRecord) -> StepSpec:
@@ -72,14 +72,8 @@ def kernel_step(graph: GraphIndex, kernel: KernelNode, owner: PluginRecord) -> S
         f"the kernel {definition} of {name!r}",
         Boundary.of(graph.types, graph.inputs[kernel.node], graph.outputs[kernel.node]),
     )
-    return _named(
-        name,
-        kernel.ep,
-        run,
-        graph.inputs[kernel.node],
-        graph.outputs[kernel.node],
-        in_place=definition.takes_outputs,
-    )
+    inputs, outputs = graph.inputs[kernel.node], graph.outputs[kernel.node]
+    return _kept(StepSpec(name, kernel.ep, run, inputs, outputs, in_place=definition.takes_outputs))
 
 
 @dataclass(frozen=True)
@@ -118,32 +112,23 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan
         attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
         bodies=bodies,
     )
-    return _named(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
+    return _kept(
+        StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
+    )
 
 
-def _named(
-    name: str,
-    ep: str,
-    run: RunStep,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    *,
-    nested: bool = False,
-    in_place: bool = True,
-) -> StepSpec:
+def _kept(step: StepSpec) -> StepSpec:
     """Return a step without the outputs that the model omits: a plan has no place for those."""
-    if all(outputs):
-        return StepSpec(name, ep, run, inputs, outputs, nested, in_place)
-    kept = [place for place, output in enumerate(outputs) if output]
+    if all(step.outputs):
+        return step
+    run = step.run
+    kept = [place for place, output in enumerate(step.outputs) if output]
 
     def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
         results = run(values, options)
         return [results[place] for place in kept]
 
-    wanted = [outputs[place] for place in kept]
-    return StepSpec(
-        name=name, ep=ep, run=run_and_drop, inputs=inputs, outputs=wanted, nested=nested, in_place=False
-    )
+    return step._replace(run=run_and_drop, outputs=[step.outputs[place] for place in kept], in_place=False)
 
 
 class CpuSteps:

@@ -241,7 +241,7 @@ class Group:
         destination = replace(
             last.destination.named_as(named), fellows=tuple(folder / path.name for path in self.models)
         )
-        return Outputs(destination, embedded=False, cancel=last.cancel, publication=publication)
+        return Outputs(destination, last.request, last.cancel, publication=publication)
 
 
 def _with(graphs: GraphsByModel, member: Compile) -> GraphsByModel:

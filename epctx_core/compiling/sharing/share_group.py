@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from epctx_core.compiling.report import CompileReport, OutputFile
-    from epctx_core.graph.model_io import SourceModel
     from epctx_core.sessions.providers import ProviderChoice
 
 
@@ -240,13 +239,10 @@ class ShareGroup:
         # Not `self` itself: a group that is dropped has to be gone at once.
         wanted = self._destination(path, name, config.external_initializers_file)
 
-        def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
-            return wanted if source is None else replace(wanted, reads=source.weights_files)
-
         return CompileRequest(
             session=session,
             model=model,
-            find_destination=destination,
+            find_destination=lambda _source, _has_payloads: wanted,
             embedded=False,
             placement=placement_of(None, DEFAULT_THRESHOLD, None, config.external_initializers_file),
             flags=self._flags,

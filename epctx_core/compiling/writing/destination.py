@@ -238,11 +238,10 @@ def destination_of(
     output: str | None,
     *,
     replace: bool,
-    reads: tuple[str, ...] = (),
     binaries: BinaryInformation | None = None,
     initializers: str | None = None,
 ) -> Destination:
-    """Return where the context model of a source goes; see `Destination` for `replace`, `reads`, `initializers`.
+    """Return where the context model of a source goes; see `Destination` for `replace` and `initializers`.
 
     Args:
         source: the model's path, None for one from bytes.
@@ -270,7 +269,6 @@ def destination_of(
         initializers=initializers,
         source=source,
         replace=replace,
-        reads=reads,
     )
 
 
@@ -280,7 +278,6 @@ def destination_in_memory(
     option: str | None,
     *,
     writes_binaries: bool,
-    reads: tuple[str, ...] = (),
     binaries: BinaryInformation | None = None,
     initializers: str | None = None,
 ) -> Destination:
@@ -316,7 +313,6 @@ def destination_in_memory(
         initializers=initializers,
         source=source,
         replace=True,
-        reads=reads,
     )
 
 

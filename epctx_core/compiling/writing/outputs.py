@@ -20,6 +20,7 @@ from epctx_core.registry.guard import describe
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from epctx_core.compiling.compile import CompileRequest
     from epctx_core.compiling.writing.destination import Destination
     from epctx_core.context.embedding import SerializedModel
     from epctx_core.options import CancellationFlag
@@ -50,10 +51,8 @@ class Outputs:
 
     Args:
         destination: where files go.
-        embedded: whether payloads are stored in the model.
+        request: whether payloads are embedded, and what gets the model and the payloads in place of files.
         cancel: the wish to stop, looked at between pieces.
-        model_sink: gets the model; None if the destination is a file.
-        open_delivered: opens what the host's write callback gets; None for files.
         final: False for a member of a share group: its binaries are written when the group ends.
         publication: an open one that brings the files to their names together with others, by whoever
             lends it; None for one of its own.
@@ -65,20 +64,18 @@ class Outputs:
     def __init__(
         self,
         destination: Destination,
-        *,
-        embedded: bool,
+        request: CompileRequest,
         cancel: CancellationFlag,
-        model_sink: ModelSink | None = None,
-        open_delivered: OpenDelivered | None = None,
+        *,
         final: bool = True,
         publication: Publication | None = None,
     ) -> None:
         self.destination = destination
         self.final = final
-        self.embedded = embedded
+        self.embedded = request.embedded
         self._cancel = cancel
-        self._model_sink = model_sink
-        self._open_delivered = open_delivered
+        self._model_sink = request.sink
+        self._open_delivered = request.deliver
         self._delivered: list[DeliveredSink] = []
         self._files: list[str] = []
         self.states: Mapping[str, os.stat_result] = {}
