@@ -1,6 +1,7 @@
 """The process of an EP from outside: started, watched, ended; and how it ended, in words.
 
-Knows bytes and time, no hook and no message but the one that asks to stop.
+What the EP starts may hold the process's end of the line and outlive it; so a line that the host cuts is over for
+the host whoever else holds it. Knows bytes and time, no hook and no message but the one that asks to stop.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -18,12 +20,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
 from epctx_core.isolation.channel import Channel
-from epctx_core.isolation.line import Line
 from epctx_core.isolation.process_group import end_group, ending, has_ended, wait_and_end
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class ChildProcess:
         self._folder = contextlib.ExitStack()
         try:
             folder = os.fspath(self._folder.enter_context(scratch_folder()))
-            self._line = Line()
+            self._line = _Line()
             self._folder.callback(self._line.close)
             self._printed = _Printed()
             self._folder.callback(self._printed.close)
@@ -232,3 +233,58 @@ class _Watch:
             # It may not be reading: what it is told must not keep the clock from being looked at.
             threading.Thread(target=self._process.ask_to_stop, name="epctx-stop", daemon=True).start()
         return min(_POLLED_EVERY, max(call.deadline - now, 0.001))
+
+
+class _Line:
+    """The host's end of the line: a pair of sockets where processes can be forked, as pipes would wait; else two pipes.
+
+    Raises:
+        OSError: the system gives none.
+    """
+
+    def __init__(self) -> None:
+        self._pair = socket.socketpair() if os.name == "posix" else None
+        self._source: IO[bytes] | None = None
+        self._sink: IO[bytes] | None = None
+
+    @property
+    def far_end(self) -> int:
+        """What a process gets as its standard input and output."""
+        return subprocess.PIPE if self._pair is None else self._pair[1].fileno()
+
+    def attach(self, process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+        """Return what is read from a process that has the far end, and what is written to it."""
+        if self._pair is None:
+            self._source, self._sink = process.stdout, process.stdin
+        else:
+            near, far = self._pair
+            far.close()
+            self._source = cast("IO[bytes]", near.makefile("rb"))
+            self._sink = cast("IO[bytes]", near.makefile("wb"))
+        if self._source is None or self._sink is None:
+            raise AssertionError("both were asked for")
+        return self._source, self._sink
+
+    def cut(self) -> None:
+        """End every wait on the line, now and later; what has arrived can still be read on Linux."""
+        self._shut(socket.SHUT_RDWR)
+
+    def hang_up(self) -> None:
+        """Send nothing more, which the process understands."""
+        if self._sink is not None:
+            with contextlib.suppress(OSError):
+                self._sink.close()
+        self._shut(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Give all of it back, and let go whoever waits on it; may be called again."""
+        self.cut()
+        for file in (self._sink, self._source, *(self._pair or ())):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+    def _shut(self, how: int) -> None:
+        if self._pair is not None:
+            with contextlib.suppress(OSError):  # it is shut already
+                self._pair[0].shutdown(how)

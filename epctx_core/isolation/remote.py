@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.errors import EpctxError, Fail
-from epctx_core.isolation.channel import Channel, Message, ProtocolError
-from epctx_core.isolation.failures import decode_error, encode_error
+from epctx_core.isolation.channel import Channel, Message, ProtocolError, decode_error, encode_error
 from epctx_core.isolation.models import send_model
 from epctx_core.isolation.process import ChildProcess
 from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.registry.guard import describe, plugin_error
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Answers: TypeAlias = "Mapping[str, Callable[[Message], Answer]]"
 """What the host does for an EP during a call, by the name of what it is asked for."""
 
 _LONGEST_RECORD = 1 << 14
-_OF_RUNS = frozenset({"run", "on_run_start", "on_run_end", "set_dynamic_options"})
+_OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
 """What has nothing to do with a load, and with the host's wish to cancel one."""
 
 _START_SECONDS = 60
@@ -161,7 +161,7 @@ class RemoteProvider:
             if self._closed:
                 return
             try:
-                self.call("shutdown", {})
+                self.call("shutdown", {"arguments": {}})
             finally:
                 self._close()
 

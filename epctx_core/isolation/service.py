@@ -1,6 +1,8 @@
 """The process of an EP from inside: makes the one instance and does what the host asks of it.
 
-Hooks are called as in a host's own process, so that what an EP does wrong is noticed and named here.
+Hooks are called as in a host's own process, so that what an EP does wrong is noticed and named here. A thread reads
+all that comes, so that the host's wish to stop is heard in the middle of work, and the end of the host ends this
+process too.
 """
 
 from __future__ import annotations
@@ -9,34 +11,34 @@ import contextlib
 import faulthandler
 import logging
 import os
+import queue
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import onnx
-
 from epctx_core.context.workspace import PrivateWorkspace
-from epctx_core.errors import EpctxError, PluginError, RuntimeException
-from epctx_core.isolation.channel import Channel, Message
-from epctx_core.isolation.failures import HostError, encode_error
-from epctx_core.isolation.host import Host, LogToHost
-from epctx_core.isolation.models import ReceivedModel, decode_weights
-from epctx_core.isolation.outcomes import encode_claims, encode_descriptions
-from epctx_core.isolation.stand_ins import RemotePayloadView, RemoteReader, RemoteSlice, RemoteWriter
-from epctx_core.isolation.values import decode_arrays, decode_nodes, encode_arrays
-from epctx_core.kernels import CpuEngine, EnginePolicy, KernelMatcher, RegistryLookup
-from epctx_core.options import WeightlessMode
-from epctx_core.plugin import (
-    CompiledPartition,
-    ModelIdentity,
-    ProviderContext,
-    Purpose,
+from epctx_core.errors import EpctxError, RuntimeException
+from epctx_core.isolation.channel import (
+    Channel,
+    HostError,
+    Message,
+    ProtocolError,
+    decode_error,
+    encode_error,
 )
-from epctx_core.registry.guard import blame, contract_broken, describe, plugin_error
+from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS
+from epctx_core.isolation.models import ReceivedModel
+from epctx_core.isolation.values import decode_arrays, encode_arrays
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.options import CancellationFlag, WeightlessMode
+from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
+from epctx_core.plugin.hookspecs import HOOKS
+from epctx_core.registry.guard import blame, describe, plugin_error
 from epctx_core.registry.instances import ProviderInstances, closers
 from epctx_core.registry.loading import import_provider
 from epctx_core.registry.records import PluginRecord, PluginState
@@ -45,12 +47,14 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.isolation.remote import Answer
+    from epctx_core.isolation.stand_ins import RemotePayloadView, RemoteSlice, RemoteWriter
+    from epctx_core.plugin import CompiledPartition, ContextNode
 
 _LATER = 3.0
 """Seconds after a call's time at which the process ends by itself: its host should have ended it, and is gone."""
 
-_Result = tuple[Mapping[str, Any], "Iterable[Buffer]"]
-_NOTHING: _Result = ({}, ())
+_NOTHING: Answer = ({}, ())
 
 
 def serve(source: int, sink: int) -> None:
@@ -58,7 +62,7 @@ def serve(source: int, sink: int) -> None:
     faulthandler.enable()
     host = Host(Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb")))
     start = host.next_message()
-    service = _Service(host, start)
+    service = Service(host, start)
     over = _perform(service, host, start)
     while not over:
         over = _perform(service, host, host.next_message())
@@ -67,7 +71,7 @@ def serve(source: int, sink: int) -> None:
     os._exit(0)
 
 
-def _perform(service: _Service, host: Host, message: Message) -> bool:
+def _perform(service: Service, host: Host, message: Message) -> bool:
     """Do what one message says; return whether it was the last."""
     if message.head["do"] == "model":
         service.received = message
@@ -86,7 +90,7 @@ def _perform(service: _Service, host: Host, message: Message) -> bool:
     return hook == "shutdown"
 
 
-def _told(service: _Service, hook: str, error: BaseException) -> dict[str, Any]:
+def _told(service: Service, hook: str, error: BaseException) -> dict[str, Any]:
     """Return what the host is told of an error: its own, one of the tree, or a fault of the EP."""
     # What an EP raised stands behind the error that blames it.
     origin = error.__cause__ if isinstance(error.__cause__, (HostError, MemoryError)) else error
@@ -135,7 +139,7 @@ def _limit_memory(max_bytes: int | None) -> None:
     )
 
 
-class _Service:
+class Service:
     """One EP instance and what the host has shown it."""
 
     def __init__(self, host: Host, start: Message) -> None:
@@ -146,30 +150,27 @@ class _Service:
         self._instances = ProviderInstances()
         self._model_now: ReceivedModel | None = None
         self._policy = EnginePolicy()
-        self._tokens: list[object] = []
-        self._partitions: list[GraphPartition] = []
-        self._runnables: list[CompiledPartition] = []
-        self._payloads: dict[int, RemotePayloadView] = {}
-        self._hooks: Mapping[str, Callable[[Message], _Result]] = {
+        # What codecs of one argument leave to those of others, and of answers.
+        self.graph: RemoteSlice
+        self.nodes: list[ContextNode] = []
+        self.writer: RemoteWriter
+        self.tokens: list[object] = []
+        self.partitions: list[GraphPartition] = []
+        self.runnables: list[CompiledPartition] = []
+        self.payloads: dict[int, RemotePayloadView] = {}
+        self._own: Mapping[str, Callable[[Message], Answer]] = {
             "__init__": self._start,
-            "get_capability": self._get_capability,
-            "optimize_model": self._optimize_model,
-            "compile": self._compile,
-            "get_ep_context_nodes": self._get_ep_context_nodes,
-            "load_context": self._load_context,
             "run": self._run,
-            "set_dynamic_options": self._set_dynamic_options,
-            "on_run_start": self._on_run,
-            "on_run_end": self._on_run,
             "shutdown": self._shutdown,
         }
 
-    def perform(self, hook: str, message: Message) -> _Result:
-        """Call a hook with what a message says; return what the host gets."""
-        return self._hooks[hook](message)
+    def perform(self, hook: str, message: Message) -> Answer:
+        """Do what a message says; return what the host gets."""
+        own = self._own.get(hook)
+        return self._call(hook, message) if own is None else own(message)
 
     @property
-    def _model(self) -> ReceivedModel:
+    def model(self) -> ReceivedModel:
         """The model that the host sent last, indexed when it is first needed."""
         if self.received is not None:
             message, self.received = self.received, None
@@ -178,17 +179,28 @@ class _Service:
             raise AssertionError("the host sends a model before it speaks of it")
         return self._model_now
 
-    def _call(self, hook: str, **arguments: Any) -> Any:
-        return self._instances.call(self.record.name, hook, **arguments)
+    def _call(self, hook: str, message: Message) -> Answer:
+        """Call a hook by the table of hooks."""
+        row, said = HOOKS[hook], message.head["arguments"]
+        given = {
+            name: ARGUMENTS[kind].receive(self, message, said[name])
+            for name, kind in row.arguments.items()
+            if name in said
+        }
+        answer: Answer = ANSWERS[row.answer].send(
+            self, row, self._instances.call(self.record.name, hook, **given)
+        )
+        return answer
 
-    def _start(self, message: Message) -> _Result:
+    def _start(self, message: Message) -> Answer:
         head = message.head
-        self._set_policy(message)
+        self.set_policy(head["policy"])
         logger = logging.getLogger("epctx")
         logger.addHandler(LogToHost(self.host))
         logger.setLevel(head["level"])
         logger.propagate = False
         _limit_memory(self.max_bytes)
+        bytearray(1 << 20)  # with less left, native code fails in ways that do not say that it is memory
         outcome = import_provider(self.record)
         if outcome.cls is None:
             raise plugin_error(
@@ -218,66 +230,13 @@ class _Service:
     def _progress(self, stage: str, done: int, total: int) -> None:
         self.host.tell("progress", {"stage": stage, "done": done, "total": total})
 
-    def _get_capability(self, message: Message) -> _Result:
-        view = RemoteSlice(self.host, self._model, message)
-        answer = self._call(
-            "get_capability", graph=view, kernels=RegistryLookup(KernelMatcher(None), view.index.types)
-        )
-        return {"claims": encode_claims(answer, view.index, self.record, self._tokens)}, ()
-
-    def _optimize_model(self, message: Message) -> _Result:
-        weights = decode_weights(message, message.blobs[1:])
-        model = onnx.ModelProto.FromString(bytes(message.blobs[0]))
-        answer = self._call(
-            "optimize_model",
-            model=model,
-            weights={weight.name: weight for weight in weights},
-            level=message.number("level"),
-        )
-        if answer is None:
-            return _NOTHING
-        if not isinstance(answer, onnx.ModelProto):
-            raise self._broken(
-                "optimize_model", f"gave a {type(answer).__name__} instead of an onnx.ModelProto or None"
-            )
-        return {}, [answer.SerializeToString()]
-
-    def _set_policy(self, message: Message) -> None:
-        for name, value in message.head["policy"].items():
+    def set_policy(self, policy: Mapping[str, Any]) -> None:
+        """Set engines up as the host's are by now."""
+        for name, value in policy.items():
             setattr(self._policy, name, value)
 
-    def _compile(self, message: Message) -> _Result:
-        self._set_policy(message)
-        partitions = self._model.partitions(message.items("partitions"), self.record.name, self._tokens)
-        self._partitions += partitions
-        return self._keep("compile", self._call("compile", partitions=partitions))
-
-    def _load_context(self, message: Message) -> _Result:
-        self._set_policy(message)
-        nodes = decode_nodes(message.items("nodes"))
-        reader = RemoteReader(self.host, nodes, self._payloads)
-        return self._keep("load_context", self._call("load_context", nodes=nodes, reader=reader))
-
-    def _keep(self, hook: str, runnables: Sequence[object]) -> _Result:
-        """Keep what can run; the host gets a number for each, and -1 for one that cannot."""
-        numbers = []
-        for runnable in runnables:
-            if not isinstance(runnable, CompiledPartition):
-                raise self._broken(hook, f"gave a {type(runnable).__name__} instead of a CompiledPartition")
-            numbers.append(len(self._runnables))
-            self._runnables.append(runnable)
-        runs = [self._runnables[number].run is not None for number in numbers]
-        return {"runnables": numbers, "runs": runs}, ()
-
-    def _get_ep_context_nodes(self, message: Message) -> _Result:
-        writer = RemoteWriter(self.host, self._model, message)
-        described = self._call("get_ep_context_nodes", writer=writer)
-        for payload in writer.payloads:
-            payload.flush()
-        return encode_descriptions(described, self._partitions, writer.payloads, self.record), ()
-
-    def _run(self, message: Message) -> _Result:
-        runnable = self._runnables[message.number("runnable")]
+    def _run(self, message: Message) -> Answer:
+        runnable = self.runnables[message.number("runnable")]
         if runnable.run is None:
             raise AssertionError("the host runs only what can")
         inputs = decode_arrays(message)
@@ -291,29 +250,130 @@ class _Service:
             raise RuntimeException(f"{self.record.label} failed in run: {describe(error)}") from error
         return {"arrays": kinds}, blobs
 
-    def _set_dynamic_options(self, message: Message) -> _Result:
-        self._call("set_dynamic_options", options=MappingProxyType(message.head["options"]))
-        return _NOTHING
-
-    def _on_run(self, message: Message) -> _Result:
-        self._call(message.text("hook"), tag=message.text("tag"))
-        return _NOTHING
-
-    def _shutdown(self, _message: Message) -> _Result:
-        for close in closers(self._runnables):
+    def _shutdown(self, message: Message) -> Answer:
+        for close in closers(self.runnables):
             with blame(self.record, "shutdown"):
                 close()
-        if self.record.name in self._instances.names and self._instances.implements(
-            self.record.name, "shutdown"
-        ):
-            self._call("shutdown")
+        name = self.record.name
+        if name in self._instances.names and self._instances.implements(name, "shutdown"):
+            return self._call("shutdown", message)
         return _NOTHING
-
-    def _broken(self, hook: str, what: str) -> PluginError:
-        return contract_broken(self.record, hook, what)
 
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="epctx-") as folder:
         yield Path(folder)
+
+
+class Host:
+    """The other end of the channel.
+
+    Attributes:
+        cancel: set when the host wants the EP to stop.
+        raised: what the host's failures became here, by their numbers.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.cancel = CancellationFlag()
+        self.raised: dict[int, Exception] = {}
+        self._channel = channel
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._asking = threading.RLock()
+        self._waiting: list[tuple[Mapping[str, Any], Iterable[Buffer]]] | None = None
+        threading.Thread(target=self._read, name="epctx-host", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message = self._channel.receive()
+                if message.head.get("do") == "cancel":
+                    self.cancel.set(True)
+                else:
+                    self._messages.put(message)
+        except (OSError, EOFError, ProtocolError):
+            _end_all()  # nobody is left to work for, and the EP may never come back
+
+    def next_message(self) -> Message:
+        """Wait for what the host wants."""
+        return self._messages.get()
+
+    def send(self, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()) -> None:
+        """Send a message that has no answer."""
+        with self._asking:
+            if self._waiting is None:
+                self._channel.send(head, blobs)
+            else:
+                # In the middle of a question nothing else is expected; an EP may log while it makes bytes.
+                self._waiting.append((head, blobs))
+
+    def tell(self, what: str, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()) -> None:
+        """Tell the host something; what goes wrong there is known when the call is over."""
+        self.send({"say": "tell", "what": what, **head}, blobs)
+
+    def ask(
+        self,
+        what: str,
+        head: Mapping[str, Any],
+        blobs: Iterable[Buffer] = (),
+        pieces: Iterable[Buffer] = (),
+    ) -> Message:
+        """Ask the host for something and return its answer.
+
+        Args:
+            what, head, blobs: the question.
+            pieces: sent one by one as the host asks for more.
+
+        Raises:
+            EpctxError, HostError: the host raised it.
+        """
+        with self._asking:
+            self._channel.send({"say": "ask", "what": what, **head}, blobs)
+            self._waiting = []
+            try:
+                return self._answer(iter(pieces))
+            finally:
+                waiting, self._waiting = self._waiting, None
+                for said in waiting:
+                    self._channel.send(*said)
+
+    def _answer(self, pieces: Any) -> Message:
+        while True:
+            message = self._messages.get()
+            do = message.head["do"]
+            if do == "reply":
+                return message
+            if do == "failed":
+                error = decode_error(message) if "error" in message.head else HostError(message.text("text"))
+                self.raised[message.number("host")] = error
+                raise error
+            try:
+                piece = next(pieces, b"")
+            except BaseException:
+                self._channel.send({"say": "chunk"}, [b""])
+                self._messages.get()
+                raise
+            self._channel.send({"say": "chunk"}, [piece])
+
+
+def _end_all() -> None:
+    """End this process, and what it started where it leads a group of its own."""
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+class LogToHost(logging.Handler):
+    """Gives records to the host's logger of the same name."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            text = self.format(record)
+            self._host.tell("log", {"logger": record.name, "level": record.levelno, "text": text})
+        except Exception:  # noqa: BLE001 - as every handler: a record never fails the work
+            self.handleError(record)

@@ -5,9 +5,9 @@ They look the same, and ask the host for what is the host's to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.graph.partition import Partitioner
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from epctx_core.graph.weights import Weight
     from epctx_core.isolation.channel import Message
-    from epctx_core.isolation.host import Host
     from epctx_core.isolation.models import ReceivedModel
+    from epctx_core.isolation.service import Host
     from epctx_core.plugin import ContextNode, NodeView, TensorView
 
 _BUFFERED = 1 << 20
@@ -31,10 +31,10 @@ _BUFFERED = 1 << 20
 class RemoteSlice(GraphSlice):
     """A graph of which the host knows what was taken; implements `GraphView`."""
 
-    def __init__(self, host: Host, model: ReceivedModel, message: Message) -> None:
-        graph = model.graph(message.head["path"])
+    def __init__(self, host: Host, model: ReceivedModel, said: Mapping[str, Any]) -> None:
+        graph = model.graph(said["path"])
         taken = [False] * len(graph.nodes)
-        for index in message.head["taken"]:
+        for index in said["taken"]:
             taken[index] = True
         super().__init__(graph, Partitioner(()), taken, _parent(model, graph.path), model.root)
         self._host = host
@@ -109,9 +109,9 @@ class RemotePayload:
 class RemoteWriter:
     """Starts payloads at the host; implements `ContextWriter`."""
 
-    def __init__(self, host: Host, model: ReceivedModel, message: Message) -> None:
-        self.final: bool = message.flag("final")
-        self.graphs_by_model = tuple(tuple(names) for names in message.items("graphs_by_model"))
+    def __init__(self, host: Host, model: ReceivedModel, said: Mapping[str, Any]) -> None:
+        self.final: bool = said["final"]
+        self.graphs_by_model = tuple(tuple(names) for names in said["graphs_by_model"])
         self.payloads: list[RemotePayload] = []
         self._host = host
         self._model = model

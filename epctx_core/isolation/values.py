@@ -17,9 +17,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from epctx_core.isolation.channel import Message, ProtocolError, whole_numbers
-from epctx_core.isolation.texts import decode_text, encode_text, is_text
 from epctx_core.plugin import ContextNode, TensorType, ValueInfo
 
+_LENGTH = np.dtype("<u8")
+"""The length of each element of a tensor of text, all of them before the text in UTF-8."""
 _PROTOS = {
     cls.__name__: cls for cls in (onnx.TensorProto, onnx.SparseTensorProto, onnx.GraphProto, onnx.TypeProto)
 }
@@ -140,7 +141,7 @@ def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndar
     """Return element types and shapes, and the arrays as bytes.
 
     Raises:
-        TypeError, UnicodeError: see `encode_text`.
+        TypeError, UnicodeError: see `_encode_text`.
     """
     encoded = [_encode_array(array) for array in arrays]
     return [[kind, list(a.shape)] for a, (kind, _) in zip(arrays, encoded, strict=True)], [
@@ -149,8 +150,8 @@ def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndar
 
 
 def _encode_array(array: np.ndarray) -> tuple[int, np.ndarray]:
-    if is_text(array.dtype):
-        return int(onnx.TensorProto.STRING), encode_text(array)
+    if _is_text(array.dtype):
+        return int(onnx.TensorProto.STRING), _encode_text(array)
     kind = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
     return kind, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
@@ -172,7 +173,7 @@ def _array(kind: object, blob: memoryview) -> np.ndarray:
         raise ProtocolError(f"{kind!r:.80} is no kind of array")
     shape = whole_numbers(kind[1])
     if kind[0] == onnx.TensorProto.STRING:
-        return decode_text(shape, blob)
+        return _decode_text(shape, blob)
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind[0]))
     except (KeyError, TypeError, ValueError):
@@ -182,4 +183,52 @@ def _array(kind: object, blob: memoryview) -> np.ndarray:
     try:
         return np.frombuffer(blob, dtype).reshape(shape) if blob.nbytes else np.empty(shape, dtype)
     except ValueError as error:  # more dimensions than numpy has
+        raise ProtocolError(str(error)) from None
+
+
+def _is_text(dtype: np.dtype[np.generic]) -> bool:
+    """Whether arrays of this type hold text: as objects or as one of numpy's own kinds."""
+    return dtype.kind in "OUST"
+
+
+def _encode_text(array: np.ndarray) -> np.ndarray:
+    """Return the bytes of an array of text.
+
+    Raises:
+        TypeError: an element is no text.
+        UnicodeError: one that UTF-8 cannot hold.
+    """
+    texts = [_utf8(place, text) for place, text in enumerate(array.ravel().tolist())]
+    lengths = np.array([len(text) for text in texts], _LENGTH)
+    return np.frombuffer(b"".join([lengths.tobytes(), *texts]), np.uint8)
+
+
+def _utf8(place: int, text: object) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    raise TypeError(f"element {place} of a tensor of text is a {type(text).__name__}")
+
+
+def _decode_text(shape: Sequence[int], blob: memoryview) -> np.ndarray:
+    """Return the array that `_encode_text` was given, its elements as `str`.
+
+    Raises:
+        ProtocolError: the bytes are not those of such an array.
+    """
+    count = math.prod(shape)
+    start = count * _LENGTH.itemsize
+    if start > blob.nbytes:
+        raise ProtocolError(f"{blob.nbytes:,} bytes for text of shape {list(shape)}")
+    lengths = np.frombuffer(blob[:start], _LENGTH).tolist() if count else []
+    if start + sum(lengths) != blob.nbytes:
+        raise ProtocolError(f"{blob.nbytes:,} bytes for text of {start + sum(lengths):,}")
+    array = np.empty(count, object)
+    try:
+        for place, length in enumerate(lengths):
+            array[place] = str(blob[start : start + length], "utf-8")
+            start += length
+        return array.reshape(shape)
+    except ValueError as error:  # no UTF-8, or more dimensions than numpy has
         raise ProtocolError(str(error)) from None

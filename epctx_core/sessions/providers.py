@@ -443,8 +443,7 @@ def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -
     if config.isolation is Isolation.NONE:
         return choice.cls
     # Not needed by hosts that isolate nothing.
-    from epctx_core.isolation.elsewhere import IsolatedEp
-    from epctx_core.isolation.provider import isolated_class
+    from epctx_core.isolation.proxy import IsolatedEp, isolated_class
     from epctx_core.isolation.remote import Limits
 
     limits = Limits(seconds=config.isolation_seconds, max_bytes=config.isolation_bytes)

@@ -141,7 +141,7 @@ def test_services_that_eps_left_behind_cost_a_host_no_thread_and_no_descriptor(
             with epctx.InferenceSession(model, options, registry=registry_of(Faulty)) as session:
                 session.run(None, {"x": example()})
 
-    assert len(services()) >= 2
+    assert wait_for(lambda: len(services()) >= 2)
     assert all(map(is_alive, services()))
 
 

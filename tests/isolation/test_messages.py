@@ -16,10 +16,17 @@ from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.slice import GraphSlice
-from epctx_core.isolation.channel import LONGEST_HEAD, MOST_BLOBS, Channel, Message, ProtocolError
-from epctx_core.isolation.failures import decode_error, encode_error
+from epctx_core.isolation.channel import (
+    LONGEST_HEAD,
+    MOST_BLOBS,
+    Channel,
+    Message,
+    ProtocolError,
+    decode_error,
+    encode_error,
+)
+from epctx_core.isolation.codecs import decode_claims, decode_descriptions
 from epctx_core.isolation.models import encode_file, open_file, weight_at
-from epctx_core.isolation.outcomes import decode_claims, decode_descriptions
 from epctx_core.isolation.values import (
     decode_arrays,
     decode_attribute,
