@@ -30,7 +30,7 @@ from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry import trace
 from epctx_core.registry.guard import blame, check_answer, describe, plain, plugin_error
 from epctx_core.registry.implementations import MarkedMethod, implemented_hooks, marked_methods
-from epctx_core.registry.validation import check_provider_class, parameter_problems
+from epctx_core.registry.validation import parameter_problems
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
@@ -86,6 +86,16 @@ class _Live:
         return row.implementation(implementation)
 
 
+class _Manager(pluggy.PluginManager):
+    """A pluggy manager that looks for hooks where they can be, and not at each attribute that `object` has, too."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+        return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> pluggy.HookspecOpts | None:
+        return super().parse_hookspec_opts(module_or_class, name) if name in HOOKS else None
+
+
 class ProviderInstances:
     """One session's EP instances, in priority order, registered in one pluggy manager.
 
@@ -95,7 +105,7 @@ class ProviderInstances:
 
     def __init__(self) -> None:
         """Make a session's empty manager."""
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self._live: dict[str, _Live] = {}
         self._wrappers: list[tuple[object, _Seat]] = []
@@ -148,9 +158,14 @@ class ProviderInstances:
     def add(self, record: PluginRecord, cls: type[ExecutionProvider], context: ProviderContext) -> None:
         """Make an instance and register it; on failure nothing stays registered.
 
+        Args:
+            record: the EP's.
+            cls: its class, which the registry checked when it was loaded or given.
+            context: what the instance gets.
+
         Raises:
             InvalidArgument: the session has an EP of this type already.
-            PluginError: the class breaks the contract, or its `__init__` raised.
+            PluginError: its `__init__` raised.
             EpctxError: its `__init__` raised this one, such as InvalidArgument for options that
                 contradict each other.
         """
@@ -160,7 +175,6 @@ class ProviderInstances:
                 ep=record.name,
                 hint="List it once.",
             )
-        check_provider_class(cls, name=record.name, distribution=record.distribution, version=record.version)
         with blame(record, "__init__"):
             provider = cls(context)
         if type(provider) is not cls:

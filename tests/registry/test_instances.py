@@ -274,18 +274,6 @@ def test_an_ep_can_be_added_after_its_first_attempt_failed(session, record_of, c
     assert instances.call("A", "compile", partitions=[1]) == [("A", 1)]
 
 
-def test_a_class_that_was_never_checked_is_checked_before_it_is_made(session):
-    made = []
-
-    def init(self, context):
-        made.append(1)
-
-    with pytest.raises(PluginError, match="does not give"):
-        session(ep("A", __init__=init, compile=lambda self, partition: []))
-
-    assert made == []
-
-
 def test_a_class_that_makes_something_else_is_refused(session):
     with pytest.raises(PluginError, match="made None instead of an instance"):
         session(ep("A", __new__=lambda cls, context: None))
