@@ -220,8 +220,8 @@ def shown(value):
 
 
 def use(container):
-    for entry in container.tables.graphs.values():
-        container.arrays(entry)
+    for name in container.tables.graphs:
+        container.arrays(container.graph(name))
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 70, 10**400, 1.5, True, [], {}], ids=shown)
@@ -267,7 +267,17 @@ def test_an_element_type_that_onnx_does_not_have_is_refused(scene):
     change = replace("graphs", 0, "inputs", 0, 1, value=127)
 
     with pytest.raises(InvalidGraph, match="element type 127"):
-        scene.open(rewritten(scene.write(scene.graph(scene.dense())), change))
+        use(scene.open(rewritten(scene.write(scene.graph(scene.dense())), change)))
+
+
+def test_of_a_graph_that_nobody_asks_for_the_name_alone_is_read(scene):
+    graphs = scene.graph(scene.dense()), scene.graph(scene.dense(elements=500), number=1)
+    container = scene.open(rewritten(scene.write(*graphs), replace("graphs", 1, "structure", value=2)))
+
+    good, bad = container.tables.graphs
+    assert container.graph(good).structure == 0
+    with pytest.raises(InvalidGraph, match=f"is damaged: graph '{bad}': a structure's number is 2"):
+        container.graph(bad)
 
 
 def test_two_graphs_of_one_name_are_refused_when_read(scene):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from epctx_core.errors import InvalidGraph
-from epctx_sim_sdk.foreign import recognise, what_helps
+from epctx_sim_sdk.foreign import RESTORE, recognise, what_helps
 from epctx_sim_sdk.tables import (
     MAX_TABLES,
     BadTablesError,
@@ -95,7 +95,7 @@ class Container:
 
     Attributes:
         subject: what it is in messages, such as `the payload net_qnn.bin`.
-        tables: the checked tables.
+        tables: the checked tables; see `graph` for the graphs in them.
     """
 
     def __init__(
@@ -106,6 +106,19 @@ class Container:
         self._source = source
         self._structures = view[foot.structures_start :][: foot.structures]
         self._weights = view[: foot.structures_start]
+
+    def graph(self, name: str) -> GraphEntry:
+        """Return what the tables say of a graph that it holds, checked when it is first asked for.
+
+        Raises:
+            InvalidGraph: the tables are not as they are written, or point outside.
+        """
+        try:
+            return self.tables.graphs[name]
+        except BadTablesError as error:
+            raise InvalidGraph(
+                f"{self.subject} is damaged: graph {name!r}: {error}.", hint=RESTORE
+            ) from error
 
     def structure(self, entry: GraphEntry) -> bytes:
         """Return the serialised ONNX model of a graph."""

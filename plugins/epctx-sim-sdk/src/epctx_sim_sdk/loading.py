@@ -114,9 +114,9 @@ class ContextLoader:
         self._open_all(nodes, reader)
         own = {node.partition_name for node in nodes}
         for _, container in self._opened.values():
-            for name, entry in container.tables.graphs.items():
+            for name in container.tables.graphs:
                 if name not in own:
-                    self._context.workspace.put(name, (container, entry))
+                    self._context.workspace.put(name, container)
         return True
 
     def _open_all(self, nodes: Sequence[ContextNode], reader: ContextReader) -> None:
@@ -124,21 +124,21 @@ class ContextLoader:
             if node.main_context and node.name not in self._containers:
                 self.open(node, reader)
 
-    def _taken(self, nodes: Sequence[ContextNode]) -> dict[str, tuple[Container, GraphEntry]]:
+    def _taken(self, nodes: Sequence[ContextNode]) -> dict[str, Container]:
         """Return what other sessions left of these nodes' graphs; it is gone from there."""
         found = ((n.partition_name, self._context.workspace.take(n.partition_name)) for n in nodes)
-        return {
-            name: cast("tuple[Container, GraphEntry]", graph) for name, graph in found if graph is not None
-        }
+        return {name: cast("Container", holder) for name, holder in found if holder is not None}
 
     def _load_all(
-        self, nodes: Sequence[ContextNode], taken: Mapping[str, tuple[Container, GraphEntry]]
+        self, nodes: Sequence[ContextNode], taken: Mapping[str, Container]
     ) -> list[CompiledPartition]:
         loaded = []
         for done, node in enumerate(nodes):
             self._context.cancel.raise_if_requested()
             self._context.progress("load", done, len(nodes))
-            loaded.append(self._load_one(node, *(taken.get(node.partition_name) or self._find(node))))
+            holder = taken.get(node.partition_name)
+            container, name = self._find(node) if holder is None else (holder, node.partition_name)
+            loaded.append(self._load_one(node, container, name))
         self._context.progress("load", len(nodes), len(nodes))
         return loaded
 
@@ -177,10 +177,11 @@ class ContextLoader:
                 node.name, subject, judgement.field, judgement.found, judgement.needed,
             )  # fmt: skip
 
-    def _load_one(self, node: ContextNode, container: Container, entry: GraphEntry) -> CompiledPartition:
+    def _load_one(self, node: ContextNode, container: Container, name: str) -> CompiledPartition:
         self._judge_claims(node, container)
-        self._check_boundary(node, container, entry)
         try:
+            entry = container.graph(name)
+            self._check_boundary(node, container, entry)
             return self._device.load(container, entry)
         except InvalidGraph as error:
             error.node, error.ep = error.node or node.name, error.ep or self._policy.ep
@@ -203,20 +204,20 @@ class ContextLoader:
             self._judge(facts, node, "the node")
         self._accepted.add((container, texts))
 
-    def _find(self, node: ContextNode) -> tuple[Container, GraphEntry]:
-        """Return the graph of a node: in its primary's payload, or in the one payload that has it."""
+    def _find(self, node: ContextNode) -> tuple[Container, str]:
+        """Return where a node's graph is, and its name: its primary's payload, or the one payload that has it."""
         primary = node if node.main_context else node.primary
         own = None if primary is None else self._containers.get(primary.name)
         if own is not None and node.partition_name in own.tables.graphs:
-            return own, own.tables.graphs[node.partition_name]
+            return own, node.partition_name
         every = [container for _, container in self._opened.values()]
         candidates = every if primary is None else [own] if own is not None else []
         found = [c for c in candidates if node.partition_name in c.tables.graphs]
         if len(found) == 1:
-            return found[0], found[0].tables.graphs[node.partition_name]
+            return found[0], node.partition_name
         if self._policy.lone_graph_fits and len(candidates) == 1 and len(candidates[0].tables.graphs) == 1:
             # Old writers gave node and graph different names; with one graph there is no doubt.
-            return candidates[0], next(iter(candidates[0].tables.graphs.values()))
+            return candidates[0], next(iter(candidates[0].tables.graphs))
         raise self._not_found(node, candidates, len(found))
 
     def _not_found(self, node: ContextNode, candidates: list[Container], hits: int) -> InvalidGraph:

@@ -7,15 +7,14 @@ and no ONNX beyond the numbers of element types.
 from __future__ import annotations
 
 import json
+import marshal
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from epctx_core.plugin import TensorType, ValueInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_TABLES = 1 << 28
 MAX_RANK = 32
@@ -89,6 +88,38 @@ class Tables:
     graphs: Mapping[str, GraphEntry]
 
 
+class _Graphs(Mapping[str, GraphEntry]):
+    """Graphs out of a file by name, each decoded and checked when it is first asked for.
+
+    A payload may hold many thousands, of which a session, or who reads it back, needs a few. To ask for one may raise
+    BadTablesError.
+
+    Args:
+        found: what the file has under each name.
+        structures, weights: how many there are to refer to.
+    """
+
+    def __init__(self, found: dict[str, Any], structures: int, weights: int) -> None:
+        self._found = found
+        self._counts = structures, weights
+        self._types: dict[bytes, TensorType] = {}
+
+    def __getitem__(self, name: str) -> GraphEntry:
+        found = self._found[name]
+        if not isinstance(found, GraphEntry):
+            found = self._found[name] = _graph(found, *self._counts, self._types)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
 Extents: TypeAlias = tuple[int, int]
 """The length of all structures, and how many bytes lie before them: head and weights."""
 
@@ -117,7 +148,7 @@ def encode(tables: Tables) -> bytes:
 
 
 def decode(content: bytes, extents: Extents) -> Tables:
-    """Return the tables, every offset, length and reference checked.
+    """Return the tables, every offset, length and reference checked; those of a graph when it is asked for.
 
     Args:
         content: at most `MAX_TABLES` bytes.
@@ -132,17 +163,21 @@ def decode(content: bytes, extents: Extents) -> Tables:
         raise BadTablesError(f"its tables are not JSON ({error})") from error
     structures = tuple(_structure(item, extents[0]) for item in _list(found, "structures"))
     weights = tuple(_weight(item, extents[1]) for item in _list(found, "weights"))
-    graphs: dict[str, GraphEntry] = {}
-    types: dict[str, TensorType] = {}
+    graphs: dict[str, Any] = {}
     for item in _list(found, "graphs"):
-        graph = _graph(item, len(structures), len(weights), types)
-        if graph.name in graphs:
-            raise BadTablesError(f"two graphs are called {graph.name!r}")
-        graphs[graph.name] = graph
+        name = _text(_get(item, "name"), "a graph's name")
+        if name in graphs:
+            raise BadTablesError(f"two graphs are called {name!r}")
+        graphs[name] = item
     made_by = _get(found, "made_by")
     if not isinstance(made_by, dict) or not all(isinstance(value, str) for value in made_by.values()):
         raise BadTablesError("what made the payload is not a table of texts")
-    return Tables(made_by=made_by, structures=structures, weights=weights, graphs=graphs)
+    return Tables(
+        made_by=made_by,
+        structures=structures,
+        weights=weights,
+        graphs=_Graphs(graphs, len(structures), len(weights)),
+    )
 
 
 def read_json(content: bytes) -> object:
@@ -218,14 +253,14 @@ def _weight(item: object, total: int) -> Weight | SourceWeight:
     return Weight(offset=offset, length=length, elem_type=elem_type, shape=dims, digest=digest)
 
 
-def _graph(item: object, structures: int, weights: int, types: dict[str, TensorType]) -> GraphEntry:
-    if not isinstance(item, dict) or not item.keys() >= _GRAPH_KEYS:
+def _graph(item: dict[str, Any], structures: int, weights: int, types: dict[bytes, TensorType]) -> GraphEntry:
+    if not item.keys() >= _GRAPH_KEYS:
         raise BadTablesError(f"a graph has not all of {', '.join(sorted(_GRAPH_KEYS))}")
     pairs = [_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
     if pairs and len({name for name, _ in pairs}) != len(pairs):
         raise BadTablesError("a graph names a weight twice")
     return GraphEntry(
-        name=_text(item["name"], "a graph's name"),
+        name=item["name"],
         structure=_number(item["structure"], "a structure's number", structures - 1),
         weights=tuple(pairs),
         inputs=tuple([_decode_value(value, types) for value in _as_list(item["inputs"], "inputs")]),
@@ -250,11 +285,11 @@ def _encode_value(value: ValueInfo) -> list[Any]:
     return [value.name, kind.elem_type, kind.shape]
 
 
-def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
+def _decode_value(item: object, types: dict[bytes, TensorType]) -> ValueInfo:
     """Return a value; equal types are made, and checked, once."""
     name, *kind = _fields(item, 3, "a value's type")
-    # As text, because True and 1 are equal.
-    key = str(kind)
+    # As bytes, because True and 1 are equal; of this version, because later ones tell shared objects from equal ones.
+    key = marshal.dumps(kind, 2)
     known = types.get(key)
     if known is None:
         known = types[key] = _type(*kind)

@@ -148,7 +148,8 @@ class CompileCache:
 
 
 def _as_compiled(container: Container, partition: Partition) -> SimGraph:
-    (entry,) = container.tables.graphs.values()
+    (name,) = container.tables.graphs
+    entry = container.graph(name)
     arrays = container.arrays(entry)
     weights = {
         name: StoredTensor(name, arrays[name], container.tables.weights[place])
