@@ -321,12 +321,11 @@ class Compile:
             with self.watch.stage("write"):
                 context = self.describe(outputs, earlier)
             with self.watch.stage("read_back"):
-                names = {record.name for record in self.existing.records}
                 read_back(
                     context.proto,
+                    context.to_read,
                     context.written,
                     self.providers,
-                    kept=names,
                     source_tensors=context.source_tensors,
                 )
             with self.watch.stage("write"):
@@ -352,6 +351,7 @@ class Compile:
             source_files=context.source_files,
             delivered=outputs.delivers,
             pending=context.pending,
+            to_read=context.to_read,
         )
 
     def report(self, written: Written) -> CompileReport:

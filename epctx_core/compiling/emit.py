@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onnx import NodeProto
+
 from epctx_core.compiling.descriptions import Descriptions
 from epctx_core.compiling.kernel_operators import staying_operators
-from epctx_core.compiling.node_names import check_graph_names
+from epctx_core.compiling.node_names import check_graph_names, form_of
 from epctx_core.compiling.provenance import add_metadata
 from epctx_core.compiling.writing.initializers import PlacedInitializers, place_initializers
 from epctx_core.compiling.writing.size import check_size
@@ -66,6 +68,10 @@ class ContextModel:
         source_files: the source's files in which payloads leave weights.
         source_tensors: those weights, by their names there.
         pending: names of the payloads that its share group writes at its end.
+        to_read: names of the nodes by which EPs read back what they wrote: a primary for each payload, and one node
+            for each form of partition. A model of many equal layers has as many nodes of one form, which only
+            their names tell apart; those whose graphs their EP named are all read. Nodes that were there already
+            are none of them.
     """
 
     proto: ModelProto
@@ -78,6 +84,7 @@ class ContextModel:
     source_files: tuple[str, ...] = ()
     source_tensors: Mapping[str, TensorView] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
+    to_read: frozenset[str] = frozenset()
 
     def serialized(self, *, embedded: bool) -> SerializedModel:
         """Return the bytes; the same model gives the same bytes.
@@ -173,7 +180,27 @@ def make_context_model(
         source_files=ledger.files,
         source_tensors=ledger.tensors,
         pending=pending,
+        to_read=frozenset(_names_to_read(nodes)),
     )
+
+
+def _names_to_read(nodes: Mapping[GraphPartition, Replacement]) -> Iterator[str]:
+    forms: set[str] = set()
+    carried: set[bytes] = set()
+    for partition, node in nodes.items():
+        name, form = partition.name, form_of(partition.name)
+        payload = _payload_of_primary(node) if isinstance(node, NodeProto) else b""
+        # A graph that its EP named has to be found by just that name.
+        if form not in forms or (payload and payload not in carried) or partition.graph_name != name:
+            forms.add(form)
+            carried.add(payload)
+            yield name
+
+
+def _payload_of_primary(node: NodeProto) -> bytes:
+    """Return what a primary says of its payload; nothing for another node."""
+    said = {a.name: a for a in node.attribute if a.name in {"main_context", "ep_cache_context"}}
+    return said["ep_cache_context"].s if len(said) > 1 and said["main_context"].i else b""
 
 
 def _state_dependencies(

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
-from epctx_core.compiling.node_names import form_of
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.node import OP_TYPE, read_placed_nodes
+from epctx_core.context.node import is_context_node, read_placed_nodes
 from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.context.scratch import Scratch
@@ -46,25 +45,24 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 
 _log = logging.getLogger("epctx.compile")
-_READ = frozenset({"ep_cache_context", "main_context", "partition_name"})
 
 
 @names_as_text()
 def read_back(
     proto: ModelProto,
+    names: Collection[str],
     written: Mapping[bytes, PayloadWriter],
     providers: ProviderSession,
     *,
-    kept: Collection[str] = (),
     source_tensors: Mapping[str, TensorView] | None = None,
 ) -> None:
-    """Have each EP read back what it wrote for a context model, each payload and each form of node once.
+    """Have each EP read back what it wrote for a context model.
 
     Args:
         proto: the context model with its manifest, embedded payloads not yet in place.
+        names: the nodes to read; see `ContextModel.to_read`.
         written: what a primary's `ep_cache_context` says to what was written; all of it is finished.
         providers: the live EPs.
-        kept: names of nodes that were there before: their payloads pass through, and are nobody's here to load.
         source_tensors: weights that payloads left in the source model, by their names there.
 
     Raises:
@@ -74,10 +72,8 @@ def read_back(
     """
     if not providers.reads_back or not written:
         return
-    if kept:
-        _log.debug("not read back: %d EPContext nodes of an earlier compile pass through.", len(kept))
     records: dict[str, list[ContextNodeRecord]] = {}
-    for record in read_placed_nodes(_nodes_to_read(proto, set(written), kept)):
+    for record in read_placed_nodes(_named_nodes(proto, names)):
         records.setdefault(record.source, []).append(record)
     types, manifest = declared_types(proto, resolve_types), read_manifest(proto)
     tensors = source_tensors or {}
@@ -89,34 +85,16 @@ def read_back(
                 _read(ep, nodes, KnownPayloads(payloads, tensors.__getitem__), providers)
 
 
-def _nodes_to_read(
-    proto: ModelProto, unread: set[bytes], kept: Collection[str]
-) -> Iterator[tuple[BodyPath, int, NodeProto]]:
-    """Yield a primary for each payload and one node for each form of partition, with their places.
-
-    A model of many equal layers has as many nodes of one form, which only their names tell apart. Nodes whose graphs
-    their EP named are all read.
-
-    Args:
-        unread: what primaries say of the payloads; those that were met are taken out.
-    """
-    forms: set[str] = set()
+def _named_nodes(proto: ModelProto, names: Collection[str]) -> Iterator[tuple[BodyPath, int, NodeProto]]:
+    """Yield the EPContext nodes of these names with their places; looks no further than the last of them."""
+    missing = set(names)
     for path, graph in all_graphs(proto.graph):
-        nodes = graph.node
-        names = [node.name if node.op_type == OP_TYPE else "" for node in nodes]
-        for place, name in enumerate(names):
-            if not name or name in kept:
-                continue
-            form, said = form_of(name), {a.name: a for a in nodes[place].attribute if a.name in _READ}
-            carried = (
-                said["ep_cache_context"].s if "ep_cache_context" in said and said["main_context"].i else b""
-            )
-            # A graph that its EP named has to be found by just that name.
-            named = "partition_name" in said and said["partition_name"].s != name.encode()
-            if form not in forms or carried in unread or named:
-                forms.add(form)
-                unread.discard(carried)
-                yield path, place, nodes[place]
+        for place, node in enumerate(graph.node):
+            if node.name in missing and is_context_node(node):
+                missing.remove(node.name)
+                yield path, place, node
+                if not missing:
+                    return
 
 
 def _payloads(

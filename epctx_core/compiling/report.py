@@ -51,6 +51,7 @@ class Written:
         source_files: the source's files in which payloads leave weights.
         delivered: whether payloads went to the host's write callback.
         pending: binaries that the model's share group writes at its end.
+        to_read: names of the nodes by which they are read back then; see `ContextModel.to_read`.
     """
 
     payloads: tuple[OutputFile, ...] = ()
@@ -61,6 +62,7 @@ class Written:
     source_files: tuple[str, ...] = ()
     delivered: bool = False
     pending: tuple[str, ...] = ()
+    to_read: frozenset[str] = frozenset()
 
     @property
     def files(self) -> tuple[OutputFile, ...]:

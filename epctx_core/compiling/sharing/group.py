@@ -113,7 +113,9 @@ class Group:
             if written.pending and member.destination.folder is not None:
                 file = written.others[-1]
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
-                self._published.append(PublishedMember(path=path, digest=file.digest))
+                self._published.append(
+                    PublishedMember(path=path, digest=file.digest, to_read=written.to_read)
+                )
             return written
 
     @collection_paused()
@@ -154,9 +156,9 @@ class Group:
             earlier = [(member, member.completed(entries)) for member in self._published]
             for model in models:
                 complete_manifest(model.context.proto, entries)
-                read_back(model.context.proto, payloads, model.member.providers)
-            for _, proto in earlier:
-                read_back(proto, payloads, last.providers)
+                read_back(model.context.proto, model.context.to_read, payloads, model.member.providers)
+            for published, proto in earlier:
+                read_back(proto, published.to_read, payloads, last.providers)
             written = [model.write() for model in models]
             completed = [_write_again(member, proto, publication) for member, proto in earlier]
             check()

@@ -25,10 +25,12 @@ class PublishedMember:
     Attributes:
         path: its file.
         digest: SHA-256 (hex) of what was written.
+        to_read: see `ContextModel.to_read`.
     """
 
     path: Path
     digest: str
+    to_read: frozenset[str]
 
     def completed(self, entries: Mapping[str, PayloadEntry]) -> ModelProto:
         """Return the model with a manifest that says what is in the group's binaries.
