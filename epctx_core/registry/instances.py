@@ -86,8 +86,8 @@ class _Live:
         return row.implementation(implementation)
 
 
-class _Manager(pluggy.PluginManager):
-    """A pluggy manager that looks for hooks where they can be, and not at each attribute that `object` has, too."""
+class _Seating(pluggy.PluginManager):
+    """The pluggy manager of seats: looks for hooks where they can be, not at each attribute that `object` has, too."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
         return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
@@ -105,7 +105,7 @@ class ProviderInstances:
 
     def __init__(self) -> None:
         """Make a session's empty manager."""
-        self._manager = _Manager(PROJECT)
+        self._manager = _Seating(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self._live: dict[str, _Live] = {}
         self._wrappers: list[tuple[object, _Seat]] = []
