@@ -95,11 +95,13 @@ def collection_resumed() -> Iterator[None]:
             gc.freeze()
             gc.enable()
             _pauses = 0
+    process = os.getpid()
     try:
         yield
     finally:
         with _lock:
-            if resumes:
+            # A child that was forked inside collects already, and what it inherited stays aside.
+            if resumes and os.getpid() == process:
                 gc.unfreeze()
                 gc.disable()
                 _pauses += 1

@@ -1,6 +1,7 @@
 """A host that forks while onnxruntime's sessions lie in reference cycles: prints how its children ended, as JSON.
 
-Runs as a program of its own: `fork_with_garbage.py fork|preexec_fn|compiling|collector`. The limits of the collector are so low
+Runs as a program of its own: `fork_with_garbage.py fork|preexec_fn|compiling|hook|collector`.
+The limits of the collector are so low
 that a child which collects anything inherited collects these sessions, whose destructor crashes it or hangs.
 """
 
@@ -26,6 +27,13 @@ import onnxruntime  # noqa: E402 - after the hook
 from onnx import TensorProto, helper  # noqa: E402 - after the hook
 
 import epctx_core as epctx  # noqa: E402 - after the hook
+from epctx_core.plugin import (  # noqa: E402 - after the hook
+    CompiledPartition,
+    EPContextNode,
+    ExecutionProvider,
+    hookimpl,
+    supported_partitions,
+)
 
 assert epctx.InferenceSession  # imports what sessions need
 os.register_at_fork(after_in_child=allocate)
@@ -121,6 +129,51 @@ def started_while_compiling():
     return seen
 
 
+class Forking(ExecutionProvider):
+    """An EP that forks while it compiles, as a vendor's parallel compiler may; the child returns as the parent does."""
+
+    name = "ForkingExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda _node: True)
+
+    @hookimpl
+    def compile(self, partitions):
+        self.partitions = partitions
+        forked_by_hook.append(os.fork())
+        return [CompiledPartition(None) for _ in partitions]
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        payload = writer.payload()
+        payload.write(b"compiled")
+        return [EPContextNode(partition, payload) for partition in self.partitions]
+
+    @hookimpl
+    def load_context(self, nodes):
+        return [CompiledPartition(None) for _ in nodes]
+
+
+forked_by_hook = []
+
+
+def forked_in_a_hook(is_left):
+    """Return how a child ended that came back from an EP's hook and then collected garbage."""
+    gc.set_threshold(1 << 30)  # nothing is collected but by the child
+    registry = epctx.Registry(entry_points=False)
+    registry.register(Forking)
+    options = epctx.SessionOptions()
+    options.add_provider(Forking.name)
+    epctx.ModelCompiler(options, MODEL, True, registry=registry).compile_to_bytes()
+    child = forked_by_hook.pop()
+    if child == 0:
+        work()
+        gc.collect()
+        os._exit(not gc.isenabled())
+    return os.waitpid(child, 0)[1], is_left()
+
+
 def state_in_child():
     """Return whether the collector is on in a child and in the parent afterwards, and frees what the child makes."""
     reader, writer = os.pipe()
@@ -146,7 +199,12 @@ if __name__ == "__main__":
         seen["off"] = state_in_child()
     else:
         seen = children(
-            {"fork": forked, "preexec_fn": started, "compiling": started_while_compiling}[sys.argv[1]]
+            {
+                "fork": forked,
+                "preexec_fn": started,
+                "compiling": started_while_compiling,
+                "hook": forked_in_a_hook,
+            }[sys.argv[1]]
         )
     json.dump(seen, sys.stdout)
     sys.stdout.flush()

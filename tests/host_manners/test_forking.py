@@ -149,7 +149,7 @@ def fork_with_garbage(way):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("way", ["fork", "preexec_fn", "compiling"])
+@pytest.mark.parametrize("way", ["fork", "preexec_fn", "compiling", "hook"])
 def test_a_child_collects_no_garbage_of_its_parent(way):
     seen = fork_with_garbage(way)
 
