@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.errors import EpctxError, Fail
+from epctx_core.errors import EpctxError, Fail, concealed
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, decode_error, encode_error
 from epctx_core.isolation.models import send_model
 from epctx_core.isolation.process import ChildProcess
@@ -173,7 +173,7 @@ class RemoteProvider:
             name = message.text("logger")
             if name != "epctx" and not name.startswith("epctx."):
                 raise ProtocolError(f"a record for the logger {name!r:.80}")
-            text = message.text("text")[:_LONGEST_RECORD]
+            text = concealed(message.text("text"))[:_LONGEST_RECORD]
             logging.getLogger(f"epctx{name.removeprefix('epctx')}").log(message.number("level"), "%s", text)
 
     def _ended(self, hook: str) -> PluginError:

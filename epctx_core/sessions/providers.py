@@ -327,7 +327,7 @@ class ProviderSession:
                 purpose=purpose,
                 target=None,
                 model=model,
-                logger=_logger(choice.name),
+                logger=ep_logger(choice.name),
                 cancel=self.cancel,
                 progress=self.progress,
                 scratch=scratch_folder,
@@ -411,10 +411,12 @@ def check_compiled(
             raise contract_broken(record, hook, what)
 
 
-def _logger(ep: str) -> logging.Logger:
-    """Return the logger of an EP, which conceals the values of secret options."""
-    logger = logging.getLogger(f"epctx.ep.{ep}")
+def ep_logger(name: str) -> logging.Logger:
+    """Return the logger of an EP, which conceals the values of secret options, as do its children."""
+    logger = logging.getLogger(f"epctx.ep.{name}")
     logger.addFilter(_conceal_in_record)
+    # A child does not ask the filters of its parents.
+    logger.getChild = lambda suffix: ep_logger(f"{name}.{suffix}")  # type: ignore[method-assign]
     return logger
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.sessions.payload_sources import source_weights
+from epctx_core.sessions.providers import ep_logger
 
 if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
@@ -62,7 +62,7 @@ def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContex
         purpose=Purpose.LOAD,
         target=None,
         model=opened.identity if opened else identity,
-        logger=logging.getLogger(f"epctx.ep.{choice.name}"),
+        logger=ep_logger(choice.name),
         cancel=subject.session.cancellation,
         progress=lambda _stage, _done, _total: None,
         scratch=scratch_folder,

@@ -29,6 +29,7 @@ class Telling(Alpha):
     def get_capability(self, graph):
         token = self.context.options["token"]
         self.context.logger.warning("the token is %s", token)
+        self.context.logger.getChild("service").getChild("login").warning("logged in with %s", token)
         self.context.logger.warning("%d attempts", "no")
         self.context.logger.error("it failed", exc_info=LookupError(token))
         self.context.progress(f"with {token}", 0, 1)
@@ -69,6 +70,7 @@ def test_a_plugins_refusals_log_and_progress_hide_it(caplog):
     assert [refusal.reason for refusal in report.refusals][:1] == ["not with [secret]"]
     assert "with [secret]" in stages
     assert "the token is [secret]" in caplog.text
+    assert "logged in with [secret]" in caplog.text
     assert "a message that cannot be formatted: TypeError" in caplog.text
     assert SECRET not in caplog.text + str(report.as_dict()) + "".join(stages)
 

@@ -131,6 +131,7 @@ FAULTS = {
     "too-much": lambda: (write_to_lines(message({"say": "result", "sizes": [4 << 30]})), time.sleep(600)),
     "print": print_much,
     "log": log,
+    "log below": lambda: logging.getLogger("epctx.ep.below").warning("the key is %s", "s3cret-v4lue"),
     "note": note_the_process,
     "leave-a-child": leave_a_child,
     "error": raise_error,

@@ -125,6 +125,14 @@ def test_what_a_plugin_logs_reaches_the_hosts_logger_of_that_name(tmp_path, capl
     assert [(r.levelname, r.getMessage()) for r in records] == [("WARNING", "a record of the plugin")]
 
 
+def test_what_a_plugin_logs_there_shows_no_secret_whatever_the_logger(tmp_path, caplog):
+    options = options_for(Faulty, provider_options={"fault": "log below", "key": "s3cret-v4lue"})
+
+    compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert [r.getMessage() for r in caplog.records if r.name == "epctx.ep.below"] == ["the key is [secret]"]
+
+
 def test_a_crash_while_a_model_runs_leaves_a_host_that_goes_on(tmp_path, temporary):
     model, x = source(tmp_path), example()
     registry = registry_of(Faulty)
