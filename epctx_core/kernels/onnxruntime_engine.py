@@ -22,6 +22,7 @@ from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import DETACHED_LOCATION
 from epctx_core.kernels.in_place import write_in_place
 from epctx_core.kernels.optimiser import check_files, hand_over
+from epctx_core.kernels.recurrent import GUARD, guard_recurrent
 from epctx_core.kernels.stopping import CURRENT
 from epctx_core.kernels.versions import fit_versions
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 # The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
 _PLACEHOLDER_FOLDER = str(Path(__file__).parent)
 _FATAL_ONLY = 4
-_END_ON_NOTHING = frozenset({"LSTM", "GRU", "DynamicQuantizeLSTM"})
-"""Operators that make onnxruntime 1.32 end the process when their input is empty."""
 _FOREIGN = frozenset(
     f"tensor({name})"
     for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
@@ -140,7 +139,6 @@ class OnnxRuntimeModel:
         self._outputs = [value.name for value in model.graph.output]
         types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self._has_foreign_types = not types.isdisjoint(_FOREIGN)
-        self._ends_on_nothing = _has_operator(model, _END_ON_NOTHING)
         # One tuple lives and dies as a whole, last member first: the session before what it reads.
         self._state = (owned, session)
         # Below the Python class, which checks names once more: measured 2.4 against 3.4 us a run.
@@ -154,24 +152,29 @@ class OnnxRuntimeModel:
         """Run; inputs and results in the order of the model.
 
         Raises:
-            InvalidArgument: an input is empty, and the model has operators that do not survive that.
+            InvalidArgument: a recurrent operator would get no rows.
         """
-        if self._ends_on_nothing and any(isinstance(x, np.ndarray) and not x.size for x in inputs):
-            raise InvalidArgument(
-                "an input of a recurrent operator may be empty, and onnxruntime ends the process then.",
-                hint="Do not run the model on no rows; there is nothing to compute.",
-            )
         names = self._inputs
         # Small pieces have one input, and zip would take longer for it than all else here.
         single = len(names) == 1 == len(inputs)
         feeds = {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
         current = CURRENT.options
         options = self._options if current is None else current.follow(onnxruntime.RunOptions)
-        results: list[np.ndarray] = (
-            self._run_values(feeds, options)
-            if self._has_foreign_types
-            else self._call(self._outputs, feeds, options)
-        )
+        try:
+            results: list[np.ndarray] = (
+                self._run_values(feeds, options)
+                if self._has_foreign_types
+                else self._call(self._outputs, feeds, options)
+            )
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            _, guard, rest = str(error).partition(GUARD)
+            if not guard:
+                raise
+            node = rest.partition("' Status")[0].rpartition(" ")[0]
+            raise InvalidArgument(
+                f"the input of {node} is empty, and onnxruntime ends the process then.",
+                hint="Do not run the model on no rows; there is nothing to compute.",
+            ) from error
         return results if outputs is None else write_in_place(results, outputs)
 
     def _run_values(
@@ -181,18 +184,6 @@ class OnnxRuntimeModel:
         values = {name: _ort_value(array) for name, array in feeds.items()}
         results = self._state[1].run_with_ort_values(self._outputs, values, options)
         return [_array(value) for value in results]
-
-
-def _has_operator(model: ModelProto, operators: frozenset[str]) -> bool:
-    """Whether a node of a model, of its bodies or its functions is one of these operators."""
-    pending = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while pending:
-        node = pending.pop()
-        if node.op_type in operators:
-            return True
-        if may_hold_bodies(node):
-            pending.extend(inner for body in bodies(node) for inner in body.node)
-    return False
 
 
 def _weights_in_place(
@@ -258,6 +249,7 @@ def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxrunt
             that it lacks, or a model that is wrong. Its words say, and who asks finds out.
     """
     _keep_distinct_names(model.graph)
+    guard_recurrent(model)
     try:
         return onnxruntime.InferenceSession(
             model.SerializeToString(),

@@ -23,6 +23,7 @@ from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight
 from epctx_core.kernels.framing import all_nodes, with_frame
 from epctx_core.kernels.nchwc import DOMAIN as NCHWC
 from epctx_core.kernels.nchwc import NotPlainError, check_way_back, mark
+from epctx_core.kernels.recurrent import folds_recurrent
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import OptimizedModel
 
@@ -114,6 +115,10 @@ def optimize(
     rewritten = rewritten_bytes(model, weights)
     if rewritten > REWRITE_LIMIT:
         raise NotOptimizedError(f"{rewritten:,} bytes of weights would be rewritten in memory")
+    if folds_recurrent(model):
+        raise NotOptimizedError(
+            "a recurrent operator has constants alone for inputs, and onnxruntime ends the process if they are empty"
+        )
     failure = NotOptimizedError("no level was tried")
     for attempt in _attempts(level, allowed):
         try:

@@ -22,6 +22,7 @@ from epctx_core.graph.mapping import open_regular
 from epctx_core.graph.model_io import MOST_BYTES, is_ort_format
 from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import replace_data
+from epctx_core.kernels.recurrent import folds_recurrent
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.sessions.source import open_model
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.model_io import SourceModel
 
 ONNX, ORT = ".onnx", ".ort"
+_PLATFORMS = (None, "arm", "amd64")
 _FATAL_ONLY = 4
 
 
@@ -60,19 +62,33 @@ def convert_model(
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: the model cannot be read, or the output's name
-            says no format, or there is nothing to convert.
+            says no format, there is nothing to convert, or there is no such platform.
         NotFound: onnxruntime is not installed.
         NotImplementedByProvider: onnxruntime refuses the model, which for `.ort` needs a kernel for each node.
-        Fail: the output cannot be written.
+        Fail: the output cannot be written, or would have 2 GiB or more.
     """
     source, target = Path(model), Path(output)
     kind = _format_of(target)
+    level = GraphOptimizationLevel(graph_optimization_level)
+    if target_platform not in _PLATFORMS:
+        raise InvalidArgument(
+            f"target_platform is {target_platform!r:.80}, which is none of {', '.join(map(repr, _PLATFORMS))}.",
+            hint="It is the family of processors that an .ort file is made for; leave it out for any.",
+        )
     opened = open_model(source, SessionOptions().config())
+    _check_size(opened.source, sum(weight.nbytes for weight in opened.source.weights.values()))
     if opened.context_nodes and kind == ORT:
         raise InvalidArgument(
             f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
             node=opened.context_nodes[0].name,
             hint="Convert the model that it was compiled from, and compile the result.",
+        )
+    if kind == ORT and folds_recurrent(opened.source.proto):
+        raise NotImplementedByProvider(
+            f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
+            f"converts, and ends the process if they are empty.",
+            path=source,
+            hint="Replace the operator by its result.",
         )
     with open_regular(source) as file:
         from_ort = is_ort_format(file.read(8))
@@ -82,7 +98,7 @@ def convert_model(
         if kind == ONNX:
             staged.write_bytes(_with_weights(opened.source))
         else:
-            options = _options(graph_optimization_level, save_runtime_optimizations, target_platform)
+            options = _options(level, save_runtime_optimizations, target_platform)
             options["sess_options"].optimized_model_filepath = str(staged)
             _save_as_ort(_with_weights(opened.source) if from_ort else str(source), source.name, options)
     return target
@@ -145,11 +161,20 @@ def _with_weights(source: SourceModel) -> bytes:
     for tensor in proto.graph.initializer:
         if is_detached(tensor):
             replace_data(tensor, source.weights[tensor.name].tensor_proto())
-    size = proto.ByteSize()
-    if size > MOST_BYTES:
-        raise Fail(f"{source.where} as ONNX has {size:,} bytes, and a protobuf has less than 2 GiB.")
+    _check_size(source, proto.ByteSize())
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
+
+
+def _check_size(source: SourceModel, size: int) -> None:
+    """Raise Fail if a model cannot be in one file of either format."""
+    if size > MOST_BYTES:
+        raise Fail(
+            f"{source.where} has {size:,} bytes with its weights: a file of either format, which holds them, has less "
+            f"than 2 GiB.",
+            path=source.path,
+            hint=f"Use the {ONNX} model as it is, with its weights in files of their own; sessions and compiles take it.",
+        )
 
 
 def _options(

@@ -13,6 +13,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 from kernel_eps.acme import kernel_ep, with_eps
+from onnx import TensorProto, helper
 from ort_format.sources import NAMES, SMALL, inputs_of, source
 from ort_format.stored import NEWEST, OLD, ort_file
 
@@ -264,7 +265,42 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(ort_model, tmp_p
             epctx.convert_model(given, tmp_path / target)
     with pytest.raises(epctx.errors.NoSuchFile):
         epctx.convert_model(tmp_path / "none.ort", tmp_path / "a.onnx")
+    for argument, match in (
+        ({"target_platform": "x86"}, "target_platform is 'x86'"),
+        ({"graph_optimization_level": 7}, "7 is no GraphOptimizationLevel"),
+    ):
+        with pytest.raises(epctx.errors.InvalidArgument, match=match):
+            epctx.convert_model(model, tmp_path / "a.ort", **argument)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_model_that_is_too_large_for_one_file_is_refused_with_what_to_do(tmp_path):
+    length = 1 << 31
+    made = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Gather", ["w", "i"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("i", TensorProto.INT64, [1])],
+            [helper.make_tensor_value_info("y", TensorProto.INT8, [1])],
+            [
+                TensorProto(
+                    name="w", data_type=TensorProto.INT8, dims=[length], data_location=TensorProto.EXTERNAL
+                )
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    made.graph.initializer[0].external_data.add(key="location", value="w.bin")
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(length)  # takes no room on disk
+
+    with pytest.raises(epctx.errors.Fail, match="less than 2 GiB") as caught:
+        epctx.convert_model(tmp_path / "m.onnx", tmp_path / "m.ort")
+
+    assert "with its weights in files of their own" in caught.value.hint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "w.bin"]
 
 
 def test_a_weightless_context_model_finds_its_weights_in_the_ort_file(ort_model, expected):
