@@ -24,7 +24,7 @@ from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import replace_data
 from epctx_core.kernels.recurrent import folds_recurrent
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
-from epctx_core.sessions.source import open_model
+from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
     from epctx_core.graph.model_io import SourceModel
@@ -76,24 +76,9 @@ def convert_model(
             hint="It is the family of processors that an .ort file is made for; leave it out for any.",
         )
     opened = open_model(source, SessionOptions().config())
-    _check_size(opened.source, sum(weight.nbytes for weight in opened.source.weights.values()))
-    if opened.context_nodes and kind == ORT:
-        raise InvalidArgument(
-            f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
-            node=opened.context_nodes[0].name,
-            hint="Convert the model that it was compiled from, and compile the result.",
-        )
-    if kind == ORT and folds_recurrent(opened.source.proto):
-        raise NotImplementedByProvider(
-            f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
-            f"converts, and ends the process if they are empty.",
-            path=source,
-            hint="Replace the operator by its result.",
-        )
     with open_regular(source) as file:
         from_ort = is_ort_format(file.read(8))
-    if kind == ONNX and not from_ort:
-        raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
+    _check_convertible(opened, source, kind, from_ort=from_ort)
     with _replaced(target) as staged:
         if kind == ONNX:
             staged.write_bytes(_with_weights(opened.source))
@@ -102,6 +87,26 @@ def convert_model(
             options["sess_options"].optimized_model_filepath = str(staged)
             _save_as_ort(_with_weights(opened.source) if from_ort else str(source), source.name, options)
     return target
+
+
+def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: bool) -> None:
+    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that a format cannot hold."""
+    if opened.context_nodes and kind == ORT:
+        raise InvalidArgument(
+            f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
+            node=opened.context_nodes[0].name,
+            hint="Convert the model that it was compiled from, and compile the result.",
+        )
+    if kind == ONNX and not from_ort:
+        raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
+    _check_size(opened.source, sum(weight.nbytes for weight in opened.source.weights.values()))
+    if kind == ORT and folds_recurrent(opened.source.proto):
+        raise NotImplementedByProvider(
+            f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
+            f"converts, and ends the process if they are empty.",
+            path=source,
+            hint="Replace the operator by its result.",
+        )
 
 
 def _format_of(target: Path) -> str:

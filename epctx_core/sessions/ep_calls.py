@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from epctx_core.errors import RuntimeException
+from epctx_core.errors import InvalidGraph, RuntimeException
 from epctx_core.plugin import ValueInfo
 from epctx_core.registry.guard import contract_broken, describe, plain
 
@@ -80,7 +80,9 @@ def _falsely_declared(value: ValueInfo, found: np.ndarray) -> str:
     )
 
 
-def checked(run: RunStep, record: PluginRecord, hook: str, boundary: Boundary) -> RunStep:
+def checked(
+    run: RunStep, record: PluginRecord, hook: str, boundary: Boundary, *, context_node: str | None = None
+) -> RunStep:
     """Return an EP's `run` that looks at what it gives: number, types, proven lengths, and whose memory it is.
 
     Args:
@@ -88,8 +90,10 @@ def checked(run: RunStep, record: PluginRecord, hook: str, boundary: Boundary) -
         record: whose it is.
         hook: what messages call it.
         boundary: what it has to give.
+        context_node: the node that an EP loaded, of which only the file says what it gives.
     """
-    run_and_check = _checked(run, _Results(record, hook, boundary.outputs), boundary.outputs)
+    results = _Results(record, hook, boundary.outputs, context_node)
+    run_and_check = _checked(run, results, boundary.outputs)
     if not boundary.input_hints:
         return telling(run_and_check, boundary)
 
@@ -139,7 +143,10 @@ def _checked(run: RunStep, results: _Results, outputs: Sequence[ValueInfo]) -> R
 class _Results:
     """What a step of an EP gives, looked at closely."""
 
-    def __init__(self, record: PluginRecord, hook: str, outputs: Sequence[ValueInfo]) -> None:
+    def __init__(
+        self, record: PluginRecord, hook: str, outputs: Sequence[ValueInfo], context_node: str | None
+    ) -> None:
+        self._context_node = context_node
         self._record = record
         self._hook = hook
         self._outputs = outputs
@@ -151,6 +158,7 @@ class _Results:
 
         Raises:
             PluginError: it is not what the contract asks for.
+            InvalidGraph: it is not what a context model declares.
         """
         kind = type(results).__name__
         results = plain(results)
@@ -171,7 +179,7 @@ class _Results:
         """Check one result; of a value that is no tensor, or of unknown type, only the memory.
 
         Raises:
-            PluginError: it is not what the contract asks for.
+            PluginError, InvalidGraph: see `check`.
         """
         name, wanted = self._name(place), self._outputs[place].type
         if isinstance(result, np.ndarray):
@@ -185,6 +193,15 @@ class _Results:
             raise self._broken(f"gave an output {name} that is not C-contiguous")
         if not (_has_type(result, wanted) and _has_shape(result, wanted)):
             found = f"{result.dtype}{list(result.shape)}"
+            if self._context_node is not None:
+                raise InvalidGraph(
+                    f"{self._record.label} gave {found} for the output {name}, which is {wanted} in the context model, "
+                    f"in {self._hook}.",
+                    node=self._context_node,
+                    ep=self._record.name,
+                    hint="The model was changed after it was compiled, or the EP computes wrongly: compile it again. If "
+                    "the error stays, report it to the EP's vendor.",
+                )
             raise self._broken(f"gave {found} for the output {name}, which is {wanted}")
 
     def _name(self, place: int) -> str:

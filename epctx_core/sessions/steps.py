@@ -50,7 +50,8 @@ def context_step(
 ) -> StepSpec:
     """Return the step of an EPContext node that an EP loaded; `types` are those of its graph."""
     boundary = Boundary.of(types, record.inputs, record.outputs)
-    run = checked(_run_of(loaded), owner, f"the run of {record.name!r}", boundary)
+    hook = f"the run of {record.name!r}"
+    run = checked(_run_of(loaded), owner, hook, boundary, context_node=record.name)
     return _kept(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
 
 

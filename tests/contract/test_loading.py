@@ -404,3 +404,24 @@ def test_a_reference_whose_graph_is_in_none_or_two_of_several_payloads_is_refuse
     with refused(InvalidGraph, f"{said} a graph", node=graphs[2], ep=QNN) as caught:
         result(path)
     assert all(repr(graph) in str(caught.value) for graph in graphs)
+
+
+def test_a_length_that_a_strangers_file_declares_falsely_is_the_files_fault_and_not_the_plugins(tmp_path):
+    made = chain(["Relu", "Relu"])
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    made.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    options = epctx.SessionOptions()
+    options.add_provider("OpenVINO")
+    path = tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(options, saved(made, tmp_path / "m.onnx")).compile_to_file(path)
+    honest = result(path)
+    edit(path, lambda model: model.graph.output[0].type.tensor_type.shape.dim[0].__setattr__("dim_value", 77))
+
+    with pytest.raises(
+        InvalidGraph, match=r"output 'y', which is float\[77,3\] in the context model"
+    ) as caught:
+        result(path)
+
+    assert honest.shape == SHAPE
+    assert caught.value.node == context_nodes(onnx.load(path))[0].name
+    assert "changed after it was compiled" in caught.value.hint
