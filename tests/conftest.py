@@ -13,12 +13,11 @@ from typing import Protocol
 
 import pytest
 from networks.catalog import Catalog, Network
-from written_models import checked, paths_of_this_machine
+from written_models import Observer, paths_of_this_machine
 
-from epctx_core.compiling.writing.outputs import Outputs
 from epctx_core.context.receipts import FOLDER_VARIABLE
 
-UNRESOLVED = "not_for_onnxruntime"
+UNRESOLVED, UNOBSERVED = "not_for_onnxruntime", "unobserved"
 _restore = pytest.MonkeyPatch()
 _running: list[pytest.Item] = []
 
@@ -30,13 +29,17 @@ def pytest_configure(config: pytest.Config) -> None:
         _restore.setenv(FOLDER_VARIABLE, tempfile.mkdtemp(prefix="receipts-"))
         config.add_cleanup(partial(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True))
     config.addinivalue_line("markers", f"{UNRESOLVED}(reason): what this test writes is beyond onnxruntime")
+    config.addinivalue_line("markers", f"{UNOBSERVED}(reason): nobody may look at what this test writes")
     has_onnxruntime = find_spec("onnxruntime") is not None
 
-    def resolved() -> bool:
-        return has_onnxruntime and not any(item.get_closest_marker(UNRESOLVED) for item in _running)
+    def is_marked(mark: str) -> bool:
+        return any(item.get_closest_marker(mark) for item in _running)
 
-    look = checked(Outputs.finish, paths_of_this_machine(config.option.basetemp), resolved=resolved)
-    _restore.setattr(Outputs, "finish", look)
+    Observer(
+        paths_of_this_machine(config.option.basetemp),
+        looks=lambda: not is_marked(UNOBSERVED),
+        resolves=lambda: has_onnxruntime and not is_marked(UNRESOLVED),
+    ).watch(_restore)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -358,7 +358,7 @@ class Compile:
         """Say what the compile did; nothing compiled is a warning."""
         return make_report(
             self.assignment,
-            output=self.destination.path,
+            destination=self.destination,
             written=written,
             timings=self.watch.seconds,
             providers=self.providers,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_core.compiling.writing.destination import Destination
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment
@@ -108,6 +109,7 @@ class CompileReport:
 
     Attributes:
         output: the context model's path, None if it was handed over as bytes or to a stream.
+        folder: where the files are; None if nothing says where they would go.
         outputs: every file written: binaries, initializers, the model.
         partitions: in the order of the model.
         assignments: EP type to the number of nodes it runs; the CPU EP last.
@@ -125,6 +127,7 @@ class CompileReport:
     """
 
     output: Path | None
+    folder: Path | None
     outputs: tuple[OutputFile, ...]
     partitions: tuple[PartitionReport, ...]
     assignments: Mapping[str, int]
@@ -177,7 +180,7 @@ class CompileReport:
 def make_report(
     assignment: Assignment,
     *,
-    output: Path | None,
+    destination: Destination,
     written: Written,
     timings: Mapping[str, float],
     providers: ProviderSession,
@@ -190,7 +193,8 @@ def make_report(
         len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
     )
     report = CompileReport(
-        output=output,
+        output=destination.path,
+        folder=destination.folder,
         outputs=written.files,
         partitions=_reported(assignment.partitions),
         assignments=counts,

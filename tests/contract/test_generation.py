@@ -99,6 +99,7 @@ def test_a_binary_of_a_model_in_bytes_goes_where_the_host_says(source, tmp_path,
     assert [f.path for f in made.report.outputs] == [f"{stem}_alpha.bin"]
     assert made.report.required_files == (f"{stem}_alpha.bin",)
     assert made.report.output is None
+    assert made.report.folder == folder
     with pytest.raises(InvalidArgument, match="given as bytes"):
         result(data)
     loaded = result(data, ep__context_file_path=folder / "anything.onnx")

@@ -15,6 +15,7 @@ from end_to_end.small_models import chain, example, finished, saved, snapshot, t
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
+from epctx_core.cli import main
 
 LARGE = 2000
 
@@ -243,3 +244,47 @@ def test_an_output_in_order_is_let_pass(source):
     with session(report.output, Alpha) as loaded:
         x = example(shape=(LARGE,))
         assert np.array_equal(loaded.run(["n"], {"x": x, "unused": np.array(0)})[0], -(x + 1))
+
+
+def in_a_group(path, options):
+    with epctx.ShareGroup() as group:
+        group.compile(path, options)
+
+
+def by_a_session(path, options):
+    options.add_session_config_entry("ep.context_enable", "1")
+    epctx.InferenceSession(path, options)
+
+
+EVERY_OTHER_WAY = {
+    "bytes": lambda path, options: epctx.ModelCompiler(options, path, True).compile_to_bytes(),
+    "stream": lambda path, options: epctx.ModelCompiler(options, path, True).compile_to_stream(bytes),
+    "share group": in_a_group,
+    "session": by_a_session,
+    "cache": lambda path, options: epctx.load_or_compile(path, options, path.with_name("cache")),
+    "command line": lambda path, _options: main(["compile", str(path), "--ep", "QNN"]),
+}
+
+
+@pytest.mark.parametrize("way", EVERY_OTHER_WAY)
+def test_what_is_written_in_another_way_is_looked_at_too(tmp_path, way):
+    model = chain(["Relu", "Add"])
+    model.doc_string = f"exported to {tmp_path}"
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+
+    with pytest.raises(pytest.fail.Exception, match="the model holds"):
+        EVERY_OTHER_WAY[way](saved(model, tmp_path / "m.onnx"), options)
+
+
+def test_payloads_for_the_hosts_function_are_looked_at_too(source, tmp_path):
+    def tell(honest, _writer):
+        nodes = honest()
+        nodes[0].payload.write(f"made in {tmp_path}".encode())
+        return nodes
+
+    made = compiler(source, scripted(get_ep_context_nodes=tell))
+    made.set_ep_context_data_write_func(lambda _name, _data: None)
+
+    with pytest.raises(pytest.fail.Exception, match=r"m_scripted\.bin holds"):
+        made.compile_to_bytes()
