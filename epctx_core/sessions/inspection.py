@@ -19,6 +19,7 @@ from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.inference import tensor_type
 from epctx_core.graph.model_io import names_as_text, read_model, text_of
 from epctx_core.registry import Registry, default_registry
+from epctx_core.sessions.routing import find_maker
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
@@ -193,11 +194,13 @@ def _node_info(
         payload_bytes=size,
         problem=problem,
         attributes={_shown(key): value for key, value in record.attributes.items()},
-        plugin=_plugin(record.source, registry),
+        plugin=_plugin(record.source, registry, {} if manifest is None else manifest.providers),
     )
 
 
-def _plugin(source: str, registry: Registry) -> dict[str, str | None] | None:
+def _plugin(
+    source: str, registry: Registry, makers: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported to answer."""
     records = registry.records()
     # In the order in which a load decides: the EP type, a source as declared, a source in another case.
@@ -207,7 +210,8 @@ def _plugin(source: str, registry: Registry) -> dict[str, str | None] | None:
         *(r for r in records if source in r.sources),
         *(r for r in records if near in {s.casefold() for s in (r.name, *r.sources)}),
     ]
-    record = next((r for r in takers if r.usable), takers[0] if takers else None)
+    record = find_maker(source, makers, registry)
+    record = record or next((r for r in takers if r.usable), takers[0] if takers else None)
     if record is None:
         return None
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import NotImplementedByProvider, PluginError
 from epctx_core.options import Isolation
@@ -72,7 +72,9 @@ class Routing:
     ) -> str:
         """Return the EP type that takes a node's source; only EPs that the host allows are imported."""
         listed = [choice.record for choice in self.choices]
-        record = registry.route(node.source, among=listed if exhaustive else self._maker(node, registry))
+        maker = None if exhaustive else find_maker(node.source, self._makers, registry)
+        among = listed if exhaustive else [maker] if maker is not None else None
+        record = registry.route(node.source, among=among)
         if record is None:
             skip = next((skip for skip in self._skipped if skip.brings(node.source)), None)
             if skip is not None:
@@ -104,17 +106,22 @@ class Routing:
         if all(choice.name != found.name for choice in self.choices):
             self.choices.append(choose_provider(found, {}, session, registry))
 
-    def _maker(self, node: ContextNodeRecord, registry: Registry) -> list[PluginRecord] | None:
-        """Return the one that made the context, where several distributions have its EP and nobody chose."""
-        maker = self._makers.get(node.source, {}).get("distribution")
-        for record in registry.records() if isinstance(maker, str) else ():
-            if (
-                record.name == node.source
-                and record.undecided
-                and same_distribution(record.distribution, maker)
-            ):
-                return [registry.resolve(f"{maker}:{record.name}")]
-        return None
+
+def find_maker(
+    source: str, providers: Mapping[str, Mapping[str, Any]], registry: Registry
+) -> PluginRecord | None:
+    """Return the one that made a source's contexts, where several distributions have the EP and nobody chose.
+
+    Args:
+        source: of an EPContext node.
+        providers: what the manifest says of who compiled.
+        registry: where EPs are looked up; nothing is imported.
+    """
+    maker = providers.get(source, {}).get("distribution")
+    for record in registry.records() if isinstance(maker, str) else ():
+        if record.name == source and record.undecided and same_distribution(record.distribution, maker):
+            return registry.resolve(f"{maker}:{record.name}")
+    return None
 
 
 def _find_kernel_provider(

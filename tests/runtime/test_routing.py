@@ -98,10 +98,14 @@ def test_two_distributions_of_one_ep_are_an_error_where_nothing_says_which(insta
 def test_of_two_distributions_the_one_that_made_the_context_loads_it(install):
     install("spy-first")
     install("spy-second")
+    model = context_model("SpyExecutionProvider", maker="spy-second")
+    (shown,) = epctx.inspect_model(model, registry=Registry()).ep_contexts
+    assert shown.plugin == {
+        "ep": "SpyExecutionProvider", "distribution": "spy-second", "version": "1.0", "state": "discovered"
+    }  # fmt: skip
+    assert "spy_second" not in sys.modules
 
-    with epctx.InferenceSession(
-        context_model("SpyExecutionProvider", maker="spy-second"), registry=Registry()
-    ) as session:
+    with epctx.InferenceSession(model, registry=Registry()) as session:
         assert session.get_providers()[0] == "SpyExecutionProvider"
 
     assert "spy_second" in sys.modules
