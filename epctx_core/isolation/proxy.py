@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from epctx_core.context.scratch import Scratch
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_core.isolation.channel import Message, ProtocolError
 from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS, Request
-from epctx_core.isolation.remote import Limits, RemoteProvider
+from epctx_core.isolation.remote import RemoteProvider
 from epctx_core.isolation.values import decode_arrays, encode_arrays
 from epctx_core.options import Isolation
 from epctx_core.plugin import CompiledPartition, EPContextNode, ExecutionProvider, Purpose
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.isolation.remote import IsolatedEp
     from epctx_core.plugin import ContextNode, ProviderContext
     from epctx_core.plugin.storage import PayloadView
-    from epctx_core.registry.records import PluginRecord
 
 _ATTRIBUTES = (
     "name", "vendor", "api_version", "binary_suffix", "options", "dynamic_options", "keeps_functions",
@@ -51,23 +51,6 @@ _ATTRIBUTES = (
 )  # fmt: skip
 _KERNELS = "get_kernel_registry"
 _log = logging.getLogger("epctx.providers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class IsolatedEp:
-    """Which EP works elsewhere, and how.
-
-    Attributes:
-        record: what is known about the plugin.
-        cls: the EP's own class.
-        isolation: which of its work is done there.
-        limits: what its process may take.
-    """
-
-    record: PluginRecord
-    cls: type[ExecutionProvider]
-    isolation: Isolation
-    limits: Limits
 
 
 def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
@@ -126,9 +109,7 @@ class Proxy(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
-        self.remote = RemoteProvider(
-            self.isolated.record, context, self.purpose_there(context.purpose), self.isolated.limits
-        )
+        self.remote = RemoteProvider(self.isolated, context, self.purpose_there(context.purpose))
         exports = context.session_config.get("ep.context_enable") == "1"
         self.describes_later = exports or context.purpose is Purpose.EXPORT
         self.compiled: list[GraphPartition | None] = []

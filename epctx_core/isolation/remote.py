@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from epctx_core.errors import PluginError
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.plugin import ProviderContext, Purpose
+    from epctx_core.options import Isolation
+    from epctx_core.plugin import ExecutionProvider, ProviderContext, Purpose
     from epctx_core.registry.records import PluginRecord
 
 Answer: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
@@ -40,14 +41,20 @@ _START_SECONDS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What an EP's process may take.
+class IsolatedEp:
+    """Which EP works elsewhere, how, and what its process may take.
 
     Attributes:
+        record: what is known about the plugin.
+        cls: the EP's own class.
+        isolation: which of its work is done there.
         seconds: for one call.
         max_bytes: of memory for data, and in one message; None for any.
     """
 
+    record: PluginRecord
+    cls: type[ExecutionProvider]
+    isolation: Isolation
     seconds: int
     max_bytes: int | None
 
@@ -56,27 +63,24 @@ class RemoteProvider:
     """One EP instance in a process of its own.
 
     Args:
-        record: which EP.
+        ep: which EP.
         context: what an instance would get here.
         purpose: what the one there is made for.
-        limits: what its process may take.
 
     Raises:
         EpctxError: it could not be made there; see `ProviderInstances.add`.
         PluginError: its process died or took too long.
     """
 
-    def __init__(
-        self, record: PluginRecord, context: ProviderContext, purpose: Purpose, limits: Limits
-    ) -> None:
-        self._record = record
+    def __init__(self, ep: IsolatedEp, context: ProviderContext, purpose: Purpose) -> None:
+        self._record = ep.record
         self._context = context
-        self._limits = limits
+        self._limit = ep.seconds
         self._lock = threading.RLock()
         self._closed = self._busy = False
-        self._process = ChildProcess(limit=limits.max_bytes)
+        self._process = ChildProcess(limit=ep.max_bytes)
         try:
-            self.call("__init__", _description(record, context, purpose, limits))
+            self.call("__init__", _description(ep, context, purpose))
         except BaseException:
             self._close()
             raise
@@ -148,7 +152,7 @@ class RemoteProvider:
 
     def _seconds(self, hook: str) -> int:
         """Return what a call may take; the first one waits for a process that has yet to start."""
-        return max(self._limits.seconds, _START_SECONDS) if hook == "__init__" else self._limits.seconds
+        return max(self._limit, _START_SECONDS) if hook == "__init__" else self._limit
 
     def refuse(self, hook: str, what: ProtocolError) -> PluginError:
         """End the process because of an answer that is well-formed and wrong; return the error to raise."""
@@ -255,13 +259,11 @@ class _Call:
         return {}, ()
 
 
-def _description(
-    record: PluginRecord, context: ProviderContext, purpose: Purpose, limits: Limits
-) -> dict[str, Any]:
+def _description(ep: IsolatedEp, context: ProviderContext, purpose: Purpose) -> dict[str, Any]:
     """Return all that is needed to make the instance there."""
     names = ("name", "sources", "distribution", "version", "entry_point")
     return {
-        "record": {name: getattr(record, name) for name in names},
+        "record": {name: getattr(ep.record, name) for name in names},
         "options": dict(context.options),
         "session_config": dict(context.session_config),
         "purpose": purpose.value,
@@ -275,7 +277,7 @@ def _description(
         "logger": context.logger.name,
         "level": context.logger.getEffectiveLevel(),
         "policy": _policy(context),
-        "max_bytes": limits.max_bytes,
+        "max_bytes": ep.max_bytes,
     }
 
 

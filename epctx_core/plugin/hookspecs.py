@@ -66,6 +66,14 @@ class Hook:
     travels: bool = True
     caller_checks: bool = False
 
+    @classmethod
+    def of(cls, specification: Callable[..., Any]) -> Hook:
+        """Return the row of a specification."""
+        types = dict(specification.__annotations__)
+        answer = types.pop("return")
+        facts = getattr(specification, _FACTS, {})
+        return cls(name=specification.__name__, arguments=MappingProxyType(types), answer=answer, **facts)
+
     @property
     def gives_list(self) -> bool:
         """Whether the answer is a list; a tuple does as well."""
@@ -86,8 +94,8 @@ class Hook:
         return marked
 
 
-def _hook(**facts: Any) -> Callable[[_Specification], _Specification]:
-    """Mark a specification, with what its signature does not say of its row."""
+def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
+    """Mark a specification with what its signature does not say of its row; see `Hook`."""
 
     def mark(function: _Specification) -> _Specification:
         setattr(function, _FACTS, facts)
@@ -99,7 +107,7 @@ def _hook(**facts: Any) -> Callable[[_Specification], _Specification]:
 class HookSpecs:
     """The specifications; `ep` is the EP type and serves host wrappers that trace or time calls."""
 
-    @_hook(needed_to="run")
+    @hookspec(needed_to="run")
     def get_capability(
         self, ep: str, graph: GraphView, kernels: KernelLookup
     ) -> Sequence[ComputeCapability | Refusal]:
@@ -111,7 +119,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook()
+    @hookspec()
     def optimize_model(
         self, ep: str, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int
     ) -> onnx.ModelProto | None:
@@ -126,7 +134,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(needed_to="run", unless="get_kernel_registry", caller_checks=True)
+    @hookspec(needed_to="run", unless="get_kernel_registry", caller_checks=True)
     def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
@@ -137,7 +145,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(needed_to="save and load")
+    @hookspec(needed_to="save and load")
     def get_ep_context_nodes(self, ep: str, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Describe one EPContext node for each compiled partition, and write the payloads.
 
@@ -150,7 +158,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(needed_to="save and load", caller_checks=True)
+    @hookspec(needed_to="save and load", caller_checks=True)
     def load_context(
         self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
@@ -162,7 +170,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(travels=False)
+    @hookspec(travels=False)
     def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
         """Return the kernels with which this EP runs single nodes, if it has any.
 
@@ -172,7 +180,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(in_runs=True, travels=False, caller_checks=True)
+    @hookspec(in_runs=True, travels=False, caller_checks=True)
     def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return uninitialised, writable, C-contiguous memory for an input or output of this EP.
 
@@ -183,7 +191,7 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(in_runs=True)
+    @hookspec(in_runs=True)
     def set_dynamic_options(self, ep: str, options: Mapping[str, str]) -> None:
         """Apply options that may change while a session lives.
 
@@ -192,40 +200,31 @@ class HookSpecs:
         """
         raise NotImplementedError
 
-    @_hook(in_runs=True)
+    @hookspec(in_runs=True)
     def on_run_start(self, ep: str, tag: str) -> None:
         """Called before each `run` of the session, with the tag of its run options."""
         raise NotImplementedError
 
-    @_hook(in_runs=True)
+    @hookspec(in_runs=True)
     def on_run_end(self, ep: str, tag: str) -> None:
         """Called after each `run` of the session, also after one that failed."""
         raise NotImplementedError
 
-    @_hook()
+    @hookspec()
     def shutdown(self, ep: str) -> None:
         """Release everything; called exactly once, also after a failed compile."""
         raise NotImplementedError
 
 
-def _row(name: str, function: Callable[..., Any]) -> Hook:
-    types = dict(function.__annotations__)
-    answer = types.pop("return")
-    facts = getattr(function, _FACTS, {})
-    return Hook(name=name, arguments=MappingProxyType(types), answer=answer, **facts)
-
-
-HOOKS: Mapping[str, Hook] = MappingProxyType(
-    {name: _row(name, spec) for name, spec in vars(HookSpecs).items() if hasattr(spec, _FACTS)}
-)
+HOOKS: Mapping[str, Hook] = {
+    name: Hook.of(spec) for name, spec in vars(HookSpecs).items() if hasattr(spec, _FACTS)
+}
 """What is asked of an instance, by name."""
-CLASS_METHODS: Mapping[str, Hook] = MappingProxyType(
-    {
-        name: _row(name, method.__func__)
-        for name, method in vars(ExecutionProvider).items()
-        if isinstance(method, classmethod)
-    }
-)
+CLASS_METHODS: Mapping[str, Hook] = {
+    name: Hook.of(method.__func__)
+    for name, method in vars(ExecutionProvider).items()
+    if isinstance(method, classmethod)
+}
 """What is asked of the class, before there is an instance, by name; these are not marked with `hookimpl`."""
 REQUIRED_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_to == "run")
 """What every EP has; one with `get_kernel_registry` may leave out `compile`."""

@@ -445,11 +445,16 @@ def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -
     if config.isolation is Isolation.NONE:
         return choice.cls
     # Not needed by hosts that isolate nothing.
-    from epctx_core.isolation.proxy import IsolatedEp, isolated_class
-    from epctx_core.isolation.remote import Limits
+    from epctx_core.isolation.proxy import isolated_class
+    from epctx_core.isolation.remote import IsolatedEp
 
-    limits = Limits(seconds=config.isolation_seconds, max_bytes=config.isolation_bytes)
-    ep = IsolatedEp(record=choice.record, cls=choice.cls, isolation=config.isolation, limits=limits)
+    ep = IsolatedEp(
+        record=choice.record,
+        cls=choice.cls,
+        isolation=config.isolation,
+        seconds=config.isolation_seconds,
+        max_bytes=config.isolation_bytes,
+    )
     return isolated_class(ep, purpose)
 
 

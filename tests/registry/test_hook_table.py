@@ -1,0 +1,65 @@
+"""One table of hooks: a hook is added by its specification, which is its row, and by whoever calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from registry.providers import ep
+
+from epctx_core.errors import InvalidArgument, PluginError
+from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS
+from epctx_core.plugin.hookspecs import HOOKS, Hook, HookSpecs, hookspec
+from epctx_core.registry import trace
+from epctx_core.registry.validation import find_problems
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Refusal
+
+
+class OwnSpecs:
+    """The specification of a hook of these tests' own."""
+
+    @hookspec(in_runs=True)
+    def prefer(self, ep: str, nodes: int, tag: str) -> Sequence[Refusal]:
+        """Say which nodes the EP would rather not have."""
+        raise NotImplementedError
+
+
+@pytest.fixture
+def own_hook(monkeypatch):
+    monkeypatch.setitem(HOOKS, "prefer", Hook.of(OwnSpecs.prefer))
+    monkeypatch.setattr(HookSpecs, "prefer", OwnSpecs.prefer, raising=False)
+
+
+def test_a_new_hook_is_called_and_checked_by_its_row(own_hook, session):
+    instances = session(ep("A", prefer=lambda self, tag: () if tag == "none" else [tag]))
+
+    assert instances.implements("A", "prefer")
+    assert instances.call("A", "prefer", nodes=1, tag="none") == []
+    with pytest.raises(PluginError, match="gave a str instead of a Refusal in prefer"):
+        instances.call("A", "prefer", nodes=1, tag="t")
+    with pytest.raises(InvalidArgument, match="its arguments: nodes, tag"):
+        instances.call("A", "prefer", tag="t")
+
+
+def test_a_new_hook_is_traced_by_its_row(own_hook, session, monkeypatch, capsys):
+    monkeypatch.setenv(trace.VARIABLE, "1")
+    session(ep("A", prefer=lambda self: [])).call("A", "prefer", nodes=2, tag="t")
+
+    assert "A.prefer(nodes=2, tag='t') -> []" in capsys.readouterr().err
+
+
+def test_implementations_of_a_new_hook_are_checked_by_its_row(own_hook):
+    (problem,) = find_problems(ep("A", prefer=lambda self, tags: []))
+
+    assert "takes 'tags', which the hook does not give (it gives ep, nodes, tag)" in problem.what
+
+
+def test_each_type_of_a_hook_that_travels_has_a_codec_and_no_codec_is_for_nothing():
+    travelling = [hook for hook in HOOKS.values() if hook.travels]
+
+    arguments = {kind for hook in travelling for name, kind in hook.arguments.items() if name != "ep"}
+    assert arguments == set(ARGUMENTS)
+    assert {hook.answer for hook in travelling} == set(ANSWERS)
