@@ -21,7 +21,7 @@ from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import DETACHED_LOCATION
 from epctx_core.kernels.in_place import write_in_place
-from epctx_core.kernels.optimiser import check_files, hand_over
+from epctx_core.kernels.optimiser import FATAL_ONLY, check_files, hand_over
 from epctx_core.kernels.recurrent import GUARD, guard_recurrent
 from epctx_core.kernels.stopping import CURRENT
 from epctx_core.kernels.versions import fit_versions
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
 _PLACEHOLDER_FOLDER = str(Path(__file__).parent)
-_FATAL_ONLY = 4
 _FOREIGN = frozenset(
     f"tensor({name})"
     for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
@@ -98,7 +97,7 @@ class OnnxRuntimeEngine:
     def has_kernels(self, model: ModelProto) -> bool:
         """Whether all operators of a model without detached weights have kernels for its types."""
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL_ONLY
+        options.log_severity_level = FATAL_ONLY
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         fit_versions(model)
@@ -117,7 +116,7 @@ class OnnxRuntimeEngine:
     ) -> onnxruntime.SessionOptions:
         policy = self._policy
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL_ONLY
+        options.log_severity_level = FATAL_ONLY
         # onnxruntime's optimisers read weights through files only, never through `add_initializer`.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = policy.threads(model, heavy)

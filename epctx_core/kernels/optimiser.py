@@ -36,7 +36,8 @@ REWRITE_LIMIT = 512 << 20
 """Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
 
 CONTRIB = "com.microsoft"
-_FATAL_ONLY = 4
+FATAL_ONLY = 4
+"""The level of onnxruntime's log at which it says nothing that its exceptions do not say."""
 _PLACEHOLDER = Path(__file__).with_name(DETACHED_LOCATION)
 _REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
 _TO_CONTRIB = (
@@ -246,7 +247,7 @@ class _Optimisation:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL_ONLY
+        options.log_severity_level = FATAL_ONLY
         # One thread: a pool costs more to make than most models to optimise.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         if not (self._allowed.contrib or self._allowed.anything):

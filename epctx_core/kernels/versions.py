@@ -15,6 +15,7 @@ from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from epctx_core.graph.bodies import bodies
+from epctx_core.kernels.optimiser import FATAL_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
-_FATAL_ONLY = 4
 _SURE_IR = 10
 _SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 """Read by every onnxruntime that is new enough for us: nothing to find out."""
@@ -102,5 +102,5 @@ def _reads(imports: Mapping[str, int], *, ir_version: int = _SURE_IR) -> bool:
 def load_structure(model: ModelProto) -> capi.InferenceSession:
     """Have onnxruntime read a model and resolve its types, without looking for kernels."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
+    options.log_severity_level = FATAL_ONLY
     return capi.InferenceSession(options, model.SerializeToString(), False, False)

@@ -22,6 +22,7 @@ from epctx_core.graph.mapping import open_regular
 from epctx_core.graph.model_io import MOST_BYTES, is_ort_format
 from epctx_core.graph.tensors import is_detached
 from epctx_core.graph.weights import replace_data
+from epctx_core.kernels.optimiser import FATAL_ONLY
 from epctx_core.kernels.recurrent import folds_recurrent
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.sessions.source import OpenModel, open_model
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 ONNX, ORT = ".onnx", ".ort"
 _PLATFORMS = (None, "arm", "amd64")
-_FATAL_ONLY = 4
 
 
 @errors_typed("converting the model")
@@ -189,7 +189,7 @@ def _options(
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
+    options.log_severity_level = FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(level))
     options.add_session_config_entry("session.save_model_format", "ORT")
     options.add_session_config_entry("session.qdqisint8allowed", "1" if target_platform == "arm" else "0")

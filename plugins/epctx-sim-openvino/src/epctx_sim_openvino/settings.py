@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from epctx_sim_sdk.options import without_hardware
+
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
 from epctx_sim_openvino.devices import EP, DeviceChoice, parse_device
@@ -17,7 +19,6 @@ from epctx_sim_openvino.load_config import parse_load_config
 CONTEXT_API = "1"
 """The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
 
-_REAL_ONLY = "The simulation has none of the libraries, files and devices that it is about."
 _NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
 
 DYNAMIC_OPTIONS = (
@@ -92,10 +93,7 @@ OPTIONS = (
         default=False,
         doc=f"1: the GPU's queue is throttled. {_NO_EFFECT}",
     ),
-    *(
-        ProviderOption(name, str, default="", doc=_REAL_ONLY, effect=False)
-        for name in ("context", "device_id", "device_luid", "enable_causallm", "enable_dynamic_shapes")
-    ),
+    *without_hardware("context", "device_id", "device_luid", "enable_causallm", "enable_dynamic_shapes"),
     ProviderOption(
         "runtime_sdk_version",
         str,

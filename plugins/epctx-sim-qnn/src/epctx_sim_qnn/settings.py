@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from epctx_sim_sdk.options import without_hardware
+
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
 
@@ -22,7 +24,6 @@ NO_DRIVER = "none"
 """What `runtime_driver_version` says for a runtime without a driver of its own."""
 
 _NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
-_REAL_ONLY = "The simulation has none of the libraries, files and devices that it is about."
 _PERFORMANCE_MODES = (
     "default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
     "power_saver", "extreme_power_saver", "sustained_high_performance",
@@ -101,29 +102,26 @@ OPTIONS = (
         doc="1: QuantizeLinear of graph inputs and DequantizeLinear of graph outputs are left to the CPU."
         " The real EP's default is 1.",
     ),
-    *(
-        ProviderOption(name, str, default="", doc=_REAL_ONLY, effect=False)
-        for name in (
-            "backend_path",
-            "disable_file_mapped_weights",
-            "dump_json_qnn_graph",
-            "dump_qnn_ir_dlc",
-            "dump_qnn_ir_dlc_dir",
-            "enable_htp_shared_memory_allocator",
-            "enable_vtcm_backup_buffer_sharing",
-            "extended_udma",
-            "htp_bf16_enable",
-            "json_qnn_graph_dir",
-            "op_packages",
-            "profiling_file_path",
-            "profiling_level",
-            "qnn_context_priority",
-            "qnn_ir_backend_path",
-            "qnn_saver_path",
-            "rpc_control_latency",
-            "rpc_polling_time",
-            "skip_qnn_version_check",
-        )
+    *without_hardware(
+        "backend_path",
+        "disable_file_mapped_weights",
+        "dump_json_qnn_graph",
+        "dump_qnn_ir_dlc",
+        "dump_qnn_ir_dlc_dir",
+        "enable_htp_shared_memory_allocator",
+        "enable_vtcm_backup_buffer_sharing",
+        "extended_udma",
+        "htp_bf16_enable",
+        "json_qnn_graph_dir",
+        "op_packages",
+        "profiling_file_path",
+        "profiling_level",
+        "qnn_context_priority",
+        "qnn_ir_backend_path",
+        "qnn_saver_path",
+        "rpc_control_latency",
+        "rpc_polling_time",
+        "skip_qnn_version_check",
     ),
     ProviderOption(
         "runtime_sdk_version",

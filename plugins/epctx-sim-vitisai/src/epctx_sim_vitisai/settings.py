@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from epctx_sim_sdk.options import without_hardware
+
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.plugin import ProviderOption
 
@@ -25,7 +27,6 @@ VAIP_VERSION = "sim-1.7.0"
 COMPONENTS = ("vaip", "xcompiler", "xrt")
 """What the real EP says versions of: its core, its compiler, its runtime with the driver."""
 
-_REAL_ONLY = "The simulation has none of the libraries, files and devices that it is about."
 _NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
 
 OPTIONS = (
@@ -75,16 +76,13 @@ OPTIONS = (
         choices=("info", "warning", "error", "fatal"),
         doc=f"What the real EP prints; here the host's logging decides. {_NO_EFFECT}",
     ),
-    *(
-        ProviderOption(name, str, default="", doc=_REAL_ONLY, effect=False)
-        for name in (
-            "ai_analyzer_profiling",
-            "ai_analyzer_visualization",
-            "enable_cache_file_io_in_mem",
-            "external_ep_library",
-            "xclbin",
-            "xlnx_enable_py3_round",
-        )
+    *without_hardware(
+        "ai_analyzer_profiling",
+        "ai_analyzer_visualization",
+        "enable_cache_file_io_in_mem",
+        "external_ep_library",
+        "xclbin",
+        "xlnx_enable_py3_round",
     ),
     *(
         ProviderOption(
