@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES = (
     "name", "vendor", "api_version", "binary_suffix", "options", "dynamic_options", "keeps_functions",
-    "weightless_modes", "loads_without_device",
+    "weightless_modes", "loads_without_device", "simulated",
 )  # fmt: skip
 _KERNELS = "get_kernel_registry"
 _log = logging.getLogger("epctx.providers")

@@ -105,6 +105,8 @@ class ExecutionProvider:
             that no EP takes runs on the CPU EP.
         weightless_modes: the modes in which its payloads can leave weights in the source model:
             EXTERNAL_ONLY, ALL, both or none of them. None for an EP that does not know weightless mode.
+        simulated: whether it computes on this CPU in place of the hardware that its name says. Of two distributions
+            that bring one EP type, one simulated, the other is used; commands say which EPs are simulated.
         loads_without_device: whether `load_context` works under purpose EXPORT: it checks all that a load
             checks, opens no device, makes nothing ready to run, and may give `CompiledPartition(None)`. Then
             the core has a new instance load what was compiled before anything is published: all primaries
@@ -120,6 +122,7 @@ class ExecutionProvider:
     keeps_functions: ClassVar[Collection[tuple[str, str]]] = ()
     weightless_modes: ClassVar[Collection[WeightlessMode] | None] = None
     loads_without_device: ClassVar[bool] = False
+    simulated: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:
         self.context = context

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def get_available_providers(*, registry: Registry = default_registry) -> list[str]:
-    """Return the EP types that can be asked for, the CPU EP last; imports no installed plugin."""
+    """Return the EP types that can be asked for, the CPU EP last; simulated ones are among them.
+
+    Imports no installed plugin, unless two distributions bring one EP type: those are asked whether they are
+    simulated. `PluginRecord.simulated` says of which EPs it is known, `get_ep_metadata` loads one and asks it.
+    """
     return registry.available()
 
 

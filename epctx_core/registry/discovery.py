@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from epctx_core.registry.known_sources import is_simulated
 from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def _record(
         version=version,
         state=PluginState.DISCOVERED,
         entry_point=target,
+        simulated=is_simulated(distribution) or None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import Fail, InvalidArgument, NotFound, suggestion
 from epctx_core.registry import development
 from epctx_core.registry.inventory import Entry
-from epctx_core.registry.records import PluginRecord, PluginState, RecordKey
+from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, simulates
 from epctx_core.registry.uses import Uses
 from epctx_core.registry.validation import check_provider_class
 
@@ -80,6 +80,7 @@ class GivenClasses:
             distribution=None,
             version=None,
             vendor=cls.vendor or None,
+            simulated=simulates(cls),
             state=PluginState.LOADED,
             entry_point=f"{cls.__module__}:{cls.__qualname__}",
         )

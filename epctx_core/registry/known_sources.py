@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from epctx_core.registry.records import same_distribution
+
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSource:
@@ -77,6 +79,11 @@ KNOWN_SOURCES: Mapping[str, KnownSource] = MappingProxyType(
     {source.casefold(): known for known in _KNOWN for source in (known.ep, *known.aliases)}
 )
 """By casefolded source: each EP of onnxruntime that writes EPContext nodes."""
+
+
+def is_simulated(distribution: str) -> bool:
+    """Whether a distribution is one of the packages whose EPs are simulated, by its name."""
+    return any(same_distribution(known.package, distribution) for known in _KNOWN)
 
 
 def known_source(source: str) -> KnownSource | None:

@@ -14,7 +14,7 @@ from epctx_core.errors import EpctxError
 from epctx_core.plugin import Availability
 from epctx_core.registry.guard import blame, broken_by, describe, plugin_error
 from epctx_core.registry.places import find_top_level
-from epctx_core.registry.records import PluginRecord, PluginState, same_distribution
+from epctx_core.registry.records import PluginRecord, PluginState, same_distribution, simulates
 from epctx_core.registry.validation import find_problems
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
             hints = " ".join(dict.fromkeys(problem.hint for problem in problems)).rstrip(".")
             reason = f"{record.entry_point} breaks the contract: {reason}. {hints}"
         return Outcome(record=replace(record, state=problems[0].state, reason=reason))
-    loaded = replace(record, name=cls.name, vendor=cls.vendor or None, availability={})
+    loaded = replace(
+        record, name=cls.name, vendor=cls.vendor or None, simulated=simulates(cls), availability={}
+    )
     if record.state is not PluginState.RESTART_NEEDED:
         loaded = replace(loaded, state=PluginState.LOADED, reason="")
     return Outcome(record=loaded, cls=cls)
@@ -130,7 +132,8 @@ class Imported:
         mine, discovered = self.record, found.state is PluginState.DISCOVERED
         same = (found.version, found.entry_point, found.place) == (mine.version, mine.entry_point, mine.place)
         if self.cls is not None and same:
-            return replace(found, vendor=mine.vendor, state=PluginState.LOADED), self.cls
+            known = replace(found, vendor=mine.vendor, simulated=mine.simulated)
+            return replace(known, state=PluginState.LOADED), self.cls
         if self.cls is None and (same or not discovered or not self.in_memory):
             return found, None
         reason = self._differs(found)

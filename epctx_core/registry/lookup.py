@@ -75,6 +75,32 @@ def pick_by_distribution(ep: str, distribution: str, records: Sequence[PluginRec
     return chosen
 
 
+def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
+    """Return a sentence that names the other distributions of an EP type; empty where there is none.
+
+    Args:
+        record: of the one that is used.
+        records: all there are.
+        maker: who made what it is used for, as far as that is known.
+    """
+    if isinstance(maker, str) and same_distribution(record.distribution, maker):
+        return ""
+    names = [
+        r
+        for r in records
+        if r.name == record.name
+        and r.key != record.key
+        and r.distribution
+        and r.state is not PluginState.REMOVED
+    ]
+    made = [r for r in names if isinstance(maker, str) and same_distribution(r.distribution, maker)]
+    return "".join(
+        f" {r.origin} brings {r.name}, too{', and made this' if made else ''}: name it "
+        f'"{r.distribution}:{r.name}" among the providers.'
+        for r in made or names
+    )
+
+
 def unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> InvalidArgument:
     """Return the error for a name that no record has: what is installed, which package would bring it."""
     if means(short, CPU_PROVIDER):

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import Availability, Purpose
+    from epctx_core.plugin import Availability, ExecutionProvider, Purpose
 
 
 class PluginState(Enum):
@@ -68,6 +68,8 @@ class PluginRecord:
             where it is not available for some purposes.
         entry_point: where the class is, as `module:Class`; empty if the metadata does not tell.
         traceback: of what the plugin raised, or None.
+        simulated: whether it computes on this CPU in place of hardware; None where that is not known before it is
+            loaded.
         passed_over: a duplicate because the host chose another distribution, so nothing is undecided.
     """
 
@@ -82,6 +84,7 @@ class PluginRecord:
     reason: str = ""
     entry_point: str
     traceback: str | None = None
+    simulated: bool | None = None
     passed_over: bool = False
 
     @property
@@ -95,13 +98,8 @@ class PluginRecord:
         return self.state in USABLE_STATES
 
     @property
-    def simulated(self) -> bool:
-        """Whether it computes on this CPU in place of hardware, by what its vendor is called; False until it is loaded."""
-        return "simulated" in (self.vendor or "").lower()
-
-    @property
     def undecided(self) -> bool:
-        """Whether it can't be used only because the host has to choose a distribution."""
+        """Whether it can't be used only because the host did not choose it among several distributions."""
         return self.state is PluginState.DUPLICATE and not self.passed_over
 
     @property
@@ -126,6 +124,7 @@ class PluginRecord:
             "version": self.version,
             "place": self.place,
             "vendor": self.vendor,
+            "simulated": self.simulated,
             "state": self.state.value,
             "reason": self.reason,
             "availability": {
@@ -133,6 +132,11 @@ class PluginRecord:
                 for purpose, answer in self.availability.items()
             },
         }
+
+
+def simulates(cls: type[ExecutionProvider]) -> bool:
+    """Whether an EP says that it is simulated, by `ExecutionProvider.simulated` or in what its vendor is called."""
+    return cls.simulated or "simulated" in cls.vendor.lower()
 
 
 def answered(

@@ -10,11 +10,11 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EpctxError, InvalidArgument
+from epctx_core.errors import EpctxError, InvalidArgument, PluginError
 from epctx_core.registry import lookup
 from epctx_core.registry.discovery import CPU_PROVIDER
 from epctx_core.registry.forking import PerProcess
@@ -27,6 +27,7 @@ from epctx_core.registry.records import (
     PluginState,
     RecordKey,
     answered,
+    means,
     sort_key,
 )
 from epctx_core.registry.routing import route_source
@@ -57,6 +58,7 @@ class Registry:
         self._given = GivenClasses(changed=self._changed)
         self._inventory = Inventory(entry_points=entry_points, given=self._given.givers)
         self._preferred: dict[str, str] = {}
+        self._noticed: set[str] = set()
         self._selected: dict[int, dict[RecordKey, PluginRecord]] = {}
 
     # -- what there is ---------------------------------------------------------------------------
@@ -72,8 +74,13 @@ class Registry:
         return list(self._view().values())
 
     def available(self) -> list[str]:
-        """Return the EP types that can be used by name, `CPUExecutionProvider` last. Imports as `records`."""
-        return [*(record.name for record in self.records() if record.usable), CPU_PROVIDER]
+        """Return the EP types that can be used by name, `CPUExecutionProvider` last.
+
+        Imports as `records`, and of several distributions that bring one EP type those of which it is not known
+        whether they are simulated.
+        """
+        records = self._settled(lambda _record: True)
+        return [*(record.name for record in records if record.usable), CPU_PROVIDER]
 
     def refresh(self) -> None:
         """Forget what was discovered and discover again; what the host registered or added stays."""
@@ -229,7 +236,9 @@ class Registry:
     # -- from a name or a source to a class ------------------------------------------------------
 
     def resolve(self, name: str) -> PluginRecord:
-        """Return the record that a host's name means; imports nothing.
+        """Return the record that a host's name means; imports nothing unless several distributions bring it.
+
+        Of those the only one that is not simulated is meant; each is asked once.
 
         Args:
             name: an EP type exactly, or without case `X` or `XExecutionProvider`, or either of them
@@ -239,7 +248,28 @@ class Registry:
             InvalidArgument: nothing of that name is installed, or it fits several EP types.
             PluginError: it is broken, disabled or otherwise unusable, or two distributions bring it.
         """
-        return self._chosen(lookup.pick_by_name(name, self.records()))
+        if ":" in name:
+            return self._chosen(lookup.pick_by_name(name, self.records()))
+        return self._told(lookup.pick_by_name(name, self._settled(lambda record: means(name, record.name))))
+
+    def _settled(self, concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
+        """Return all records, when duplicates that are concerned have been asked whether they are simulated."""
+        for record in self.records():
+            if record.undecided and record.simulated is None and concerned(record):
+                with suppress(PluginError):
+                    self.load(record)
+        return self.records()
+
+    def _told(self, record: PluginRecord) -> PluginRecord:
+        """Return a record; say once that it goes before simulated ones, where nobody chose it."""
+        rivals = [r.origin for r in self.records() if r.name == record.name and r.undecided and r.simulated]
+        if rivals and record.distribution is not None and record.name not in self._noticed:
+            self._noticed.add(record.name)
+            _log.warning(
+                "%s is used; %s is simulated, and used where it is named: as '<distribution>:%s'.",
+                record.label, " and ".join(rivals), record.name,
+            )  # fmt: skip
+        return record
 
     def _chosen(self, record: PluginRecord) -> PluginRecord:
         """Return a record as one that the host picked, so no longer a duplicate."""
@@ -310,8 +340,8 @@ class Registry:
         """Return the record that takes a node's source: by exact name, else by an exact source key.
 
         Only where no name is equal are those that differ by case imported and asked
-        (`accepts_source`); nothing else is imported. One that fails to import takes nothing, and its
-        record then says why.
+        (`accepts_source`); nothing else is imported but duplicates, as by `resolve`. One that fails to
+        import takes nothing, and its record then says why.
 
         Args:
             source: as the node says it.
@@ -320,10 +350,15 @@ class Registry:
         Raises:
             PluginError: several distributions could take it and the host has not chosen.
         """
-        records = self.records() if among is None else [self._named(record) for record in among]
-        return route_source(
+        if among is not None:
+            records = [self._named(record) for record in among]
+        else:
+            near = source.casefold()
+            records = self._settled(lambda record: near in {s.casefold() for s in record.sources})
+        found = route_source(
             source, records, ordered=among is not None, accepts=lambda record: self._accepts(record, source)
         )
+        return found if found is None or among is not None else self._told(found)
 
     def _named(self, record: PluginRecord) -> PluginRecord:
         """Return the present state of a record that the host named, so one that is no undecided duplicate."""

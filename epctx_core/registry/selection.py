@@ -102,24 +102,41 @@ class Selection:
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record
-        winner = self._winner(record.name, rivals, chosen)
-        if winner is None:
-            origins = " and ".join(r.origin for r in rivals)
-            return _duplicate(record, f"{origins} bring {record.name}", passed_over=False)
-        if winner.key == record.key:
+        wanted = self.wanted(record.name, chosen)
+        winner = next((r for r in rivals if same_distribution(r.distribution, wanted)), None)
+        real = _only_real(rivals) if winner is None else None
+        if record in (winner, real):
             return record
-        return _duplicate(record, f"{winner.origin} was preferred", passed_over=True)
+        if winner is not None:
+            return _duplicate(record, f"{winner.origin} was preferred", passed_over=True)
+        reason = f"it is simulated, and {real.origin} is not" if real else _why_undecided(rivals)
+        return _duplicate(record, reason, passed_over=False)
 
-    def _winner(
-        self, name: str, rivals: Sequence[PluginRecord], chosen: Mapping[str, str]
-    ) -> PluginRecord | None:
-        wanted = chosen.get(name)
-        if wanted is None:
-            wanted = next((dist for ep, dist in self.preferred.items() if means(ep, name)), None)
-        return next((r for r in rivals if same_distribution(r.distribution, wanted)), None)
+    def wanted(self, name: str, chosen: Mapping[str, str]) -> str | None:
+        """Return the distribution that the host or the environment wants to bring an EP type."""
+        preferred = (dist for ep, dist in self.preferred.items() if means(ep, name))
+        return chosen.get(name) or next(preferred, None)
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
+
+
+def _only_real(rivals: Sequence[PluginRecord]) -> PluginRecord | None:
+    """Return the one that is not simulated, if it is known of all and there is just one."""
+    if any(r.simulated is None for r in rivals):
+        return None
+    real = [r for r in rivals if not r.simulated]
+    return real[0] if len(real) == 1 else None
+
+
+def _why_undecided(rivals: Sequence[PluginRecord]) -> str:
+    reason = f"{' and '.join(r.origin for r in rivals)} bring {rivals[0].name}"
+    broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
+    return (
+        f"{reason}; whether {' and '.join(broken)} is simulated is not known, as it is broken"
+        if broken
+        else reason
+    )
 
 
 def _duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> PluginRecord:

@@ -18,6 +18,10 @@ from epctx_core.registry.implementations import MarkedMethod, marked_methods
 from epctx_core.registry.records import PluginState
 
 _OPTION_TYPES = (bool, int, float, str)
+_SWITCHES = {
+    "loads_without_device": "load_context works under purpose EXPORT",
+    "simulated": "it computes on this CPU in place of hardware",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +152,13 @@ def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             hint="Write weightless_modes = (WeightlessMode.ALL,), or leave it out.",
         )
 
-    loads: object = cls.loads_without_device
-    if not isinstance(loads, bool):
-        yield Problem(
-            what=f"loads_without_device is {loads!r:.80}, not True or False",
-            hint="Write loads_without_device = True if load_context works under purpose EXPORT; else leave it out.",
-        )
+    for switch, meaning in _SWITCHES.items():
+        said: object = getattr(cls, switch)
+        if not isinstance(said, bool):
+            yield Problem(
+                what=f"{switch} is {said!r:.80}, not True or False",
+                hint=f"Write {switch} = True if {meaning}; else leave it out.",
+            )
 
 
 def _is_function_id(item: object) -> bool:

@@ -224,11 +224,13 @@ class _Builder:
     def _build(self, stack: contextlib.ExitStack) -> SessionState:
         nodes, exporter = self._model.context_nodes, self._exporter
         folder = (context_folder if exporter is None else source_folder)(self._model, self._config)
-        for warning in check_compatibility(
-            self._model.source.proto,
-            self._routing.choices,
-            fail_on_suboptimal=self._config.fail_on_suboptimal,
-        ):
+        with self._routing.naming_others():
+            warnings = check_compatibility(
+                self._model.source.proto,
+                self._routing.choices,
+                fail_on_suboptimal=self._config.fail_on_suboptimal,
+            )
+        for warning in warnings:
             _log.warning("%s", warning)
         if exporter is not None:
             stack.enter_context(exporter.settled(self._model, self._routing.choices))
@@ -287,9 +289,10 @@ class _Builder:
 
     def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
         """Have EPs load their nodes, then compile their partitions."""
-        loaded = load_context_nodes(
-            self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
-        )
+        with self._routing.naming_others():
+            loaded = load_context_nodes(
+                self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
+            )
         planner = Planner(self._engine, self._providers, loaded, assignment.matchers)
         planner.add_compiled(compile_partitions(assignment, self._providers, Purpose.RUN, self._watch))
         return planner

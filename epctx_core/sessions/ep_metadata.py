@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin import ExecutionProvider
 from epctx_core.registry import Registry, default_registry
-from epctx_core.registry.records import means
+from epctx_core.registry.records import means, simulates
 from epctx_core.sessions.providers import CPU_EP
 from epctx_core.sessions.weightless import weightless_modes_text
 
@@ -18,7 +19,8 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
 
     Returns:
         `weightless_supported_modes`: "none", "external_only", "all" or "all_or_external_only";
-        `weightless_support`: the same for hosts of ONNX Runtime before 1.31, "all" for both.
+        `weightless_support`: the same for hosts of ONNX Runtime before 1.31, "all" for both;
+        `simulated`: "1" for an EP that computes on this CPU in place of hardware, else "0".
 
     Raises:
         InvalidArgument: no such EP.
@@ -28,9 +30,11 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
         >>> get_ep_metadata("OpenVINO")["weightless_support"]
         'all'
     """
-    modes = None if means(ep, CPU_EP) else registry.load(registry.resolve(ep)).weightless_modes
+    cls = ExecutionProvider if means(ep, CPU_EP) else registry.load(registry.resolve(ep))
+    modes = cls.weightless_modes
     most = {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
     return {
         "weightless_support": weightless_modes_text(most),
         "weightless_supported_modes": weightless_modes_text(modes),
+        "simulated": str(int(cls is not ExecutionProvider and simulates(cls))),
     }

@@ -52,7 +52,7 @@ class ContextNodeInfo:
     payload_bytes: int | None
     problem: str
     attributes: Mapping[str, Any]
-    plugin: Mapping[str, str | None] | None
+    plugin: Mapping[str, str | bool | None] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ def _node_info(
 
 def _plugin(
     source: str, registry: Registry, makers: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str | None] | None:
+) -> dict[str, str | bool | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported to answer."""
     records = registry.records()
     # In the order in which a load decides: the EP type, a source as declared, a source in another case.
@@ -219,6 +219,7 @@ def _plugin(
         "distribution": record.distribution,
         "version": record.version,
         "state": record.state.value,
+        "simulated": record.simulated,
     }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import NotImplementedByProvider, PluginError
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider, PluginError
 from epctx_core.options import Isolation
+from epctx_core.registry.lookup import others_of
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.optional import SkippedProvider
 from epctx_core.sessions.providers import choose_provider, choose_providers, find_optional
@@ -51,6 +53,7 @@ class Routing:
         manifest: Manifest | None = None,
     ) -> None:
         self.kernel_providers: list[str] = []
+        self._registry = registry
         self._makers = manifest.providers if manifest is not None else {}
         self.choices, self._skipped = choose_providers(requested or (), session, registry, purpose)
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
@@ -61,6 +64,25 @@ class Routing:
             self.nodes.setdefault(by_source[node.source], []).append(node)
         for ep in manifest.kernel_providers if manifest is not None and requested is None and purpose else ():
             self._add_kernel_provider(ep, session, registry, purpose)
+
+    @contextmanager
+    def naming_others(self) -> Iterator[None]:
+        """Have an EP that refuses what it is given, as another's, name the other distributions of its EP type."""
+        try:
+            yield
+        except InvalidGraph as error:
+            # What has a path is wrong with a file, for whichever distribution.
+            refused = next(
+                (c.record for c in self.choices if c.name == error.ep and error.path is None), None
+            )
+            if refused is not None:
+                error.hint = f"{error.hint or ''}{self.others_of(refused)}".strip() or None
+            raise
+
+    def others_of(self, record: PluginRecord) -> str:
+        """Return what names the other distributions of an EP type, unless the model says that this one made it."""
+        maker = self._makers.get(record.name, {}).get("distribution")
+        return others_of(record, self._registry.records(), maker)
 
     @property
     def settled(self) -> Collection[str]:

@@ -54,7 +54,7 @@ def test_the_plugin_that_would_load_a_node_is_shown_without_importing_it(process
     said = process("inspect", compiled)
 
     assert said.code == 0
-    assert "epctx-sim-qnn 0.1.0 (discovered)" in said.out
+    assert "epctx-sim-qnn 0.1.0 (discovered, simulated)" in said.out
 
 
 def test_who_compiled_a_model_with_and_for_what_is_shown(epctx, compiled):

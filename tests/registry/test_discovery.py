@@ -47,6 +47,7 @@ def test_a_distribution_is_found_with_its_name_sources_version_and_class(package
         "version": "2.1",
         "place": "",
         "vendor": None,
+        "simulated": None,
         "state": "discovered",
         "reason": "",
         "availability": {},

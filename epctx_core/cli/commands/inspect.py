@@ -128,7 +128,9 @@ def _size(node: ContextNodeInfo) -> str:
 def _loader(node: ContextNodeInfo) -> str:
     if node.plugin is None:
         return "no plugin"
-    return f"{node.plugin['distribution'] or 'host'} {node.plugin['version'] or ''} ({node.plugin['state']})"
+    simulated = ", simulated" if node.plugin["simulated"] else ""
+    version = node.plugin["version"] or ""
+    return f"{node.plugin['distribution'] or 'host'} {version} ({node.plugin['state']}{simulated})"
 
 
 def _by_attributes(

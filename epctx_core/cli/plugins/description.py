@@ -14,9 +14,11 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
     from epctx_core.plugin import ExecutionProvider
     from epctx_core.plugin.hookspecs import CLASS_METHODS
     from epctx_core.registry.implementations import implemented_hooks
+    from epctx_core.registry.records import simulates
 
     return {
         "vendor": cls.vendor,
+        "simulated": simulates(cls),
         "api_version": cls.api_version,
         "binary_suffix": cls.binary_suffix or cls.name,
         "options": _options(cls.options),

@@ -72,6 +72,7 @@ def _tell(trial: Trial, console: Console) -> None:
 def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("vendor", about["vendor"] or "-"),
+        ("simulated", "yes, on this CPU" if about["simulated"] else "no"),
         ("plugin API", str(about["api_version"])),
         ("binaries", f"<model>_{about['binary_suffix']}.bin"),
         ("hooks", ", ".join(about["hooks"])),

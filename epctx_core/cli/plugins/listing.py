@@ -62,7 +62,8 @@ def _tell(
 
 def _row(record: PluginRecord, vendors: Mapping[RecordKey, str]) -> tuple[str, ...]:
     vendor = vendors.get(record.key) or "-"
-    return record.name, record.distribution or "-", record.version or "-", record.state.value, vendor
+    state = f"{record.state.value}, simulated" if record.simulated else record.state.value
+    return record.name, record.distribution or "-", record.version or "-", state, vendor
 
 
 def _tell_sources(records: Sequence[PluginRecord], console: Console) -> None:

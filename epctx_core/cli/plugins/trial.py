@@ -91,7 +91,10 @@ def _read(file: IO[bytes]) -> bytes:
 def _judged(record: PluginRecord, answer: Mapping[str, Any]) -> Trial:
     """Return a trial with what the child answered; nothing for a plugin that was not tried."""
     if answer:
-        record = replace(record, state=PluginState(answer["state"]), reason=str(answer["reason"]))
+        simulated = answer.get("description", {}).get("simulated", record.simulated)
+        record = replace(
+            record, state=PluginState(answer["state"]), reason=str(answer["reason"]), simulated=simulated
+        )
     return Trial(
         record=record,
         description=answer.get("description", {}),

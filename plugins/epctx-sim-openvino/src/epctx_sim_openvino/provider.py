@@ -46,6 +46,7 @@ class OpenVinoProvider(ExecutionProvider):
 
     name: ClassVar[str] = EP
     vendor: ClassVar[str] = "epctx project (SIMULATED OpenVINO, not for hardware)"
+    simulated: ClassVar[bool] = True
     binary_suffix: ClassVar[str] = EP
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS

@@ -45,6 +45,7 @@ class QnnProvider(ExecutionProvider):
 
     name: ClassVar[str] = settings.EP
     vendor: ClassVar[str] = "epctx project (SIMULATED QNN, not for hardware)"
+    simulated: ClassVar[bool] = True
     binary_suffix: ClassVar[str] = "qnn"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     dynamic_options: ClassVar[Sequence[ProviderOption]] = settings.DYNAMIC_OPTIONS

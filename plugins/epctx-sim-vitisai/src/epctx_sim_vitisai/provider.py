@@ -53,6 +53,7 @@ class VitisAIProvider(ExecutionProvider):
 
     name: ClassVar[str] = settings.EP
     vendor: ClassVar[str] = "epctx project (SIMULATED VitisAI, not for hardware)"
+    simulated: ClassVar[bool] = True
     binary_suffix: ClassVar[str] = "vitisai"
     options: ClassVar[Sequence[ProviderOption]] = settings.OPTIONS
     loads_without_device: ClassVar[bool] = True
