@@ -242,6 +242,11 @@ def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProt
         most: the bytes that it may take.
     """
     shape = checked_shape(TensorProto(name=name, dims=sparse.dims))
+    if sparse.values.data_type == TensorProto.STRING:
+        raise InvalidGraph(
+            f"the sparse tensor {name!r} holds text; sparse tensors hold numbers here, as in onnxruntime.",
+            hint="Store it dense, as an initializer of the main graph.",
+        )
     values = weight_of(sparse.values, {}, _no_files).array()
     if raw_size(sparse.values.data_type, shape) > most:
         raise InvalidGraph(

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from models_breadth.special_models import made, node, numbers, value
 from models_breadth.taker import Taker, assert_same, compile_with, run_with
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 import epctx_core as epctx
 
@@ -185,3 +185,19 @@ def test_a_context_model_keeps_no_external_weight(tmp_path):
     left = onnx.load(report.output, load_external_data=False).graph.initializer
     assert [t.name for t in left] == ["w0", "w2", "w4"]
     assert all(t.data_location == TensorProto.DEFAULT for t in left)
+
+
+def test_a_sparse_tensor_of_text_is_refused_for_that_reason():
+    text = helper.make_tensor("text", TensorProto.STRING, [1], [b"a"])
+    sparse = helper.make_sparse_tensor(text, helper.make_tensor("at", TensorProto.INT64, [1], [1]), [3])
+    nodes = [
+        helper.make_node("Constant", [], ["c"], sparse_value=sparse),
+        helper.make_node("Identity", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("y", TensorProto.STRING, [3])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    with pytest.raises(epctx.InvalidGraph, match="holds text") as caught:
+        epctx.InferenceSession(model.SerializeToString())
+
+    assert "Store it dense" in caught.value.hint
