@@ -22,7 +22,6 @@ from epctx_core.registry.records import means
 from epctx_core.sessions.arguments import given_function, given_model, given_options
 from epctx_core.sessions.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.sessions.build import SessionState, build_session
-from epctx_core.sessions.dynamic_options import set_dynamic_options
 from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
@@ -262,6 +261,8 @@ class InferenceSession(Strict):
             InvalidArgument: no EP has such an option, or a value is not allowed.
             PluginError: an EP failed.
         """
+        from epctx_core.sessions.dynamic_options import set_dynamic_options
+
         set_dynamic_options(self._open().providers, options)
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:

@@ -10,7 +10,7 @@ import mmap
 import os
 import stat
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from epctx_core.errors import InvalidGraph
 
@@ -164,3 +164,14 @@ def start_writing_back(target: int, offset: int, length: int) -> None:
     """Start writing a range to disk without waiting; on Linux this is what DONTNEED does to dirty pages."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(target, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+@runtime_checkable
+class CopiesMapped(Protocol):
+    """A sink that appends bytes of a mapped file without bringing them into memory.
+
+    From the file that is mapped and was digested: another one may lie at its path by now.
+    """
+
+    def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
+        """Append a range of a mapped file."""

@@ -19,7 +19,6 @@ from onnx import AttributeProto, ModelProto
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.model_io import checked_piece, structure
 from epctx_core.graph.tensors import is_detached
-from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
 from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize, rewritten_bytes
 from epctx_core.kernels.policy import PREPACK_LIMIT
 from epctx_core.options import GraphOptimizationLevel
@@ -274,6 +273,8 @@ def _fitted(
     model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
     """Return a model that this CPU computes rightly; see `epctx_core.kernels.nchwc`."""
+    from epctx_core.kernels.nchwc import NotPlainError, fit, read_mark, this_layout
+
     try:
         fitted, arrays = fit(model, weights)
     except NotPlainError as error:

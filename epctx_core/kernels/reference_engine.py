@@ -16,7 +16,6 @@ from onnx.reference import ReferenceEvaluator
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.tensors import is_detached
 from epctx_core.kernels.in_place import write_in_place
-from epctx_core.kernels.reference_operators import replacements
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -42,6 +41,8 @@ class ReferenceEngine:
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+        from epctx_core.kernels.reference_operators import replacements
+
         operators = replacements({opset.domain: opset.version for opset in own.opset_import})
         try:
             return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)

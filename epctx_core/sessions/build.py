@@ -21,7 +21,6 @@ from epctx_core.sessions.assignment_info import OrtEpAssignedSubgraph, assigned_
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.compatibility import check_compatibility
 from epctx_core.sessions.loading import load_context_nodes
-from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.payload_sources import context_folder, source_folder
 from epctx_core.sessions.planning import Planner
 from epctx_core.sessions.providers import (
@@ -242,6 +241,8 @@ class _Builder:
             workspace_of=self._workspace_of(folder) if exporter is None else exporter.workspace_of,
         )
         if not nodes:
+            from epctx_core.sessions.optimise import optimise_model
+
             self._model = optimise_model(self._model, self._providers, self._level)
         if exporter is not None:
             exporter.start(self._model, self._providers)

@@ -19,7 +19,6 @@ from epctx_core.context.node import (
     read_context_nodes,
     read_placed_nodes,
 )
-from epctx_core.context.ort_format import decode_model
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
@@ -33,6 +32,7 @@ from epctx_core.graph.model_io import (
     detach_model,
     is_ort_format,
     names_as_text,
+    parse_model,
     passes_checker,
     read_model,
 )
@@ -135,7 +135,13 @@ def open_model(
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
     checked = found == "ONNX" and OP_TYPE.encode() in data and passes_checker(data)
-    proto = decode_model(data, path, config.input_budget)
+    if found == "ORT":
+        # Its tables are read by modules of onnxruntime's.
+        from epctx_core.context.ort_format import decode_model
+
+        proto = decode_model(data, path, config.input_budget)
+    else:
+        proto = parse_model(data, path)
     folder = WeightsFolder(
         path,
         config.external_initializers_folder,

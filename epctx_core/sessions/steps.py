@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node, attribute_value
 from epctx_core.registry.guard import blame, contract_broken
-from epctx_core.sessions.control_flow import Body, make_control_flow
 from epctx_core.sessions.ep_calls import Boundary, checked, telling
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.providers import CPU_EP
@@ -91,6 +90,9 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan
     Raises:
         InvalidGraph: a body has not the inputs or outputs that its node needs.
     """
+    # Few models have control flow around an EP's work.
+    from epctx_core.sessions.control_flow import Body, make_control_flow
+
     explicit = graph.explicit_inputs[node]
     outer = tuple(dict.fromkeys(chain(*(body.captured for body in plans.values()))))
     places = {name: len(explicit) + place for place, name in enumerate(outer)}

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from epctx_core.context.payloads.writer import CopiesMapped
 from epctx_core.context.receipts import keeping_receipt
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import CHUNK, copy_range
+from epctx_core.graph.mapping import CHUNK, CopiesMapped, copy_range
 
 if TYPE_CHECKING:
     from epctx_core.context.scratch import Scratch

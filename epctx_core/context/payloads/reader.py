@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import ReplacedBinaryError
-from epctx_core.context.payloads.callbacks import ReceivedPayload, receive
 from epctx_core.context.payloads.loaded import LoadedPayload
 from epctx_core.context.payloads.private_copy import PrivateCopy
 from epctx_core.context.receipts import (
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest, PayloadEntry, Segment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.payloads.callbacks import ReceivedPayload
     from epctx_core.context.scratch import Scratch
     from epctx_core.context.weightless.weights import SourceWeights
     from epctx_core.graph.inference import TypeTable
@@ -163,6 +163,8 @@ class PayloadReader:
         return self._from_file(record, name)
 
     def _received(self, reader: DataReader, record: ContextNodeRecord, name: str) -> LoadedPayload:
+        from epctx_core.context.payloads.callbacks import receive
+
         entry = self._entry(name, embedded=False)
         content = receive(reader, name)
         _refuse_empty(content, record, name)

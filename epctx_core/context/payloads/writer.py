@@ -11,14 +11,14 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO
 
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
 from epctx_core.context.naming import is_payload_name
 from epctx_core.context.weightless.references import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
-from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
+from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
@@ -29,17 +29,6 @@ EMBEDDED_LIMIT = (2 << 30) - 1
 """Bytes above which no protobuf can hold a payload."""
 
 _HOOK = "get_ep_context_nodes"
-
-
-@runtime_checkable
-class CopiesMapped(Protocol):
-    """A sink that appends bytes of a mapped file without bringing them into memory.
-
-    From the file that is mapped and was digested: another one may lie at its path by now.
-    """
-
-    def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
-        """Append a range of a mapped file."""
 
 
 class PayloadWriter:

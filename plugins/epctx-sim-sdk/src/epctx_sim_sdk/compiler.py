@@ -13,6 +13,7 @@ import onnx
 
 from epctx_core.errors import EPFail
 from epctx_sim_sdk.canonical import canonicalise
+from epctx_sim_sdk.device import SMALL
 from epctx_sim_sdk.planning import activation_peak
 from epctx_sim_sdk.precision import store_as_half
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epctx_core.plugin import Engine, Partition, TensorView, ValueInfo
-
-
-SMALL = 1024
-"""Bytes up to which the core leaves a weight inside a partition's model."""
 
 MOST_OPTIMIZED = 256
 """Graphs of one EP instance that are optimised; a network in more pieces gains too little for the time."""

@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition
-from epctx_sim_sdk.compiler import SMALL
 from epctx_sim_sdk.precision import HalfTensor
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ _UNKNOWN_WORK = frozenset(
 )  # fmt: skip
 
 Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
+
+SMALL = 1024
+"""Bytes up to which the core leaves a weight inside a partition's model."""
 
 
 @dataclass(kw_only=True)

@@ -11,14 +11,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
-from epctx_sim_sdk.compiler import SimCompiler, SimGraph
 from epctx_sim_sdk.device import Device, GraphReader
-from epctx_sim_sdk.writing import write_container
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from epctx_core.plugin import ContextWriter, Partition, Payload, ProviderContext, TensorView
+    from epctx_sim_sdk.compiler import SimCompiler, SimGraph
     from epctx_sim_sdk.tables import Tables
 
 
@@ -40,10 +39,15 @@ class SimSession:
 
     def __init__(self, ep: str, context: ProviderContext, *, fp16: bool = False) -> None:
         self._context = context
-        self._compiler = SimCompiler(
-            ep, fp16=fp16, engine=context.engine, weightless=context.weightless is not WeightlessMode.NONE
-        )
+        self._ep, self._fp16 = ep, fp16
         self.graphs: list[SimGraph] = []
+
+    @cached_property
+    def _compiler(self) -> SimCompiler:
+        from epctx_sim_sdk.compiler import SimCompiler  # loading needs none
+
+        weightless = self._context.weightless is not WeightlessMode.NONE
+        return SimCompiler(self._ep, fp16=self._fp16, engine=self._context.engine, weightless=weightless)
 
     @cached_property
     def device(self) -> Device:
@@ -88,6 +92,7 @@ class SimSession:
         reference: Callable[[TensorView], str | None] = lambda _view: None,
     ) -> Tables:
         """Write one container; see `write_container`."""
+        from epctx_sim_sdk.writing import write_container
 
         def before_weight(done: int, total: int) -> None:
             self._step("write", done, total)
