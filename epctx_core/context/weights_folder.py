@@ -14,6 +14,7 @@ from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile
+from epctx_core.graph.model_io import text_of
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class WeightsFolder:
 
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
+        tensor = text_of(tensor)
         # Weights of an `.ort` file lie in itself, wherever those in other files are.
         if location == self._own_name and self._own is not None:
             file = self._own.open(location, what="the model", node=tensor)
