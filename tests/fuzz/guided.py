@@ -66,6 +66,8 @@ def _fuzzed(corpus: Path, finds: Path, seeds: Path, scratch: Path, seconds: int)
             [
                 sys.executable, __file__, "--cases", seeds, scratch / "guided", finds, corpus,
                 f"-max_total_time={seconds}", f"-timeout={SECONDS_OF_A_CASE}", "-rss_limit_mb=6000",
+                # A run may ask for what its model says; the worker's limit has it refused.
+                f"-malloc_limit_mb={1 << 30}",
                 "-max_len=400000", "-print_final_stats=1", "-detect_leaks=0", f"-artifact_prefix={finds}/died-",
             ],
             stdout=out, stderr=subprocess.STDOUT, check=False,

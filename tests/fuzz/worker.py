@@ -155,21 +155,21 @@ def _cases(seeds: Path) -> Iterator[Case]:
 
 
 def prepare(seeds: list[Seed], folder: Path) -> None:
-    """Set the process up, and have each seed once: what is imported late is imported."""
+    """Set the process up, have each seed once so that what is imported late is imported, and limit its memory."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     logging.disable(logging.CRITICAL)
     epctx.register_execution_provider(KERNEL_EP)
     for seed in seeds:
         attempt(put(Case(number=-1, seed=seed.name, model=seed.model, files=seed.files), folder), folder)
+    limit = (_memory("VmSize") << 10) + ADDRESS_SPACE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def main(seeds: Path, folder: Path) -> None:
     """Answer until the pipe ends."""
     prepare(read_seeds(seeds), folder)
-    limit = (_memory("VmSize") << 10) + ADDRESS_SPACE
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     print("ready", file=out)
