@@ -37,7 +37,7 @@ lint: .venv/.installed
 	.venv/bin/lint-imports
 
 stress: .venv/.installed
-	.venv/bin/python -m pytest -m stress
+	.venv/bin/python -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
 
 fuzz: .venv-fuzz/.installed
 	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS)
