@@ -71,28 +71,39 @@ class Growable:
 
     Args:
         folder: gets the model's files.
-        loadable: False for a model with a node of an operator that nobody knows, which holds bodies.
+        loadable: False for a model with a node of an operator that nobody knows, which holds bodies. A loadable one
+            grows only where the ONNX checker counts nothing: inputs and outputs of EPContext nodes, attributes of its
+            nodes and of calls of functions.
+
+    Calls of functions are not copied: what they become is what the functions are, times the calls, and has a bound.
     """
 
     def __init__(self, folder: Path, *, loadable: bool) -> None:
         self.path = folder / MODEL
         (folder / BINARY).write_bytes(_PAYLOAD)
         (folder / WEIGHTS).write_bytes(bytes(8))
-        self._base = _base(loadable=loadable)
+        self._base, self._loadable = _base(loadable=loadable), loadable
 
     def write(self, count: int, *fields: str, renamed: bool = True) -> Path:
         """Write the model with `count` more entries in each of some fields, and return its path."""
         model = onnx.ModelProto()
         model.CopyFrom(self._base)
+        called = {(function.domain, function.name) for function in model.functions}
         # What is copied is as it was in the beginning, so that the size grows with the sum of the counts.
         sites = [
-            (field, message, [_copy(value) for value in getattr(message, field.partition(".")[2])])
+            (
+                field,
+                message,
+                [_copy(v) for v in getattr(message, field.partition(".")[2]) if not _is_call(v, called)],
+            )
             for field in fields
             if "." in field
             for message in _sites(model, field)
+            if not self._loadable or _is_open(message, field)
         ]
         for field, message, templates in sites:
-            _grow(getattr(message, field.partition(".")[2]), templates, count, renamed=renamed)
+            apart = renamed and not (self._loadable and field == "NodeProto.input")
+            _grow(getattr(message, field.partition(".")[2]), templates, count, renamed=apart)
         for key, text in _metadata({f: count for f in fields if "." not in f}).items():
             next(entry for entry in model.metadata_props if entry.key == key).value = text
         self.path.write_bytes(model.SerializeToString())
@@ -105,6 +116,17 @@ def _copy(value: Any) -> Any:
     copy = type(value)()
     copy.CopyFrom(value)
     return copy
+
+
+def _is_call(value: Any, functions: set[tuple[str, str]]) -> bool:
+    return isinstance(value, onnx.NodeProto) and (value.domain, value.op_type) in functions
+
+
+def _is_open(message: Message, field: str) -> bool:
+    """Tell whether the ONNX checker leaves a node as many entries as it has."""
+    if field in {"NodeProto.input", "NodeProto.output"}:
+        return message.op_type == "EPContext"
+    return field != "NodeProto.attribute" or bool(message.domain)
 
 
 def _sites(message: Message, field: str) -> Iterator[Message]:
@@ -135,7 +157,7 @@ def _name_apart(copy: Any, template: Message, number: int, *, renamed: bool) -> 
     for name in _DEFINING:
         if (
             name in names
-            and copy.HasField(name)
+            and (copy.HasField(name) or name == "key")
             and (name != "domain" or copy.DESCRIPTOR.name == "OperatorSetIdProto")
         ):
             setattr(copy, name, f"{getattr(copy, name)}_{number}")
