@@ -31,7 +31,7 @@ from epctx_core.isolation.stand_ins import RemotePayload, RemoteReader, RemoteSl
 from epctx_core.isolation.values import decode_attributes, decode_nodes, encode_attribute, encode_nodes
 from epctx_core.kernels import KernelMatcher, RegistryLookup
 from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Refusal
-from epctx_core.registry.guard import check_answer, contract_broken
+from epctx_core.registry.guard import check_answer, contract_broken, plain
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
@@ -153,7 +153,9 @@ def encode_descriptions(
             raise broken("described a partition that it did not compile")
         carried = None if node.payload is None else numbers[id(node.payload)]
         main, said = int(node.main_context), sets[id(node.attributes)]
-        graph_name = None if node.graph_name is None else str(node.graph_name)
+        graph_name: object = plain(node.graph_name)
+        if graph_name is not None and type(graph_name) is not str:
+            raise broken(f"gave the graph_name {graph_name!r:.100}, which is not printable text")
         nodes.append([places[id(node.partition)], carried, main, said, str(node.doc_string), graph_name])
     return {"nodes": nodes, "attributes": attributes}
 

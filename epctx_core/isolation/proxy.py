@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ProviderContext
     from epctx_core.plugin.storage import PayloadView
 
-_ATTRIBUTES = (
-    "name", "vendor", "api_version", "binary_suffix", "options", "dynamic_options", "keeps_functions",
-    "weightless_modes", "loads_without_device", "simulated",
-)  # fmt: skip
 _KERNELS = "get_kernel_registry"
 _log = logging.getLogger("epctx.providers")
 
@@ -85,7 +81,7 @@ def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
             ep=ep.record.name,
             hint="Set ep.isolate=all, so that it also runs in its own process.",
         )
-    own: dict[str, Any] = {name: getattr(ep.cls, name) for name in _ATTRIBUTES}
+    own: dict[str, Any] = {name: getattr(ep.cls, name) for name in ExecutionProvider.__annotations__}
     for name, hook in HOOKS.items():
         if (name in hooks or name == "shutdown") and (hook.travels or (loads_here and hook.in_runs)):
             own[name] = _answered_by_proxy(hook)

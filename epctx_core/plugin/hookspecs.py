@@ -47,8 +47,8 @@ class Hook:
     Attributes:
         name: the hook's name.
         arguments: each argument's type as the specification writes it, in order; `ep` first, but for class methods.
-        answer: the type of the answer, written likewise. It is what an EP's answer is checked against, and
-            these types choose how values travel to the process of an isolated EP.
+        answer: the type of the answer, written likewise. It is what the answer of an instance is checked
+            against, and these types choose how values travel to the process of an isolated EP.
         needed_to: what an EP needs it for: `run`, `save and load`, or empty for an optional hook.
         unless: the hook that an EP may have instead.
         in_runs: whether it is called while a session lives, by runs and by the host. All others belong to a

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -320,6 +321,16 @@ class ClaimsNonsense(Alpha):
     @hookimpl
     def get_capability(self, graph):
         return [CompiledPartition(None)]
+
+
+class NamesNonsense(Alpha):
+    """Names the graphs in its payload by numbers."""
+
+    name = "NumberingExecutionProvider"
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        return [replace(node, graph_name=5) for node in super().get_ep_context_nodes(writer)]
 
 
 class WithKernels(Alpha):

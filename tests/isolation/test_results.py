@@ -14,7 +14,16 @@ from control_flow.agreement_of_ways import Everything
 from end_to_end.engine_eps import Alpha, Beta, packed
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import chain, example, finished, saved, snapshot
-from isolation.faulty_eps import ClaimsNonsense, Converting, Faulty, Lying, Noting, Renaming, WithKernels
+from isolation.faulty_eps import (
+    ClaimsNonsense,
+    Converting,
+    Faulty,
+    Lying,
+    NamesNonsense,
+    Noting,
+    Renaming,
+    WithKernels,
+)
 from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
 
 import epctx_core as epctx
@@ -338,3 +347,11 @@ def test_an_ep_with_kernels_is_refused(tmp_path):
 def test_a_wrong_claim_is_the_contract_broken_as_without_isolation(tmp_path):
     with pytest.raises(epctx.PluginError, match="gave a CompiledPartition instead of a ComputeCapability"):
         compiled(tmp_path / "out", source(tmp_path), ClaimsNonsense, options_for(ClaimsNonsense))
+
+
+@pytest.mark.parametrize("isolate", ["compile", ""])
+def test_a_graph_name_that_is_no_text_is_the_contract_broken_as_without_isolation(tmp_path, isolate):
+    with pytest.raises(epctx.PluginError, match="gave the graph_name 5, which is not printable text"):
+        compiled(
+            tmp_path / "out", source(tmp_path), NamesNonsense, options_for(NamesNonsense, isolate=isolate)
+        )
