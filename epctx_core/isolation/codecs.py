@@ -320,6 +320,7 @@ class ReaderAnswers:
                 return {"payload": place}, ()
         self._sent.append(payload)
         head = {"payload": len(self._sent) - 1, "name": payload.name, "digest": payload.digest}
+        head["verified"] = payload.verified
         mapped = payload.mapped if isinstance(payload, LoadedPayload) else None
         if mapped is not None:
             return {**head, "file": encode_file(mapped)}, ()

@@ -274,6 +274,7 @@ def _description(ep: IsolatedEp, context: ProviderContext, purpose: Purpose) -> 
             "opset_imports": dict(context.model.opset_imports),
         },
         "weightless": int(context.weightless),
+        "threads": context.intra_op_num_threads,
         "logger": context.logger.name,
         "level": context.logger.getEffectiveLevel(),
         "policy": _policy(context),

@@ -225,6 +225,7 @@ class Service:
             engine=CpuEngine(self._policy),
             workspace=PrivateWorkspace(),
             weightless=WeightlessMode(head["weightless"]),
+            intra_op_num_threads=head["threads"],
         )
 
     def _progress(self, stage: str, done: int, total: int) -> None:

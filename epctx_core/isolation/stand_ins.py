@@ -139,6 +139,7 @@ class RemotePayloadView:
         self._number = answer.number("payload")
         self.name = answer.text("name")
         self.digest: str | None = answer.head["digest"]
+        self.verified = answer.flag("verified")
         if "file" in answer.head:
             self.view = open_file(answer.items("file")).view
         else:

@@ -68,6 +68,7 @@ class ProviderContext:
         scratch: makes a private folder, as a context manager that removes it.
         engine: the core's own kernels.
         workspace: what this session shares with its share group.
+        intra_op_num_threads: threads that the host allows one operator, 0 for the EP's choice.
         weightless: which weights payloads are to leave in the source model; see
             `ContextWriter.reference`. One of `ExecutionProvider.weightless_modes`, or NONE.
     """
@@ -84,6 +85,7 @@ class ProviderContext:
     engine: Engine
     workspace: Workspace
     weightless: WeightlessMode = WeightlessMode.NONE
+    intra_op_num_threads: int = 0
 
 
 class ExecutionProvider:

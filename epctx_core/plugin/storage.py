@@ -91,6 +91,14 @@ class PayloadView(Protocol):
     def digest(self) -> str | None:
         """Root digest out of the manifest, or None for a model without one."""
 
+    @property
+    def verified(self) -> bool:
+        """Whether every byte is known to be as it was written: an EP need not digest it again.
+
+        False while the core still digests it beside the EP's own work, where the host wants less than that, and
+        without a manifest. Structure, versions and lengths are the EP's to check in any case.
+        """
+
     def as_file(self) -> str:
         """Return a path with the same content, for SDKs that take only paths; valid while the session lives.
 

@@ -334,6 +334,7 @@ class ProviderSession:
                 engine=engine,
                 workspace=workspace,
                 weightless=self.weightless,
+                intra_op_num_threads=session.intra_op_num_threads,
             )
             self._add(choice, cls, context)
 

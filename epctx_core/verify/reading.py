@@ -68,6 +68,7 @@ def provider_context(choice: ProviderChoice, subject: Subject) -> ProviderContex
         scratch=scratch_folder,
         engine=CpuEngine(EnginePolicy(prefer_latency=False)),
         workspace=PrivateWorkspace(),
+        intra_op_num_threads=subject.session.intra_op_num_threads,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from cli.conftest import PROVIDER
 
+from epctx_core.testing.checks import GROUPS
+
 
 def test_an_ep_that_keeps_the_contract_is_exit_0(process):
     said = process("plugins", "check", "QNN", "--only", "signatures", "--json")
@@ -91,6 +93,15 @@ def test_one_check_may_be_asked_for_by_its_name(process):
     said = process("plugins", "check", "QNN", "--only", every[0]["name"], "--json")
 
     assert [check["name"] for check in said.json["checks"]] == [every[0]["name"]]
+
+
+def test_a_quick_check_leaves_out_onnx_own_cases(process, site):
+    code = PROVIDER.format(name="FarExecutionProvider", body="")
+    folder = site("epctx-far", "FarExecutionProvider", code=code)
+
+    said = process("plugins", "check", "Far", "--quick", "--json", path=[folder])
+
+    assert {check["group"] for check in said.json["checks"]} == set(GROUPS) - {"node_models"}
 
 
 def test_what_the_ep_is_not_expected_to_do_is_skipped(process):

@@ -34,6 +34,7 @@ class LoadedPayload:
     Attributes:
         mapped: the file, if it lies in one and is mapped.
         in_memory: whether no disk may have it, because the host stores it by itself.
+        verified: whether every byte was checked against the manifest, now or when this machine met it first.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class LoadedPayload:
         mapped: MappedFile | None,
         scratch: Scratch,
         in_memory: bool = False,
+        verified: bool = False,
     ) -> None:
         self.name = name
         self.view = view
         self.digest = digest
         self.mapped = mapped
         self.in_memory = in_memory
+        self.verified = verified
         self._path: str | None = None
         self._scratch = scratch
 

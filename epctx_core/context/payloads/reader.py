@@ -168,8 +168,7 @@ class PayloadReader:
         entry = self._entry(name, embedded=False)
         content = receive(reader, name)
         _refuse_empty(content, record, name)
-        if entry is not None:
-            self._check(entry, content, record.name)
+        verified = entry is not None and self._check(entry, content, record.name)
         return LoadedPayload(
             name,
             content.view,
@@ -177,6 +176,7 @@ class PayloadReader:
             mapped=None,
             scratch=self._scratch,
             in_memory=True,
+            verified=verified,
         )
 
     def source_tensor(self, name: str) -> TensorView:
@@ -199,10 +199,13 @@ class PayloadReader:
             )
         entry = self._entry(record.name, embedded=True)
         view = memoryview(record.cache)
-        if entry is not None:
-            self._check_embedded(entry, view, record.name)
         return LoadedPayload(
-            record.name, view, digest=entry.root if entry else None, mapped=None, scratch=self._scratch
+            record.name,
+            view,
+            digest=entry.root if entry else None,
+            mapped=None,
+            scratch=self._scratch,
+            verified=entry is not None and self._check_embedded(entry, view, record.name),
         )
 
     def _entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
@@ -220,23 +223,25 @@ class PayloadReader:
 
     def _check(
         self, entry: PayloadEntry, content: MappedFile | PrivateCopy | ReceivedPayload, node: str
-    ) -> None:
+    ) -> bool:
+        """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
         if self._verification is Verification.ONCE and isinstance(content, MappedFile) and self._map_binaries:
-            self._check_once(entry, content, node)
-        elif self._verification is Verification.HEAD and self._map_binaries:
+            return self._check_once(entry, content, node)
+        if self._verification is Verification.HEAD and self._map_binaries:
             entry.check_head(content.view, node)
-        else:
-            entry.check_whole(content.view, node, forget=content.forget)
+            return False
+        entry.check_whole(content.view, node, forget=content.forget)
+        return True
 
-    def _check_once(self, entry: PayloadEntry, content: MappedFile, node: str) -> None:
+    def _check_once(self, entry: PayloadEntry, content: MappedFile, node: str) -> bool:
         digest, begun = entry.root, time.time_ns()
         if is_noted(file_receipt(content.status, digest)):
-            return
+            return True
         # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
         if not self._checks.is_beside(content.size) or any(self._other_copies(entry.name)):
             entry.check_whole(content.view, node, forget=content.forget)
             note_checked(content, digest, begun)
-            return
+            return True
 
         def refuse(segment: Segment) -> InvalidGraph:
             error = entry.replaced(segment, node)
@@ -246,15 +251,17 @@ class PayloadReader:
 
         entry.check_head(content.view, node)
         self._checks.begin(content, entry.segments, digest, refuse)
+        return False
 
-    def _check_embedded(self, entry: PayloadEntry, view: memoryview, node: str) -> None:
+    def _check_embedded(self, entry: PayloadEntry, view: memoryview, node: str) -> bool:
         if self._verification is Verification.HEAD:
             entry.check_head(view, node)
-            return
+            return False
         once = self._verification is Verification.ONCE
         if once and self._model_receipt and is_noted(self._model_receipt):
-            return
-        if once and self._checks.is_beside(len(view)):
+            return True
+        beside = once and self._checks.is_beside(len(view))
+        if beside:
             entry.check_head(view, node)
 
             def refuse(segment: Segment) -> InvalidGraph:
@@ -267,6 +274,7 @@ class PayloadReader:
             entry.check_whole(view, node)
         if once and self._model_receipt:
             self._checks.note_when_right(self._model_receipt)
+        return not beside
 
     def _from_file(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
         if self._folder is None:
@@ -279,9 +287,10 @@ class PayloadReader:
         with self._folder.open(name, what=_BINARY, node=record.name) as file:
             content = self._open(file.fileno(), file.path, entry)
         _refuse_empty(content, record, name)
+        verified = False
         if entry is not None:
             try:
-                self._check(entry, content, record.name)
+                verified = self._check(entry, content, record.name)
             except InvalidGraph as error:
                 content = self._other_copy(entry, content.path, error)
         return LoadedPayload(
@@ -290,6 +299,7 @@ class PayloadReader:
             digest=entry.root if entry else None,
             mapped=content if isinstance(content, MappedFile) else None,
             scratch=self._scratch,
+            verified=verified,
         )
 
     def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> MappedFile | PrivateCopy:

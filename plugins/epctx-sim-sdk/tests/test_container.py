@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from epctx_sim_sdk import container as format_
-from epctx_sim_sdk.container import FOOT_SIZE, HEAD_SIZE, PAGE
+from epctx_sim_sdk.container import FOOT_SIZE, HEAD_SIZE, PAGE, open_container
 from epctx_sim_sdk.writing import write_container
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -134,6 +134,18 @@ def test_every_changed_byte_outside_of_the_weights_is_noticed(scene):
         content[place] ^= 0x41
 
     assert scene.open(bytes(content)).damaged_weights() == []
+
+
+def test_a_payload_that_the_core_has_digested_is_not_digested_again(scene):
+    content = bytearray(scene.write(scene.graph(scene.dense())))
+    content[-FOOT_SIZE + 32] ^= 1  # a digit of the digest in the foot
+    view = memoryview(bytes(content))
+
+    opened = open_container(view, ep="E", node="n", name="p", verified=True)
+
+    assert len(opened.tables.graphs) == 1
+    with pytest.raises(InvalidGraph, match="do not have the digest that is written in it"):
+        open_container(view, ep="E", node="n", name="p")
 
 
 def test_every_truncation_is_noticed(scene):

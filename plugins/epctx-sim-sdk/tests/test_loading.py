@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self, **contents):
         self.payloads = {
-            name: SimpleNamespace(name=f"{name}.bin", view=memoryview(content))
+            name: SimpleNamespace(name=f"{name}.bin", view=memoryview(content), verified=False)
             for name, content in contents.items()
         }
         self.asked = []

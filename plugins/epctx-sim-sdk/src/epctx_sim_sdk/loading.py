@@ -162,6 +162,7 @@ class ContextLoader:
             name=payload.name,
             source=reader.source_tensor,
             kind=node.attributes.get(KIND),
+            verified=payload.verified,
         )
         self._judge(container.tables.made_by, node, container.subject)
         # The payload is kept, so that no other one gets its identity.

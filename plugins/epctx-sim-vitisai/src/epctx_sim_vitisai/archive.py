@@ -106,6 +106,7 @@ class Archive:
         description: what context.json says.
         view: the container.
         digest: the payload's root digest, or None.
+        verified: whether the core has digested the payload.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Archive:
     context_digest: str
     view: memoryview
     digest: str | None = None
+    verified: bool = False
 
     def as_file(self) -> str:
         """Not to be asked for: no member of an archive is ever put into a file.

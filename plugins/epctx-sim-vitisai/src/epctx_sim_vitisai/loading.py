@@ -96,7 +96,7 @@ class NodeLoader:
     def _read(self, node: ContextNode, reader: ContextReader) -> Archive:
         payload = reader.payload(node)
         archive = open_archive(self._unlocked(node, payload), node=node.name, name=payload.name)
-        archive = replace(archive, digest=payload.digest)
+        archive = replace(archive, digest=payload.digest, verified=payload.verified)
         prefix = _prefix(node)
         description = archive.description
         if description.prefix != prefix:
@@ -148,7 +148,9 @@ class NodeLoader:
         return payload.view
 
     def _check_container(self, archive: Archive, node: ContextNode) -> None:
-        container = open_container(archive.view, ep=EP, node=node.name, name=archive.name)
+        container = open_container(
+            archive.view, ep=EP, node=node.name, name=archive.name, verified=archive.verified
+        )
         check_belongs_together(archive, container.tables.made_by, list(container.tables.graphs), node.name)
 
     def misplaced(self, nodes: Sequence[ContextNode]) -> Iterator[InvalidGraph]:
