@@ -1,0 +1,206 @@
+"""`python tests/mutation RESULTS`: which small faults in the core its fast tests notice.
+
+Without a baseline, or with --draw, mutants are drawn by a seed; else those of the baseline are looked for, wherever
+their functions have moved. Each runs in a copy of the tree. RESULTS are lines of JSON; a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mutation.mutants import Mutant, mutants_of
+
+ROOT = Path(__file__).parents[2]
+BASELINE = Path(__file__).with_name("baseline.json")
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "demo-output")
+LONGEST_RUN, LONGEST_REASON = 900, 200
+
+
+@dataclass(frozen=True)
+class Area:
+    """Where mutants are drawn, and the tests that have to notice them."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+AREAS = {
+    "node codec": Area(
+        ("context/node.py",),
+        (
+            "tests/context/test_node.py",
+            "tests/context/test_reader.py",
+            "tests/context/test_names_and_workspace.py",
+            "tests/context/test_embedding.py",
+            "tests/contract/test_loading.py",
+            "tests/verify/test_damages.py",
+        ),
+    ),
+    "assignment": Area(
+        (
+            "sessions/assignment.py",
+            "sessions/claims.py",
+            "sessions/limits.py",
+            "graph/partition.py",
+        ),
+        (
+            "tests/graph/test_partition.py",
+            "tests/plugin/test_grouping.py",
+            "tests/graph/test_quantization.py",
+            "tests/models_breadth/test_claims_within_limits.py",
+            "tests/control_flow/test_contract.py",
+            "tests/contract/test_registration.py",
+            "tests/kernel_eps/test_kernels_in_sessions.py",
+        ),
+    ),
+    "routing": Area(
+        ("registry/routing.py", "sessions/routing.py", "registry/lookup.py"),
+        (
+            "tests/registry/test_routing.py",
+            "tests/registry/test_lookup.py",
+            "tests/registry/test_selection.py",
+            "tests/runtime/test_routing.py",
+            "tests/contract/test_loading_sources.py",
+            "tests/registry/test_host_registration.py",
+        ),
+    ),
+    "publication": Area(
+        ("publish/*.py",),
+        (
+            "tests/publish/test_publication.py",
+            "tests/publish/test_failing_system.py",
+            "tests/publish/test_hostile_staging.py",
+        ),
+    ),
+}
+
+
+def main() -> int:
+    """Run mutants that have no result yet, and say what survived."""
+    parser = argparse.ArgumentParser(prog="python tests/mutation", description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--draw", type=int, metavar="COUNT", help="draw so many mutants")
+    parser.add_argument("--seed", type=int, default=9)
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the tree to copy; this one by default")
+    parser.add_argument("--only-tell", action="store_true", help="run nothing")
+    parser.add_argument("--write-baseline", action="store_true", help="take the results for the new baseline")
+    given = parser.parse_args()
+    if given.draw:
+        names = drawn(given.tree, given.draw, given.seed)
+    else:
+        baseline = json.loads(BASELINE.read_text("utf-8"))
+        names = [(each["area"], each["mutant"]) for each in baseline["mutants"]]
+    if not given.only_tell:
+        run(names, given.tree, given.results)
+    outcomes = {each["mutant"]: each["outcome"] for each in read(given.results)}
+    mutants = [
+        {"area": area, "mutant": name, "outcome": outcomes.get(name, "not run")} for area, name in names
+    ]
+    tell(mutants)
+    if given.write_baseline:
+        BASELINE.write_text(json.dumps({"seed": given.seed, "mutants": mutants}, indent=1) + "\n", "utf-8")
+    return 0
+
+
+def drawn(tree: Path, count: int, seed: int) -> list[tuple[str, str]]:
+    """Draw areas and names; the first ones are a fair sample of all."""
+    every = sorted(
+        (area, mutant.name)
+        for area, what in AREAS.items()
+        for pattern in what.modules
+        for path in (tree / "epctx_core").glob(pattern)
+        for mutant in mutants_of(path.read_bytes())
+    )
+    return random.Random(seed).sample(every, count)  # noqa: S311 - no secret
+
+
+def run(names: list[tuple[str, str]], tree: Path, results: Path) -> None:
+    """Run what has no result, one after the other; a line for each."""
+    done = {each["mutant"] for each in read(results)}
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        copy = Path(folder, "tree")
+        shutil.copytree(tree, copy, ignore=LEFT_OUT)
+        places = {
+            m.name: (path, m)
+            for path in copy.glob("epctx_core/**/*.py")
+            for m in mutants_of(path.read_bytes())
+        }
+        for area in {area for area, name in names if name not in done}:
+            if judged(copy, area)[0] != "survived":
+                sys.exit(f"the tests of {area} fail without any mutant")
+        for area, name in names:
+            if name in done:
+                continue
+            outcome, by = judged_with(copy, area, *places[name]) if name in places else ("gone", "")
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"area": area, "mutant": name, "outcome": outcome, "by": by}) + "\n")
+
+
+def judged_with(copy: Path, area: str, path: Path, mutant: Mutant) -> tuple[str, str]:
+    """Return what becomes of a mutant; the copy is as before then."""
+    source = path.read_bytes()
+    compiled = list(path.parent.glob(f"__pycache__/{path.stem}.*.pyc"))
+    try:
+        path.write_bytes(mutant.applied(source))
+        for stale in compiled:
+            stale.unlink(missing_ok=True)
+        return judged(copy, area)
+    finally:
+        path.write_bytes(source)
+        for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            stale.unlink()
+
+
+def judged(copy: Path, area: str) -> tuple[str, str]:
+    """Run an area's tests; return killed or survived, and the first test that failed."""
+    tests = [test for test in AREAS[area].tests if (copy / test).exists()]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *tests]
+    paths = [copy, *copy.glob("plugins/*/src")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_RUN,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "killed", "it hangs"
+    if done.returncode == 0:
+        return "survived", ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "killed", failed[0][:LONGEST_REASON] if failed else f"exit {done.returncode}"
+
+
+def read(results: Path) -> list[dict[str, str]]:
+    """Return the results so far; a last line that was cut off is none."""
+    lines = results.read_text("utf-8").splitlines() if results.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def tell(mutants: list[dict[str, str]]) -> None:
+    """Print the survivors and how many mutants ended how, by area."""
+    outcomes = ("killed", "survived", "gone", "not run")
+    lines = [f"{each['area']}: {each['mutant']}" for each in mutants if each["outcome"] == "survived"]
+    for area in (*AREAS, ""):
+        own = [each["outcome"] for each in mutants if area in {each["area"], ""}]
+        lines.append(f"{area or 'all':14}" + "  ".join(f"{own.count(o):4} {o}" for o in outcomes))
+    print(*lines, sep="\n")  # noqa: T201 - a command
+
+
+if __name__ == "__main__":
+    sys.exit(main())
