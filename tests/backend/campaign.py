@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -141,8 +141,9 @@ def table(results: Iterable[Result]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what decides on results besides this repository."""
-    return {name: version(name) for name in ("onnx", "onnxruntime", "numpy")}
+    """Return what decides on results besides this repository; empty for what is not installed."""
+    names = ("onnx", "onnxruntime", "numpy", "pillow")  # with Pillow, `onnx.reference` decodes images
+    return {name: next((d.version for d in distributions(name=name)), "") for name in names}
 
 
 def as_baseline(results: Sequence[Result]) -> dict[str, Any]:

@@ -62,7 +62,9 @@ def data_of(case: TestCase) -> list[Data]:
 
 
 def _array(value: Any) -> Any:
-    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value  # onnxruntime takes no scalars
 
 
 def _stored(folder: Path, start: str, declared: Sequence[onnx.ValueInfoProto]) -> list[Any]:
