@@ -29,14 +29,14 @@ HOST = {
     "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider", "verify_model",
 }  # fmt: skip
 CONTRACT = {
-    "Availability", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
+    "Availability", "Blobs", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
     "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
     "EPContextNode", "Engine", "ExecutionProvider", "Extent", "Finding", "GraphView", "Kernel", "KernelDef",
     "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "OperatorTypes", "OptimizedModel",
     "PLUGIN_API",
     "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext", "ProviderOption", "Purpose",
     "Refusal", "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo", "WeightlessMode",
-    "Workspace", "hookimpl", "supported_partitions",
+    "Workspace", "hookimpl", "number_nodes", "supported_partitions", "write_blobs",
 }  # fmt: skip
 
 

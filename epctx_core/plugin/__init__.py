@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin.blobs import Blobs, write_blobs
 from epctx_core.plugin.engine import Engine, OptimizedModel, PreparedModel
 from epctx_core.plugin.findings import CONTAINER_CODES, Finding, Severity
-from epctx_core.plugin.grouping import supported_partitions
+from epctx_core.plugin.grouping import number_nodes, supported_partitions
 from epctx_core.plugin.hookspecs import PLUGIN_API, hookimpl
 from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry, OperatorTypes
 from epctx_core.plugin.partition import CompiledPartition, Partition
@@ -39,6 +40,7 @@ __all__ = [
     "PLUGIN_API",
     "UNKNOWN_TYPE",
     "Availability",
+    "Blobs",
     "BuildInfo",
     "Cancellation",
     "Compatibility",
@@ -76,5 +78,7 @@ __all__ = [
     "WeightlessMode",
     "Workspace",
     "hookimpl",
+    "number_nodes",
     "supported_partitions",
+    "write_blobs",
 ]

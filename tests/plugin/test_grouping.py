@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 from graph.making import indexed, model, node
 
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.slice import GraphSlice
-from epctx_core.plugin import ComputeCapability, Refusal, supported_partitions
+from epctx_core.plugin import ComputeCapability, Refusal, number_nodes, supported_partitions
 
 
 @pytest.fixture
@@ -68,3 +70,29 @@ def test_claims_carry_what_was_asked_of_them(graph):
     answer = supported_partitions(graph, lambda _: True, keep_initializers=True)
 
     assert [(c.fuse, c.keep_initializers) for c in answer] == [(True, True)]
+
+
+def test_names_that_a_vendor_makes_of_numbered_nodes_are_mapped_back(graph):
+    model = graph.model()
+
+    number = number_nodes(model)
+
+    assert [node.op_type for node in model.graph.node] == [node.op_type for node in graph.nodes]
+    assert [number(node.name) for node in model.graph.node] == [node.index for node in graph.nodes]
+    made_of_3 = ["epctx_n3", "epctx_n3_token_17", "epctx_n3/Add", "y"]
+    assert [number(name) for name in made_of_3] == [3] * 4
+    assert [number(name) for name in ("epctx_n31", "epctx_n4", "x", "Conv_3", "")] == [None] * 5
+
+
+def test_a_real_front_end_answers_about_numbered_nodes(graph):
+    frontend = pytest.importorskip("openvino.frontend").FrontEndManager().load_by_framework("onnx")
+    model = graph.model()
+    model.graph.node[2].domain = "acme"
+    model.opset_import.add(domain="acme", version=1)
+    number = number_nodes(model)
+
+    converted = frontend.convert_partially(frontend.load(io.BytesIO(model.SerializeToString())))
+
+    names = {op.get_type_name(): op.get_friendly_name() for op in converted.get_ops()}
+    assert number(names["NotSupportedONNXNode"]) == 2
+    assert number(names["Abs"]) == 1

@@ -1,0 +1,140 @@
+"""A container for EPs whose payload is several blobs, such as one a partition: aligned, in a table, with digests.
+
+Blobs first, each at a multiple of 4096; behind them the table as JSON, then a foot: so that it is written front to back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epctx_core.errors import InvalidGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
+    from epctx_core.plugin.storage import Payload, PayloadView
+
+    Blob: TypeAlias = "Buffer | str | os.PathLike[str]"
+
+_ALIGNMENT = 4096
+_MAGIC = b"EPCTXBL1"
+_FOOT = struct.Struct("<Q32s8s")
+_LONGEST_TABLE = 1 << 24
+_HINT = "Fetch the context binary again, or compile the model again."
+
+
+def write_blobs(
+    payload: Payload, blobs: Mapping[str, Blob], facts: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Write blobs and their table into a payload; nothing may be written behind them.
+
+    Args:
+        payload: empty.
+        blobs: by name, such as `partition.name`: bytes, or the path of a file that holds them.
+        facts: by the same names, what else a load needs to know, as JSON can hold it.
+
+    Example:
+        >>> write_blobs(writer.payload(), {partition.name: blob for partition, blob in self.compiled})
+    """
+    table = {}
+    for name, blob in blobs.items():
+        offset = payload.align(_ALIGNMENT)
+        if isinstance(blob, (str, os.PathLike)):
+            with Path(blob).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            payload.add_file(blob)
+        else:
+            digest = hashlib.sha256(blob).hexdigest()
+            payload.write(blob)
+        own = {} if facts is None else dict(facts.get(name, {}))
+        table[name] = {"offset": offset, "length": payload.size - offset, "sha256": digest, "facts": own}
+    text = json.dumps(table, sort_keys=True).encode()
+    payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
+
+
+class Blobs(Mapping[str, memoryview]):
+    """The blobs of a payload that `write_blobs` wrote, by name; views of it, nothing is copied.
+
+    The table's digest is checked here, a blob's when it is asked for; neither where the core has digested the whole
+    payload (`PayloadView.verified`).
+
+    Args:
+        payload: to read.
+
+    Raises:
+        InvalidGraph: it is damaged, or something else.
+
+    Example:
+        >>> blobs = Blobs(reader.payload(node))
+        >>> program = blobs[node.partition_name]
+    """
+
+    def __init__(self, payload: PayloadView) -> None:
+        self._name, self._view, self._trusted = payload.name, payload.view, payload.verified
+        try:
+            self._table = self._read()
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self._damaged(f"its table cannot be read ({error})") from error
+
+    def __getitem__(self, name: str) -> memoryview:
+        """Return a blob.
+
+        Raises:
+            KeyError: there is none of that name.
+            InvalidGraph: it is not what was written.
+        """
+        entry = self._table[name]
+        blob = self._view[entry["offset"] : entry["offset"] + entry["length"]]
+        if not self._trusted and hashlib.sha256(blob).hexdigest() != entry["sha256"]:
+            raise self._damaged(f"the blob {name!r:.200} does not have the digest that its table says")
+        return blob
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def facts(self, name: str) -> Mapping[str, Any]:
+        """Return what `write_blobs` was told about a blob.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        facts: Mapping[str, Any] = self._table[name]["facts"]
+        return facts
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        if len(self._view) < _FOOT.size or bytes(self._view[-len(_MAGIC) :]) != _MAGIC:
+            raise self._damaged("it does not end as a container of blobs does")
+        length, digest, _ = _FOOT.unpack(self._view[-_FOOT.size :])
+        end = len(self._view) - _FOOT.size
+        if length > min(end, _LONGEST_TABLE):
+            raise ValueError(f"{length:,} bytes")
+        text = bytes(self._view[end - length : end])
+        if not self._trusted and hashlib.sha256(text).digest() != digest:
+            raise ValueError("it does not have its digest")
+        table: dict[str, dict[str, Any]] = json.loads(text)
+        for name, entry in table.items():
+            offset, size = entry["offset"], entry["length"]
+            if (
+                type(offset) is not int
+                or type(size) is not int
+                or not 0 <= offset <= offset + size <= end - length
+            ):
+                raise ValueError(f"the blob {name!r:.200} lies outside of the payload")
+            if type(entry["sha256"]) is not str or type(entry["facts"]) is not dict:
+                raise ValueError(f"what it says of the blob {name!r:.200}")
+        return table
+
+    def _damaged(self, what: str) -> InvalidGraph:
+        return InvalidGraph(f"the payload {self._name} is damaged or another EP's: {what}.", hint=_HINT)

@@ -1,0 +1,170 @@
+"""The container for EPs that store several blobs: what is written is found, and damage is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+
+import pytest
+from end_to_end.engine_eps import EngineProvider
+from end_to_end.small_models import chain, example, saved
+from isolation.scenes import options_for, registry_of
+
+import epctx_core as epctx
+from epctx_core.plugin import Blobs, CompiledPartition, EPContextNode, hookimpl, write_blobs
+
+FOOT = struct.Struct("<Q32s8s")
+
+
+class Blobbing(EngineProvider):
+    """One blob for each partition, its number of nodes beside it."""
+
+    name = "BlobbingExecutionProvider"
+    binary_suffix = "blobs"
+    operators = frozenset({"Relu", "Add"})
+    loads_without_device = True
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        payload = writer.payload()
+        blobs = {partition.name: model for partition, model in self._compiled}
+        write_blobs(payload, blobs, {p.name: {"nodes": len(p.nodes)} for p, _ in self._compiled})
+        return [EPContextNode(partition, payload) for partition, _ in self._compiled]
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        self.tables = [Blobs(reader.payload(node)) for node in nodes]
+        assert [b.facts(n.partition_name) for b, n in zip(self.tables, nodes, strict=True)] == [
+            {"nodes": 2},
+            {"nodes": 1},
+        ]
+        found = [blobs[node.partition_name] for blobs, node in zip(self.tables, nodes, strict=True)]
+        return [CompiledPartition(self._runnable(model)) for model in found]
+
+
+class Memory:
+    """A payload in memory, written and then read."""
+
+    name = "here.bin"
+
+    def __init__(self, content=b"", *, verified=False):
+        self.content = bytearray(content)
+        self.verified = verified
+
+    @property
+    def size(self):
+        return len(self.content)
+
+    @property
+    def view(self):
+        return memoryview(bytes(self.content))
+
+    def write(self, buffer):
+        self.content += buffer
+        return self.size - len(buffer)
+
+    def align(self, alignment):
+        self.content += bytes(-self.size % alignment)
+        return self.size
+
+    def add_file(self, path):
+        return self.write(path.read_bytes())
+
+
+def written(blobs=None, **arguments):
+    payload = Memory(**arguments)
+    write_blobs(payload, blobs or {"a": b"first", "b": memoryview(b"second" * 1000)})
+    return payload
+
+
+def with_table(change):
+    """Return a payload whose table was changed, its digest made right again."""
+    content = bytes(written().content)
+    length, _, magic = FOOT.unpack(content[-FOOT.size :])
+    end = len(content) - FOOT.size
+    text = json.dumps(change(json.loads(content[end - length : end]))).encode()
+    return Memory(content[: end - length] + text + FOOT.pack(len(text), hashlib.sha256(text).digest(), magic))
+
+
+def test_blobs_of_partitions_are_compiled_and_loaded(tmp_path):
+    model = saved(chain(("Relu", "Add", "Sigmoid", "Relu")), tmp_path / "m.onnx")
+    options, registry = options_for(Blobbing, isolate=""), registry_of(Blobbing)
+
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file()
+
+    with (
+        epctx.InferenceSession(model) as plain,
+        epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry) as session,
+    ):
+        expected, result = (each.run(None, {"x": example()})[0] for each in (plain, session))
+    assert abs(result - expected).max() < 1e-6
+
+
+def test_blobs_are_views_at_multiples_of_4096(tmp_path):
+    (tmp_path / "c").write_bytes(b"of a file")
+    payload = written({"a": b"first", "b": bytearray(b"second"), "c": tmp_path / "c", "none": b""})
+
+    blobs = Blobs(payload)
+
+    assert {name: bytes(blob) for name, blob in blobs.items()} == {
+        "a": b"first", "b": b"second", "c": b"of a file", "none": b"",
+    }  # fmt: skip
+    assert (payload.content.index(b"second"), payload.content.index(b"of a file")) == (4096, 8192)
+    assert blobs["a"].obj is blobs["b"].obj
+    with pytest.raises(KeyError):
+        blobs["d"]
+
+
+def test_a_changed_blob_is_found_when_it_is_asked_for_unless_the_core_has_digested_the_payload():
+    payload = written()
+    payload.content[0] ^= 1
+
+    assert bytes(Blobs(payload)["b"]) == b"second" * 1000
+    with pytest.raises(epctx.InvalidGraph, match=r"here\.bin is damaged .*'a' does not have the digest"):
+        Blobs(payload)["a"]
+    payload.verified = True
+    assert len(Blobs(payload)["a"]) == 5
+
+
+@pytest.mark.parametrize("end", [0, 10, 4096, -1])
+def test_a_truncated_container_is_refused(end):
+    with pytest.raises(epctx.InvalidGraph, match="does not end as a container of blobs does"):
+        Blobs(Memory(written().content[:end]))
+
+
+def test_a_changed_table_is_refused():
+    payload = written()
+    payload.content[-60] ^= 1
+
+    with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
+        Blobs(payload)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"offset": -1}, {"offset": 1 << 40}, {"length": 1 << 40}, {"length": -5}, {"length": True}, {"length": 1.5},
+        {"sha256": 7}, {"facts": []},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_table_that_contradicts_the_payload_is_refused(entry):
+    payload = with_table(lambda table: {**table, "a": {**table["a"], **entry}})
+
+    with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
+        Blobs(payload)
+
+
+@pytest.mark.parametrize("table", [[], 7, None, {"a": 1}, {"a": {}}], ids=str)
+def test_what_is_no_table_is_refused(table):
+    with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
+        Blobs(with_table(lambda _: table))
+
+
+def test_a_table_nested_too_deeply_is_refused():
+    text = b"[" * 100_000
+    payload = Memory(text + FOOT.pack(len(text), hashlib.sha256(text).digest(), b"EPCTXBL1"))
+
+    with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
+        Blobs(payload)
