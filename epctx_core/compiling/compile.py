@@ -26,6 +26,7 @@ from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
+from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.cancellation import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
@@ -39,7 +40,7 @@ from epctx_core.sessions.providers import (
     private_workspace,
 )
 from epctx_core.sessions.source import OpenModel, open_model
-from epctx_core.sessions.stages import Stopwatch, assign_nodes, compile_partitions
+from epctx_core.sessions.stages import Stopwatch, compile_partitions
 
 if TYPE_CHECKING:
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
@@ -230,7 +231,8 @@ class Compile:
             model = optimise_model(self.model, self.providers, self.request.level)
         self.start(model, self.providers)
         progress("partition", 0, 1)
-        assignment = assign_nodes(model, self.providers, list(self.providers.choices), self.watch)
+        with self.watch.stage("partition"):
+            assignment = assign_nodes(model, self.providers, list(self.providers.choices))
         progress("partition", 1, 1)
         self.check(assignment)
         compile_partitions(assignment, self.providers, Purpose.EXPORT, self.watch)

@@ -23,7 +23,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto,
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
 from epctx_core.graph.counting import allowed_counts, over_budget
-from epctx_core.graph.model_io import DEFAULT_DOMAINS, is_ort_format, parse_model
+from epctx_core.graph.index import DEFAULT_DOMAINS
+from epctx_core.graph.model_io import is_ort_format, parse_model
 from epctx_core.graph.weights import INLINE_LIMIT
 from epctx_core.options import InputBudget
 from epctx_core.plugin import OperatorTypes

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
+ONLY_DECLARED = "epctx.declared"
+"""Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""
+
 
 class Hint(NamedTuple):
     """Addition of a declaration to an inferred type.
@@ -144,3 +147,8 @@ def _merged(
         elif dim.dim_value != hint.dim_value or is_open(dim):
             refuted = True
     return Hint(target, kind, adds_length=adds_length, refuted=refuted, declaration=declared)
+
+
+def is_only_declared(output: ValueInfoProto) -> bool:
+    """Whether the shape of an output of a context model is nothing but what the source declared."""
+    return any(entry.key == ONLY_DECLARED for entry in output.metadata_props)

@@ -28,11 +28,18 @@ from epctx_core.graph.wiring import node_kinds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.weights import Weight
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def opset_imports(model: ModelProto) -> dict[str, int]:
+    """Return domain to version; the default domain is the empty string."""
+    return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in model.opset_import}
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class GraphIndex:
         bodies: index of a control-flow node to its bodies by attribute, for the nodes that a session
             can execute (see `bodies.EXECUTABLE`).
         path: the way from the main graph here; empty for a main graph.
+        opset_imports, ir_version: of the model; the default domain is the empty string.
         special_tensors: the special constants by name, those of enclosing scopes included, in the graphs'
             order.
         functions: those that the model defines for itself.
@@ -84,16 +92,17 @@ class GraphIndex:
         *,
         types: TypeTable,
         weights: Mapping[str, Weight],
-        opset_imports: Mapping[str, int],
-        ir_version: int,
-        functions: Sequence[FunctionProto] = (),
-        holder: Holder | None = None,
+        owner: ModelProto | Holder,
     ) -> None:
         self.graph = graph
         self.types = types
-        self.opset_imports = opset_imports
-        self.ir_version = ir_version
-        self.functions = functions
+        holder = owner if isinstance(owner, Holder) else None
+        root = owner.graph if isinstance(owner, Holder) else owner
+        self.opset_imports: Mapping[str, int] = (
+            root.opset_imports if isinstance(root, GraphIndex) else opset_imports(root)
+        )
+        self.ir_version: int = root.ir_version
+        self.functions: Sequence[FunctionProto] = root.functions
         self.digests: dict[tuple[object, ...], str] = {}
         self.nodes: list[NodeProto] = list(graph.node)
         self.op_types = [node.op_type for node in self.nodes]
@@ -110,14 +119,14 @@ class GraphIndex:
         _check_text(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
-        self.constants = initializers - input_names if ir_version >= 4 else initializers  # noqa: PLR2004
+        self.constants = initializers - input_names if self.ir_version >= 4 else initializers  # noqa: PLR2004
         self.weights = weights
         self.path: BodyPath = ()
         if holder is not None:
             self.path = (*holder.graph.path, (holder.node, holder.attribute))
             self._look_outside(holder.graph, initializers)
         self.node_constants: frozenset[int] = frozenset()
-        if ir_version >= 4 and not CONSTANT_OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
+        if self.ir_version >= 4 and not CONSTANT_OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
         outer = holder.graph.special_tensors if holder is not None else {}
         self.special_tensors: Mapping[str, TensorProto] = self._special_tensors(outer)
@@ -168,10 +177,7 @@ class GraphIndex:
             body,
             types=self.types.body(node, attribute),
             weights={},
-            opset_imports=self.opset_imports,
-            ir_version=self.ir_version,
-            functions=self.functions,
-            holder=Holder(self, node, attribute),
+            owner=Holder(self, node, attribute),
         )
 
     @cached_property

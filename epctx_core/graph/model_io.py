@@ -21,6 +21,7 @@ from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, No
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.counting import check_budget
 from epctx_core.graph.digests import digest_beside
+from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
 from epctx_core.graph.mapping import NotRegularError, open_regular
 from epctx_core.graph.normalise import normalise
 from epctx_core.graph.tensors import all_tensors, is_detached
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import TensorProto, TypeProto
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
 LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
 ORT_IDENTIFIER = b"ORTM"
@@ -79,7 +79,7 @@ class SourceModel:
     @property
     def opset_imports(self) -> dict[str, int]:
         """Domain to version; the default domain is the empty string."""
-        return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in self.proto.opset_import}
+        return opset_imports(self.proto)
 
 
 def read_model(

@@ -9,9 +9,10 @@ from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.graph.bodies import outer_names
+from epctx_core.graph.hints import ONLY_DECLARED, is_only_declared
 from epctx_core.graph.inference import tensor_type
 
 if TYPE_CHECKING:
@@ -196,16 +197,7 @@ def _leave_what_is_proven(target: GraphProto, types: TypeTable, names: Container
     for value in target.output:
         hinted = value.name in names and types.get(value.name) != types.proven(value.name)
         if hinted and not is_only_declared(value):
-            value.metadata_props.add(key=_ONLY_DECLARED, value="shape")
-
-
-_ONLY_DECLARED = "epctx.declared"
-"""Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""
-
-
-def is_only_declared(output: ValueInfoProto) -> bool:
-    """Whether the shape of an output of a context model is nothing but what the source declared."""
-    return any(entry.key == _ONLY_DECLARED for entry in output.metadata_props)
+            value.metadata_props.add(key=ONLY_DECLARED, value="shape")
 
 
 def _lengths(kind: TensorType) -> list[int | None] | None:

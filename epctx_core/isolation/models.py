@@ -130,11 +130,13 @@ def send_model(channel: Channel, root: GraphIndex) -> None:
         OSError: nobody reads it.
     """
     model = onnx.ModelProto(ir_version=root.ir_version, functions=root.functions)
+    for domain, version in root.opset_imports.items():
+        model.opset_import.add(domain=domain, version=version)
     model.graph.CopyFrom(root.graph)
     types = root.types.declaring_graphs()
     protos = [model.SerializeToString(), *[graph.SerializeToString() for graph in types]]
     table = WeightsTable(root.weights.values())
-    head = {"do": "model", "opsets": dict(root.opset_imports), "types": len(types), **table.head}
+    head = {"do": "model", "types": len(types), **table.head}
     sizes = [*map(len, protos), *table.sizes]
 
     def blobs() -> Iterator[bytes]:
@@ -162,9 +164,7 @@ class ReceivedModel:
             model.graph,
             types=types,
             weights=weights,
-            opset_imports=message.head["opsets"],
-            ir_version=model.ir_version,
-            functions=model.functions,
+            owner=model,
         )
         self._places: dict[int, tuple[BodyPath, str]] = {}
 

@@ -19,7 +19,6 @@ from onnx import AttributeProto, ModelProto
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.model_io import checked_piece, structure
 from epctx_core.graph.tensors import is_detached
-from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize, rewritten_bytes
 from epctx_core.kernels.policy import PREPACK_LIMIT
 from epctx_core.options import GraphOptimizationLevel
 
@@ -128,6 +127,7 @@ class CpuEngine:
         arrays = {name: weight.array() for name, weight in weights.items()}
         if not self.policy.pays_to_optimize(model):
             return self.prepare(model, arrays)
+        from epctx_core.kernels.optimiser import NotOptimizedError
 
         def prepare(part: ModelProto) -> RunnableModel:
             own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
@@ -141,6 +141,8 @@ class CpuEngine:
 
     def _prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
         """Have the first engine run an optimised form of a piece, which nobody else gets to see."""
+        from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize
+
         engine = self._engines[0]
         if not hasattr(engine, "prepare_optimized"):
             raise NotOptimizedError(f"{engine.name} has no optimiser")
@@ -155,11 +157,15 @@ class CpuEngine:
         if any(weight.extent is not None or weight.dtype.isbuiltin != 1 for weight in weights.values()):
             # Those in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
             return False
+        from epctx_core.kernels.optimiser import rewritten_bytes
+
         kept = sum(weight.nbytes for weight in weights.values()) - rewritten_bytes(model, weights)
         return kept <= PREPACK_LIMIT
 
     def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
+        from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize
+
         try:
             return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(layouts=True))
         except NotOptimizedError as error:

@@ -10,7 +10,7 @@ from onnx import AttributeProto
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import DEFAULT_DOMAINS, structure
+from epctx_core.graph.model_io import structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.kernels.contrib_types import resolve_types
@@ -82,15 +82,12 @@ def find_lacking(model: ModelProto, engines: Sequence[FastEngine]) -> NodeProto 
 
 
 def _indexed(model: ModelProto) -> GraphIndex:
-    imports = {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in model.opset_import}
     # Without weights every initializer counts as special and goes into the parts as it stands.
     return GraphIndex(
         model.graph,
         types=infer_types(model, resolve_types),
         weights={},
-        opset_imports=imports,
-        ir_version=model.ir_version,
-        functions=model.functions,
+        owner=model,
     )
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.node import BOUNDARY_TYPES
+from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
 from epctx_core.graph.slice import GraphSlice
 from epctx_core.graph.subgraph import GraphPartition
@@ -24,13 +25,15 @@ from epctx_core.graph.view import Node
 from epctx_core.kernels import KernelMatcher, RegistryLookup
 from epctx_core.registry.guard import blame
 from epctx_core.sessions.claims import Claims, RefusalRecord
-from epctx_core.sessions.limits import UNLIMITED, PartitionLimits, keep_within, whole_units
+from epctx_core.sessions.limits import PartitionLimits, keep_within, whole_units
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import KernelDef, OperatorTypes
     from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.source import OpenModel
 
 _T = TypeVar("_T")
 
@@ -153,35 +156,33 @@ class Assignment:
         return [p for p in self.partitions if p.ep == ep]
 
 
-def assign(
-    graph: GraphIndex,
-    instances: ProviderInstances,
-    eps: Sequence[str],
-    *,
-    reserved: Mapping[BodyPath, Sequence[int]] = MappingProxyType({}),
-    prefix: str = "",
-    limits: PartitionLimits = UNLIMITED,
-    carried: Sequence[OperatorTypes] = (),
-    kernels_only: Collection[str] = (),
+@collection_paused()
+def assign_nodes(
+    model: OpenModel, providers: ProviderSession, eps: Sequence[str], *, kernels_only: Collection[str] = ()
 ) -> Assignment:
     """Ask EPs for their claims and make partitions of them.
 
-    Each EP is asked once for each graph, for bodies before the graph that holds them.
+    Each EP is asked once for each graph, for bodies before the graph that holds them. Existing EPContext nodes are
+    nobody's to claim.
 
     Args:
-        graph: the main graph.
-        instances: the live EPs.
-        eps: the EP types to ask, in order of priority.
-        reserved: nodes that are nobody's to claim (existing EPContext nodes), by their graph's path.
-        prefix: put before every partition's name.
-        limits: what the host allows each EP.
-        carried: the operators that the model's metadata describes.
+        model: what is assigned.
+        providers: the live EPs.
+        eps: those to ask, in order of priority.
         kernels_only: the EPs of which only claims with `fuse=False` count.
 
     Raises:
         PluginError: an EP's answer breaks the contract.
+        InvalidGraph: the model's metadata about operators is damaged.
     """
-    assignment = Assignment(main=GraphAssignment(graph, reserved), carried=carried)
+    providers.cancel.raise_if_requested()
+    reserved: dict[BodyPath, list[int]] = {}
+    for record in model.context_nodes:
+        reserved.setdefault(record.path, []).append(record.index)
+    config, instances = providers.session.config(), providers.instances
+    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
+    carried = read_kernel_types(model.source.proto)
+    assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
     for ep in eps:
         has_kernels = instances.implements(ep, "get_kernel_registry")
         registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
@@ -189,7 +190,7 @@ def assign(
         if registry is not None:
             assignment.matchers[ep] = matcher
         compiles = ep not in kernels_only
-        turn = _Round(graph, instances, ep, matcher, assignment.refusals, compiles=compiles)
+        turn = _Round(model.graph, instances, ep, matcher, assignment.refusals, compiles=compiles)
         turn.ask(assignment.main)
         keep_within(assignment.main, ep, limits, turn.refuse)
     for part in assignment.graphs:
@@ -197,6 +198,7 @@ def assign(
     assignment.partitions.sort(key=_place)
     # Nodes that are there already have the numbers before, if epctx wrote them.
     first = sum(map(len, reserved.values()))
+    prefix = config.node_name_prefix
     for number, partition in enumerate(assignment.partitions, first):
         partition.prefix, partition.number = prefix, number
     return assignment

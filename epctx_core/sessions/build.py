@@ -17,6 +17,7 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
+from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.assignment_info import OrtEpAssignedSubgraph, assigned_subgraphs
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.compatibility import check_compatibility
@@ -34,7 +35,7 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.routing import Routing
 from epctx_core.sessions.sharing import LoadSharing
 from epctx_core.sessions.source import OpenModel, open_model
-from epctx_core.sessions.stages import Stopwatch, assign_nodes, compile_partitions
+from epctx_core.sessions.stages import Stopwatch, compile_partitions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -281,7 +282,7 @@ class _Builder:
             for ep in self._providers.choices
             if ep not in settled or instances.implements(ep, "get_kernel_registry")
         ]
-        return assign_nodes(self._model, self._providers, eps, self._watch, kernels_only=settled)
+        return assign_nodes(self._model, self._providers, eps, kernels_only=settled)
 
     def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
         if not self._config.share_contexts:

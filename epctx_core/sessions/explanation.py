@@ -12,11 +12,11 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
+from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.cancellation import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import CPU_EP, ProviderSession, choose_providers, kept_functions
 from epctx_core.sessions.source import open_model
-from epctx_core.sessions.stages import Stopwatch, assign_nodes
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
@@ -111,7 +111,7 @@ def explain_model(
             engine=CpuEngine(EnginePolicy()),
         )
         model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
-        assignment = assign_nodes(model, providers, list(providers.choices), Stopwatch())
+        assignment = assign_nodes(model, providers, list(providers.choices))
         return Explanation(eps=tuple(providers.choices), nodes=tuple(_explained(model, assignment)))
 
 

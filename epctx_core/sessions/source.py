@@ -25,6 +25,7 @@ from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByPro
 from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
 from epctx_core.graph.functions import FunctionId, inline_functions
 from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.hints import is_only_declared
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import TypeTable, declared_types, infer_types
 from epctx_core.graph.model_io import (
@@ -37,7 +38,6 @@ from epctx_core.graph.model_io import (
     read_model,
 )
 from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
-from epctx_core.graph.splice import is_only_declared
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
@@ -190,9 +190,7 @@ def index_model(source: SourceModel) -> OpenModel:
         source.proto.graph,
         types=types,
         weights=source.weights,
-        opset_imports=source.opset_imports,
-        ir_version=source.proto.ir_version,
-        functions=source.proto.functions,
+        owner=source.proto,
     )
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:

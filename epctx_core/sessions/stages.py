@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from epctx_core.context.kernel_types import read_kernel_types
-from epctx_core.graph.garbage import collection_paused, collection_resumed
-from epctx_core.sessions.assignment import Assignment, assign
-from epctx_core.sessions.limits import PartitionLimits
+from epctx_core.graph.garbage import collection_resumed
 from epctx_core.sessions.providers import check_compiled
 
 if TYPE_CHECKING:
-    from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.plugin import CompiledPartition, Purpose
+    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderSession
-    from epctx_core.sessions.source import OpenModel
 
 
 @dataclass(kw_only=True)
@@ -36,40 +32,6 @@ class Stopwatch:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-@collection_paused()
-def assign_nodes(
-    model: OpenModel,
-    providers: ProviderSession,
-    eps: Sequence[str],
-    watch: Stopwatch,
-    *,
-    kernels_only: Collection[str] = (),
-) -> Assignment:
-    """Ask the EPs for their claims; see `assign`. Existing EPContext nodes are nobody's to claim.
-
-    Raises:
-        PluginError: an EP's answer breaks the contract.
-        InvalidGraph: the model's metadata about operators is damaged.
-    """
-    providers.cancel.raise_if_requested()
-    reserved: dict[BodyPath, list[int]] = {}
-    for record in model.context_nodes:
-        reserved.setdefault(record.path, []).append(record.index)
-    config = providers.session.config()
-    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
-    with watch.stage("partition"):
-        return assign(
-            model.graph,
-            providers.instances,
-            eps,
-            reserved=reserved,
-            prefix=config.node_name_prefix,
-            limits=limits,
-            carried=read_kernel_types(model.source.proto),
-            kernels_only=kernels_only,
-        )
 
 
 def compile_partitions(

@@ -15,9 +15,9 @@ import onnx
 
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Purpose
+from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions
 from epctx_core.sessions.source import open_model
-from epctx_core.sessions.stages import Stopwatch, assign_nodes
 from epctx_core.testing.models.blocks import BARRIERS, BLOCKS, Block, Piece
 from epctx_core.testing.models.building import SmallModel
 from epctx_core.testing.models.structures import chain, parted, single
@@ -46,7 +46,7 @@ class Scene(Setting):
                 model=opened.identity,
                 engine=CpuEngine(EnginePolicy()),
             )
-            yield assign_nodes(opened, providers, list(providers.choices), Stopwatch())
+            yield assign_nodes(opened, providers, list(providers.choices))
 
     def claimed(self, model: SmallModel) -> list[frozenset[str]]:
         """Return the names of the nodes that the EP takes: a set a partition, and one a node run by a kernel."""

@@ -54,7 +54,7 @@ def opened(proto: ModelProto, open_external=no_files):
     return detach_model(ModelProto.FromString(data), data, None, open_external)
 
 
-def indexed(source, *, ir_version=None):
+def indexed(source):
     """An index over a `SourceModel`, or over a model that is opened first."""
     if isinstance(source, ModelProto):
         source = opened(source)
@@ -62,9 +62,7 @@ def indexed(source, *, ir_version=None):
         source.proto.graph,
         types=infer_types(source.proto),
         weights=source.weights,
-        opset_imports=source.opset_imports,
-        ir_version=ir_version or source.proto.ir_version,
-        functions=source.proto.functions,
+        owner=source.proto,
     )
 
 

@@ -42,8 +42,7 @@ class Scene:
             source.proto.graph,
             types=infer_types(source.proto),
             weights=source.weights,
-            opset_imports=source.opset_imports,
-            ir_version=model.ir_version,
+            owner=source.proto,
         )
         partition = GraphPartition(graph, range(len(graph.nodes)), ep=EP)
         partition.number = number

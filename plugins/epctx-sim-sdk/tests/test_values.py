@@ -42,8 +42,7 @@ def view(*nodes, weight):
         source.proto.graph,
         types=infer_types(source.proto),
         weights=source.weights,
-        opset_imports=source.opset_imports,
-        ir_version=8,
+        owner=source.proto,
     )
     return GraphSlice(index, Partitioner(index.predecessors), [False] * len(index.nodes))
 
