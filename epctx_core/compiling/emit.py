@@ -277,9 +277,8 @@ def _payload_set(
     return PayloadSet(
         choice.name,
         file_name=lambda name: outputs.payload_name(choice.binary_suffix, name),
-        open_sink=outputs.open_payload,
+        open_sink=outputs.open_payload if outputs.final else None,
         embedded=outputs.embedded,
-        final=outputs.final,
         graphs_by_model=graphs,
         references=None if ledger is None else ledger.of_ep(),
     )
@@ -347,16 +346,17 @@ def _context_nodes(
             nodes[partition] = maker.reference(partition, description.attributes, doc)
             continue
         nodes[partition] = make_context_node(
-            name=partition.name,
+            NodeProto(
+                name=partition.name,
+                input=partition.input_names,
+                output=partition.output_names,
+                doc_string=doc,
+            ),
+            {**description.attributes, **common, "partition_name": partition.graph_name},
             source=ep,
-            inputs=partition.input_names,
-            outputs=partition.output_names,
             main_context=main,
             embed_mode=embedded,
             cache=cache,
-            attributes={**description.attributes, **common},
-            doc_string=doc,
-            graph_name=partition.graph_name,
         )
     return nodes, _payload_entries(described, writers, carriers)
 

@@ -316,15 +316,12 @@ class ContextNodeMaker:
         key = (id(attributes), doc)
         if key not in self._templates:
             template = make_context_node(
-                name="",
+                NodeProto(name="", doc_string=doc),
+                {**attributes, **self._common},
                 source=self._source,
-                inputs=(),
-                outputs=(),
                 main_context=False,
                 embed_mode=self._embed_mode,
                 cache=None,
-                attributes={**attributes, **self._common},
-                doc_string=doc,
             )
             place = next(i for i, a in enumerate(template.attribute) if a.name == "partition_name")
             # Kept, so that no other mapping gets this one's identity.
@@ -334,37 +331,31 @@ class ContextNodeMaker:
 
 
 def make_context_node(
+    frame: NodeProto,
+    attributes: Mapping[str, Any],
     *,
-    name: str,
     source: str,
-    inputs: Iterable[str],
-    outputs: Iterable[str],
     main_context: bool,
     embed_mode: bool,
     cache: bytes | None,
-    attributes: Mapping[str, Any],
-    doc_string: str = "",
-    graph_name: str = "",
 ) -> NodeProto:
     """Return an EPContext node; attributes stand in alphabetical order, so that bytes are reproducible.
 
     Args:
+        frame: its name, inputs, outputs and doc string; becomes the node.
+        attributes: the vendor's own, and `partition_name` where the graph in the payload has another name than the node.
         cache: the payload or the file's name, None for a reference.
-        attributes: the vendor's own.
-        graph_name: the graph's name in the payload; the node's name if empty.
     """
-    node = NodeProto(name=name, op_type=OP_TYPE, domain=DOMAIN, doc_string=doc_string)
-    node.input.extend(inputs)
-    node.output.extend(outputs)
+    frame.op_type, frame.domain = OP_TYPE, DOMAIN
     values: dict[str, Any] = {
         **attributes,
+        "partition_name": attributes.get("partition_name") or frame.name,
         "embed_mode": int(embed_mode),
         "main_context": int(main_context),
-        "partition_name": graph_name or name,
         "source": source,
     }
     if cache is not None:
         values["ep_cache_context"] = cache
     for key in sorted(values):
-        node.attribute.append(onnx.helper.make_attribute(key, values[key]))
-    return node
+        frame.attribute.append(onnx.helper.make_attribute(key, values[key]))
+    return frame

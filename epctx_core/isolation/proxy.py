@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
-from onnx import GraphProto
+from onnx import GraphProto, NodeProto
 
 from epctx_core.context.node import ContextNodeRecord, make_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
@@ -327,15 +327,12 @@ class PrivatePayloads:
         graph = GraphProto()
         graph.node.append(
             make_context_node(
-                name=partition.name,
+                NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names),
+                {**description.attributes, "partition_name": description.graph_name or partition.name},
                 source=self._ep,
-                inputs=partition.input_names,
-                outputs=partition.output_names,
                 main_context=bool(description.main_context),
                 embed_mode=False,
                 cache=None if written is None else written.contents(),
-                attributes=description.attributes,
-                graph_name=description.graph_name or "",
             )
         )
         (record,) = read_context_nodes(graph)

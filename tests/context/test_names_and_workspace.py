@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from graph.making import model
+from onnx import NodeProto
 
 from epctx_core.context.named_files import models_naming
 from epctx_core.context.naming import binary_name, context_model_path, free_name, is_folder_name
@@ -51,14 +52,7 @@ def test_an_output_that_ends_in_a_separator_or_exists_as_a_folder_is_a_folder(tm
 
 def context_model(path, cache, *, embed=False):
     node = make_context_node(
-        name="n",
-        source="X",
-        inputs=[],
-        outputs=["y"],
-        main_context=True,
-        embed_mode=embed,
-        cache=cache,
-        attributes={},
+        NodeProto(name="n", output=["y"]), {}, source="X", main_context=True, embed_mode=embed, cache=cache
     )
     path.write_bytes(model([node], [], ["y"]).SerializeToString())
 

@@ -27,21 +27,23 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def all_ten():
     return make_context_node(
-        name="pre_QNNExecutionProvider_0123456789abcdef_0",
-        source="QNNExecutionProvider",
-        inputs=["x", "mask"],
-        outputs=["y"],
-        main_context=True,
-        embed_mode=True,
-        cache=b"\x00\xff\xfe payload \x80",
-        attributes={
+        NodeProto(
+            name="pre_QNNExecutionProvider_0123456789abcdef_0",
+            input=["x", "mask"],
+            output=["y"],
+            doc_string="EPContext node for QNNExecutionProvider",
+        ),
+        {
             "ep_sdk_version": "sim-2.51.0",
             "hardware_architecture": "sim-v73",
             "max_size": 4096,
             "notes": "not for hardware",
             "onnx_model_filename": "model.onnx",
         },
-        doc_string="EPContext node for QNNExecutionProvider",
+        source="QNNExecutionProvider",
+        main_context=True,
+        embed_mode=True,
+        cache=b"\x00\xff\xfe payload \x80",
     )
 
 
@@ -114,14 +116,12 @@ def test_what_is_not_written_has_the_operators_defaults():
 )
 def test_what_was_written_is_read(name, source, main_context, embed_mode, cache, attributes):
     node = make_context_node(
-        name=name,
+        NodeProto(name=name, input=["a", "b"], output=["c"]),
+        attributes,
         source=source,
-        inputs=["a", "b"],
-        outputs=["c"],
         main_context=main_context,
         embed_mode=embed_mode,
         cache=cache,
-        attributes=attributes,
     )
 
     record = read_context_node(NodeProto.FromString(node.SerializeToString()), 0)
@@ -281,16 +281,12 @@ def test_a_reference_made_from_a_template_is_the_node_made_alone():
         maker.reference(partition, attributes, doc).write(made)
 
         assert made == make_context_node(
-            name=name,
+            NodeProto(name=name, input=["x", ""], output=[f"{name}_y"], doc_string=doc),
+            {**attributes, "partition_name": f"graph of {name}"},
             source="QNNExecutionProvider",
-            inputs=["x", ""],
-            outputs=[f"{name}_y"],
             main_context=False,
             embed_mode=False,
             cache=None,
-            attributes=attributes,
-            doc_string=doc,
-            graph_name=f"graph of {name}",
         )
 
 
@@ -300,14 +296,12 @@ def test_nodes_that_differ_in_names_only_are_told_apart():
     for name in ("first", "second", "third"):
         graph.node.append(
             make_context_node(
-                name=name,
+                NodeProto(name=name, input=[f"{name}_in"], output=[f"{name}_out"]),
+                attributes if name != "third" else {**attributes, "max_size": 4},
                 source="QNN",
-                inputs=[f"{name}_in"],
-                outputs=[f"{name}_out"],
                 main_context=False,
                 embed_mode=False,
                 cache=None,
-                attributes=attributes if name != "third" else {**attributes, "max_size": 4},
             )
         )
 

@@ -205,7 +205,7 @@ def test_any_sequence_of_writes_adds_up(operations):
     check(writer.finish(), sink.getvalue())
 
 
-def payload_set(opened, **options):
+def payload_set(opened, *, final=True, **options):
     def open_sink(name):
         opened.append(name)
         return io.BytesIO()
@@ -213,7 +213,7 @@ def payload_set(opened, **options):
     return PayloadSet(
         "TestExecutionProvider",
         file_name=lambda name: f"m_test{'_' + name if name else ''}.bin",
-        open_sink=open_sink,
+        open_sink=open_sink if final else None,
         embedded=True,
         **options,
     )

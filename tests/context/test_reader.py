@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from context.writing import noise, written
 from graph.making import INT64, value
-from onnx import helper
+from onnx import NodeProto, helper
 
 from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.node import make_context_node, read_context_nodes
@@ -26,14 +26,12 @@ CONTENT = noise(5000)
 
 def node(name, *, cache=None, main=True, embed=False):
     return make_context_node(
-        name=name,
+        NodeProto(name=name, input=["x"], output=[f"{name}_out"]),
+        {},
         source=EP,
-        inputs=["x"],
-        outputs=[f"{name}_out"],
         main_context=main,
         embed_mode=embed,
         cache=cache,
-        attributes={},
     )
 
 

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from graph.making import BOOL, conditional, indexed, model, node, opened, tensor, value
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from epctx_core.context.node import make_context_node
 from epctx_core.graph.partition import Partitioner
@@ -30,14 +30,12 @@ def compiled(made, *groups, keep=False):
         partition = GraphPartition(graph, group, ep="TestExecutionProvider", keep_initializers=keep)
         partition.number = number
         nodes[group[0]] = make_context_node(
-            name=partition.name,
+            NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names),
+            {},
             source="TestExecutionProvider",
-            inputs=partition.input_names,
-            outputs=partition.output_names,
             main_context=True,
             embed_mode=True,
             cache=b"\xff\x00payload",
-            attributes={},
         )
     result = splice(source.proto, graph, partitioner.execution_order(), nodes)
     for kept in result.graph.initializer:

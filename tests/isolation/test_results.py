@@ -25,6 +25,7 @@ from isolation.faulty_eps import (
     WithKernels,
 )
 from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
+from onnx import NodeProto
 
 import epctx_core as epctx
 from epctx_core.context.node import make_context_node
@@ -160,14 +161,12 @@ def text_context_model(folder):
     payload = packed({"p": onnx.parser.parse_model(TEXT_OUTSIDE).SerializeToString()})
     declared = onnx.parser.parse_model(TEXT_OUTSIDE).graph
     node = make_context_node(
-        name="p",
+        NodeProto(name="p", input=["x"], output=["y"]),
+        {},
         source=Everything.name,
-        inputs=["x"],
-        outputs=["y"],
         main_context=True,
         embed_mode=True,
         cache=payload,
-        attributes={},
     )
     model = finished([node], declared.input, declared.output)
     model.opset_import.add(domain="com.microsoft", version=1)

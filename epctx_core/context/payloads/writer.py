@@ -272,9 +272,9 @@ class PayloadSet:
     Args:
         ep: the EP type, for messages.
         file_name: makes the name of a file from an EP's name for it (None for its only payload).
-        open_sink: opens where the bytes of a name go.
+        open_sink: opens where the bytes of a name go; None while a share group's members are asked for their nodes
+            alone: nothing is written then.
         embedded: whether they end up inside the model.
-        final: False while a share group's members are asked for their nodes alone: no sink is opened.
         graphs_by_model: the names of the EP's partitions in each model.
         references: says which weights stay in the source model; None for none.
     """
@@ -284,13 +284,12 @@ class PayloadSet:
         ep: str,
         *,
         file_name: Callable[[str | None], str],
-        open_sink: Callable[[str], BinaryIO],
+        open_sink: Callable[[str], BinaryIO] | None,
         embedded: bool,
-        final: bool = True,
         graphs_by_model: tuple[tuple[str, ...], ...] = (),
         references: SourceReferences | None = None,
     ) -> None:
-        self.final = final
+        self.final = open_sink is not None
         self.graphs_by_model = graphs_by_model
         self.references = references or SourceReferences(WeightlessMode.NONE, {})
         self.writers: dict[int, PayloadWriter] = {}
@@ -332,7 +331,7 @@ class PayloadSet:
             )
         self._names.add(key)
         file_name = self._file_name(name)
-        sink = self._open_sink(file_name) if self.final else None
+        sink = self._open_sink(file_name) if self._open_sink is not None else None
         writer = PayloadWriter(file_name, sink, embedded=self._embedded)
         handle = _Payload(writer)
         self._handles.append(handle)
