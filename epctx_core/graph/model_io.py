@@ -24,7 +24,7 @@ from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
 from epctx_core.graph.mapping import NotRegularError, open_regular
 from epctx_core.graph.normalise import normalise
-from epctx_core.graph.tensors import all_tensors, is_detached
+from epctx_core.graph.tensors import MAX_RANK, all_tensors, is_detached
 from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, write_out_sparse
 from epctx_core.options import InputBudget
 
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import TensorProto, TypeProto
 
+_SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
+"""Operators of which the last of so many inputs is the shape of the result."""
 LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is decoded twice rather than kept while it is checked."""
 ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 7 of a model in ONNX Runtime's own format."""
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
+_HELD_TYPE = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}
 MOST_BYTES = (1 << 31) - 1
 """What protobuf takes of one message."""
 
@@ -224,6 +227,7 @@ def detach_model(
     """
     check_text((*proto.opset_import, *proto.functions))
     _refuse_newer(proto, path)
+    _refuse_ranks(proto, path)
     with digest_beside(data) as digest:
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
         # is in a payload only, the model stands as its bytes say.
@@ -275,6 +279,49 @@ def _refuse_newer(proto: ModelProto, path: Path | None) -> None:
                 path=path,
                 hint="Install a newer onnx, or export the model for an older version.",
             )
+
+
+def _refuse_ranks(proto: ModelProto, path: Path | None) -> None:
+    """Raise for more dimensions than a tensor can have: inference would write them for every node that follows."""
+    graphs = [graph for _, graph in all_graphs(proto.graph)]
+    long = {
+        t.name: t.dims[0] for g in graphs for t in g.initializer if len(t.dims) == 1 and t.dims[0] > MAX_RANK
+    }
+    found = [
+        (value.name, rank)
+        for part in (*graphs, *proto.functions)
+        for value in (
+            *part.value_info,
+            *((*part.input, *part.output) if isinstance(part, onnx.GraphProto) else ()),
+        )
+        if (rank := _declared_rank(value.type)) > MAX_RANK
+    ]
+    found += [
+        (node.output[0], long[node.input[-1]])
+        for graph in graphs
+        if long
+        for node in graph.node
+        if len(node.input) == _SHAPED_BY_LAST_OF.get(node.op_type)
+        and node.domain in DEFAULT_DOMAINS
+        and node.input[-1] in long
+        and node.output
+    ]
+    for name, rank in found[:1]:
+        raise InvalidGraph(
+            f"the value {name!r} of {path.name if path else 'the model given as bytes'} has {rank:,} dimensions; at most "
+            f"{MAX_RANK} are possible.",
+            path=path,
+            hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+        )
+
+
+def _declared_rank(kind: TypeProto) -> int:
+    """Return how many dimensions a type declares, that of what a sequence, optional or map holds, too."""
+    which = kind.WhichOneof("value")
+    if which in {"tensor_type", "sparse_tensor_type"}:
+        return len(getattr(kind, which).shape.dim)
+    inside = _HELD_TYPE.get(which or "")
+    return 0 if inside is None else _declared_rank(getattr(getattr(kind, which), inside))
 
 
 def check_model(source: SourceModel, data: bytes | None = None) -> None:
@@ -338,9 +385,7 @@ def _wrong_type(kind: TypeProto) -> str:
         number = inner.key_type if which == "map_type" else inner.elem_type
         if number not in ELEMENT_TYPES:
             return f"the element type {number}"
-    inside = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}.get(
-        which or ""
-    )
+    inside = _HELD_TYPE.get(which or "")
     if inside is None:
         return ""
     inner = getattr(getattr(kind, which), inside)

@@ -137,6 +137,27 @@ def test_a_weight_with_an_impossible_shape_is_refused(fields, words):
         loads(with_weight(data_type=TensorProto.FLOAT, **fields))
 
 
+@pytest.mark.parametrize("way", ["declared", "sequence", "Reshape", "Expand", "ConstantOfShape"])
+def test_a_value_of_more_dimensions_than_there_can_be_is_refused_before_it_is_inferred_for_each_node(way):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * 1000) for name in "xy")
+    nodes, weights = [helper.make_node("Relu", ["x"], ["y"])], []
+    if way == "sequence":
+        kind = helper.make_sequence_type_proto(x.type)
+        x, y = helper.make_value_info("x", kind), helper.make_value_info("y", kind)
+        nodes[0].op_type = "Identity"
+    elif way != "declared":
+        x, y = tensor("x", shape=[1]), helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        inputs = ["s"] if way == "ConstantOfShape" else ["x", "s"]
+        nodes = [helper.make_node(way, inputs, ["z"]), helper.make_node("Relu", ["z"], ["y"])]
+        weights = [numpy_helper.from_array(np.ones(1000, np.int64), "s")]
+    model = finished(nodes, [x], [y], weights)
+
+    with pytest.raises(epctx.InvalidGraph, match="1,000 dimensions; at most 32"):
+        loads(model)
+
+    assert "model-invalid" in [f.code for f in epctx.verify_model(model.SerializeToString()).findings]
+
+
 def in_a_file(path, count, size):
     """A model of many constants that all are the same bytes of one file, which has no blocks on the disk."""
     nodes = []

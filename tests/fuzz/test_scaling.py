@@ -29,7 +29,7 @@ NOISE, TOGETHER = 6000, 500
 PAIRS = 60
 FIELDS = [*repeated_fields(), *METADATA_LISTS]
 ALL_PAIRS = list(combinations(FIELDS, 2))
-FOUND = [("GraphProto.node", "ModelProto.opset_import"), ("GraphProto.node", "pending")]
+FOUND = [("GraphProto.node", f) for f in ("ModelProto.opset_import", "pending", "TensorShapeProto.dim")]
 """Pairs that multiplied once."""
 DRAWN = [*FOUND, *Random(8).sample(ALL_PAIRS, PAIRS)]  # noqa: S311 - the same every time
 
