@@ -20,6 +20,11 @@ from epctx_core.registry.validation import find_problems
 from epctx_core.testing.checks import GROUPS
 
 REFERENCE = sections("hooks.md")
+OBJECTS = [
+    "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter", "EPContextNode", "Extent",
+    "GraphView", "NodeView", "Partition", "Payload", "PayloadView", "ProviderContext", "Refusal", "TensorType",
+    "TensorView", "ValueInfo", "Workspace", "Cancellation", "ModelIdentity",
+]  # fmt: skip
 ERRORS = sections("errors.md")
 ATTRIBUTES = sorted(name for name in ExecutionProvider.__annotations__)
 CLASSES = sorted(
@@ -40,7 +45,7 @@ def test_the_reference_has_a_heading_for_each_hook_class_method_and_attribute_an
 
 
 def test_the_overview_of_hooks_is_the_table_of_the_contract():
-    text = (DOCS / "hooks.md").read_text("utf-8")
+    text, _, _ = (DOCS / "hooks.md").read_text("utf-8").partition("\n# Objects\n")
 
     rows = re.findall(r"^\| `\w+` \|.*$", text, re.MULTILINE)
     (of_the_class,) = re.findall(r"Asked of the class are (.*?), always", text, re.DOTALL)
@@ -88,6 +93,19 @@ def test_an_example_of_the_reference_keeps_the_contract(name):
     problems = [problem.what for problem in find_problems(names["Example"])]
     assert name in vars(names["Example"])
     assert [what for what in problems if what not in missing] == []
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_each_member_of_what_hooks_are_given_and_give_is_described(name):
+    cls = getattr(plugin, name)
+    members = {*cls.__annotations__, *vars(cls)}
+    inherited = {*dir(tuple), "count", "index"} - {*cls.__annotations__} if issubclass(cls, tuple) else set()
+
+    described = re.findall(
+        r"^\| `(\w+)(?:\(.*\))?` \| .+ \|$", sections("hooks.md", level=3)[name], re.MULTILINE
+    )
+
+    assert sorted(described) == sorted(m for m in members - inherited if not m.startswith("_"))
 
 
 @pytest.mark.parametrize("name", CLASSES)
