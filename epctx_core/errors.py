@@ -207,7 +207,7 @@ class PluginError(EpctxError):
 
     code = ErrorCode.PLUGIN_ERROR
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public: an error's facts
         self,
         message: str,
         *,

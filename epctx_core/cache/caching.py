@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, object]]]
 
 
-def load_or_compile(
+def load_or_compile(  # noqa: PLR0913 - public: what InferenceSession and ModelCompiler take
     model: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -78,7 +78,7 @@ def load_or_compile(
     return request.session()
 
 
-def compile_cached(
+def compile_cached(  # noqa: PLR0913 - public: what InferenceSession and ModelCompiler take
     model: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,

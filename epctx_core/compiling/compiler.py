@@ -76,7 +76,7 @@ class ModelCompiler:
         ['model_qnn.bin', 'model_ctx.onnx']
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as onnxruntime.ModelCompiler
         self,
         sess_options: SessionOptions,
         input_model_path_or_bytes: str | os.PathLike[str] | bytes,

@@ -19,11 +19,12 @@ from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
 from epctx_core.context.naming import free_name, is_payload_name
 from epctx_core.context.paths import ModelFolder, checked_name
+from epctx_core.context.payloads.reader import PayloadReader
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.splice import copy_field
 from epctx_core.options import SessionConfig
-from epctx_core.sessions.payload_sources import payload_reader, source_folder
+from epctx_core.sessions.payload_sources import reading_of, source_folder
 
 if TYPE_CHECKING:
     from epctx_core.compiling.writing.destination import Destination
@@ -183,7 +184,13 @@ class PassThrough:
         records = {record.name: record for record in self.records}
         folder = source_folder(self._model, config)
         mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
-        reader = payload_reader(self._model, records, folder, mapped, self.manifest, Scratch())
+        reader = PayloadReader(
+            records,
+            folder=folder,
+            manifest=self.manifest,
+            scratch=Scratch(),
+            reading=reading_of(self._model, mapped),
+        )
         found: dict[tuple[str, bool], _Carried] = {}
         # Primaries first, so that one of them carries what several nodes share.
         for record in sorted(self.records, key=lambda r: not r.main_context):

@@ -82,7 +82,7 @@ class BatchNormalization(OpRun):
         if trains or len([name for name in onnx_node.output if name]) > 1:
             raise NotImplementedError("BatchNormalization below version 14 is there for inference only.")
 
-    def _run(
+    def _run(  # noqa: PLR0913 - as onnx.reference calls an operator
         self,
         x: np.ndarray,
         scale: np.ndarray,

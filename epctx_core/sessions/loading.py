@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.context.payloads.reader import plugin_nodes
+from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Verification
 from epctx_core.plugin import CONTAINER_CODES, Finding, Purpose
 from epctx_core.registry.guard import blame, contract_broken, plain
-from epctx_core.sessions.payload_sources import payload_reader, source_weights
+from epctx_core.sessions.payload_sources import reading_of, source_weights
 from epctx_core.sessions.providers import check_compiled
 from epctx_core.sessions.steps import context_step
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.payloads.reader import PayloadReader
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import SessionConfig, SessionOptions
@@ -93,17 +92,16 @@ def _readers(
 ) -> dict[str, PayloadReader]:
     """Return for each EP what finds its payloads; all are checked now, or begin to be, if the host wants that."""
     every = [record for records in nodes.values() for record in records.values()]
+    reading = reading_of(model, config, config.data_reader)
     source = source_weights(every, folder, config, manifest)
     readers = {
-        ep: payload_reader(
-            model,
+        ep: PayloadReader(
             records,
-            folder,
-            config,
-            manifest,
-            providers.scratch,
-            source,
-            data_reader=config.data_reader,
+            folder=folder,
+            manifest=manifest,
+            scratch=providers.scratch,
+            source=source,
+            reading=reading,
         )
         for ep, records in nodes.items()
     }

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.naming import is_folder_name
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payloads.reader import PayloadReader
+from epctx_core.context.payloads.reader import Reading
 from epctx_core.context.weightless.weights import SourceWeights
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.scratch import Scratch
     from epctx_core.options import DataReader, SessionConfig
     from epctx_core.sessions.source import OpenModel
 
@@ -80,24 +79,9 @@ def source_weights(
     )
 
 
-def payload_reader(
-    model: OpenModel,
-    records: Mapping[str, ContextNodeRecord],
-    folder: ModelFolder | None,
-    config: SessionConfig,
-    manifest: Manifest | None,
-    scratch: Scratch,
-    source: SourceWeights | None = None,
-    *,
-    data_reader: DataReader | None = None,
-) -> PayloadReader:
-    """Return what finds the payloads of a model's nodes, and the weights that they left in the source model."""
-    return PayloadReader(
-        records,
-        folder=folder,
-        manifest=manifest,
-        scratch=scratch,
-        source=source,
+def reading_of(model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None) -> Reading:
+    """Return how the payloads of a model's nodes are read; without a callback of the host's from files."""
+    return Reading(
         map_binaries=config.map_binaries,
         verification=config.verification,
         data_reader=data_reader,

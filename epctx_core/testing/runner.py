@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from epctx_core.testing.table import Check
 
 
-def check_provider(
+def check_provider(  # noqa: PLR0913 - public: what a run of the kit can be told
     provider: type[ExecutionProvider],
     *,
     requirements: Requirements | None = None,

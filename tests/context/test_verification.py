@@ -16,7 +16,7 @@ from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payloads import reader
 from epctx_core.context.payloads.private_copy import PrivateCopy
-from epctx_core.context.payloads.reader import PayloadReader
+from epctx_core.context.payloads.reader import PayloadReader, Reading
 from epctx_core.context.payloads.writer import PayloadWriter
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
@@ -51,7 +51,7 @@ class Binaries(Scene):
             folder=ModelFolder(self.folder),
             manifest=Manifest(source_digest="", providers={}, payloads=self.entries),
             scratch=self.scratch,
-            **self.policy,
+            reading=Reading(**self.policy),
         )
 
     def alter(self, name, place):
@@ -184,7 +184,7 @@ def test_an_embedded_payload_is_checked_whole_too(tmp_path):
             folder=None,
             manifest=Manifest(source_digest="", providers={}, payloads=[entry]),
             scratch=scene.scratch,
-            verification=LAZY,
+            reading=Reading(verification=LAZY),
         )
         if problem is None:
             assert reader.payload(scene.nodes[0]).digest == entry.root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -28,34 +29,26 @@ _IN_MEMORY = (
 )
 
 
+@dataclass(eq=False)
 class LoadedPayload:
     """A payload to read; implements `PayloadView`.
 
     Attributes:
         mapped: the file, if it lies in one and is mapped.
+        scratch: lives as long as the session; makes a file of the payload for an EP that wants one.
         in_memory: whether no disk may have it, because the host stores it by itself.
         verified: whether every byte was checked against the manifest, now or when this machine met it first.
     """
 
-    def __init__(
-        self,
-        name: str,
-        view: memoryview,
-        *,
-        digest: str | None,
-        mapped: MappedFile | None,
-        scratch: Scratch,
-        in_memory: bool = False,
-        verified: bool = False,
-    ) -> None:
-        self.name = name
-        self.view = view
-        self.digest = digest
-        self.mapped = mapped
-        self.in_memory = in_memory
-        self.verified = verified
-        self._path: str | None = None
-        self._scratch = scratch
+    name: str
+    view: memoryview
+    _: KW_ONLY
+    digest: str | None
+    mapped: MappedFile | None
+    scratch: Scratch
+    in_memory: bool = False
+    verified: bool = False
+    _path: str | None = field(default=None, init=False)
 
     def as_file(self) -> str:
         """Return a path with the same content, which is there for as long as the session lives.
@@ -112,8 +105,8 @@ class LoadedPayload:
 
     def _make(self) -> str:
         if self.in_memory:
-            return self._scratch.file_in_memory(self.view)
-        path = self._scratch.folder() / (Path(self.name).name if self.mapped is not None else "payload.bin")
+            return self.scratch.file_in_memory(self.view)
+        path = self.scratch.folder() / (Path(self.name).name if self.mapped is not None else "payload.bin")
         self._put(path)
         return str(path)
 
@@ -125,7 +118,7 @@ class LoadedPayload:
             with self._keeping_receipt():
                 path.hardlink_to(self.mapped.path)
             if self.mapped.is_at(path):
-                self._scratch.before_closing(partial(self._unlink, path))
+                self.scratch.before_closing(partial(self._unlink, path))
                 return
             path.unlink()
         self.mapped.check_unchanged()

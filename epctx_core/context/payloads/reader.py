@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,25 @@ _BINARY = "the context binary"
 _log = logging.getLogger("epctx.session")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How payloads are read.
+
+    Attributes:
+        map_binaries: False to read each binary into memory of its own and verify it whole.
+        verification: how far payloads are checked against the manifest.
+        data_reader: the host's callback, which gives what nodes name instead of files.
+        checks: of the load, which go on beside it, for payloads that are checked once.
+        model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is embedded in it; empty for none.
+    """
+
+    map_binaries: bool = True
+    verification: Verification = Verification.HEAD
+    data_reader: DataReader | None = None
+    checks: DigestChecks = IN_PLACE
+    model_digest: str = ""
+
+
 class PayloadReader:
     """Finds the payloads of one EP's nodes.
 
@@ -56,11 +76,7 @@ class PayloadReader:
         manifest: what the model says about its payloads, if it does.
         scratch: lives as long as the session; makes files of payloads for EPs that want them.
         source: finds weights that payloads left in the source model.
-        map_binaries: False to read each binary into memory of its own and verify it whole.
-        verification: how far payloads are checked against the manifest.
-        data_reader: the host's callback, which gives what nodes name instead of files.
-        checks: of the load, which go on beside it, for payloads that are checked once.
-        model_digest: SHA-256 (hex) of the model's bytes, for a receipt of what is embedded in it; empty for none.
+        reading: how they are read and checked.
     """
 
     def __init__(
@@ -71,23 +87,20 @@ class PayloadReader:
         manifest: Manifest | None,
         scratch: Scratch,
         source: SourceWeights | None = None,
-        map_binaries: bool = True,
-        verification: Verification = Verification.HEAD,
-        data_reader: DataReader | None = None,
-        checks: DigestChecks = IN_PLACE,
-        model_digest: str = "",
+        reading: Reading | None = None,
     ) -> None:
+        reading = reading or Reading()
         self._records = records
         self._folder = folder
         self._manifest = manifest
         self._scratch = scratch
         self._source = source
-        self._map_binaries = map_binaries
-        self._verification = verification
-        self._data_reader = data_reader
-        self._checks = checks
+        self._map_binaries = reading.map_binaries
+        self._verification = reading.verification
+        self._data_reader = reading.data_reader
+        self._checks = reading.checks
         self._ep: str | None = None
-        self._model_receipt = model_receipt(model_digest) if model_digest else ""
+        self._model_receipt = model_receipt(reading.model_digest) if reading.model_digest else ""
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
     def _other_copies(self, name: str) -> Iterator[Path]:

@@ -192,7 +192,7 @@ def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
         return None
 
 
-def open_container(
+def open_container(  # noqa: PLR0913 - three are for messages alone
     view: memoryview,
     *,
     ep: str,
