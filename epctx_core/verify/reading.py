@@ -10,7 +10,7 @@ from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.payloads.reader import plugin_nodes
 from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace
-from epctx_core.graph.inference import declared_types
+from epctx_core.graph.inference import types_of
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
@@ -88,7 +88,8 @@ def nodes_to_look_at(
     if not any(record.main_context for record in records):
         return []
     with names_as_text():
-        types = subject.opened.types if subject.opened else declared_types(subject.proto)
+        # Nothing is inferred for a model that a load refuses: inference takes a checked model for granted.
+        types = subject.opened.types if subject.opened else types_of(subject.proto.graph)
         nodes = plugin_nodes(records, types, ep, subject.manifest)
     good = {
         node.name
