@@ -93,6 +93,7 @@ class MemoryWriter:
                     names.get(id(node.payload)),
                     sorted((key, repr(value)) for key, value in node.attributes.items()),
                     node.doc_string,
+                    node.graph_name,
                 )
                 for node in nodes
             ],
@@ -104,6 +105,7 @@ class MemoryPayloadView:
     """A payload to read; implements `PayloadView`."""
 
     digest: str | None = None
+    verified = False
 
     def __init__(self, name: str, content: bytes) -> None:
         self.name = name
