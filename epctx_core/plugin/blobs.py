@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core.plugin.storage import Payload, PayloadView
+    from epctx_core.plugin.views import TensorView
 
-    Blob: TypeAlias = "Buffer | str | os.PathLike[str]"
+    Blob: TypeAlias = "Buffer | TensorView | str | os.PathLike[str]"
 
 _ALIGNMENT = 4096
 _MAGIC = b"EPCTXBL1"
@@ -30,22 +31,27 @@ _HINT = "Fetch the context binary again, or compile the model again."
 
 
 def write_blobs(
-    payload: Payload, blobs: Mapping[str, Blob], facts: Mapping[str, Mapping[str, Any]] | None = None
+    payload: Payload,
+    blobs: Mapping[str, Blob],
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    kind: str = "",
 ) -> None:
     """Write blobs and their table into a payload; nothing may be written behind them.
 
     Args:
         payload: empty.
-        blobs: by name, such as `partition.name`: bytes, or the path of a file that holds them.
+        blobs: by name, such as `partition.name`: bytes, a weight, or a file's path. Equal weights are stored once.
         facts: by the same names, what else a load needs to know, as JSON can hold it.
+        kind: what tells these payloads from other EPs', and versions of them apart.
 
-    Example:
-        >>> write_blobs(writer.payload(), {partition.name: blob for partition, blob in self.compiled})
     """
-    table = {}
-    for name, blob in blobs.items():
-        offset = payload.align(_ALIGNMENT)
-        if isinstance(blob, (str, os.PathLike)):
+    table, content = {}, dict[str, Any](blobs)
+    for name, blob in content.items():
+        offset, length = payload.align(_ALIGNMENT), None
+        if hasattr(blob, "chunks"):
+            offset, length, digest = payload.write_tensor(blob), blob.nbytes, blob.digest
+        elif isinstance(blob, (str, os.PathLike)):
             with Path(blob).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             payload.add_file(blob)
@@ -53,8 +59,9 @@ def write_blobs(
             digest = hashlib.sha256(blob).hexdigest()
             payload.write(blob)
         own = {} if facts is None else dict(facts.get(name, {}))
-        table[name] = {"offset": offset, "length": payload.size - offset, "sha256": digest, "facts": own}
-    text = json.dumps(table, sort_keys=True).encode()
+        length = payload.size - offset if length is None else length
+        table[name] = {"offset": offset, "length": length, "sha256": digest, "facts": own}
+    text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
 
 
@@ -66,19 +73,19 @@ class Blobs(Mapping[str, memoryview]):
 
     Args:
         payload: to read.
+        kind: the one that it has to be of.
 
     Raises:
-        InvalidGraph: it is damaged, or something else.
+        InvalidGraph: it is damaged, something else, or of another kind.
 
     Example:
-        >>> blobs = Blobs(reader.payload(node))
-        >>> program = blobs[node.partition_name]
+        >>> program = Blobs(reader.payload(node))[node.partition_name]
     """
 
-    def __init__(self, payload: PayloadView) -> None:
+    def __init__(self, payload: PayloadView, *, kind: str = "") -> None:
         self._name, self._view, self._trusted = payload.name, payload.view, payload.verified
         try:
-            self._table = self._read()
+            self._table = self._read(kind)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._damaged(f"its table cannot be read ({error})") from error
 
@@ -113,7 +120,7 @@ class Blobs(Mapping[str, memoryview]):
         facts: Mapping[str, Any] = self._table[name]["facts"]
         return facts
 
-    def _read(self) -> dict[str, dict[str, Any]]:
+    def _read(self, kind: str) -> dict[str, dict[str, Any]]:
         if len(self._view) < _FOOT.size or bytes(self._view[-len(_MAGIC) :]) != _MAGIC:
             raise self._damaged("it does not end as a container of blobs does")
         length, digest, _ = _FOOT.unpack(self._view[-_FOOT.size :])
@@ -123,7 +130,10 @@ class Blobs(Mapping[str, memoryview]):
         text = bytes(self._view[end - length : end])
         if not self._trusted and hashlib.sha256(text).digest() != digest:
             raise ValueError("it does not have its digest")
-        table: dict[str, dict[str, Any]] = json.loads(text)
+        content = json.loads(text)
+        if content["kind"] != kind:
+            raise self._damaged(f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}")
+        table: dict[str, dict[str, Any]] = content["blobs"]
         for name, entry in table.items():
             offset, size = entry["offset"], entry["length"]
             if (

@@ -83,7 +83,8 @@ def with_table(change):
     content = bytes(written().content)
     length, _, magic = FOOT.unpack(content[-FOOT.size :])
     end = len(content) - FOOT.size
-    text = json.dumps(change(json.loads(content[end - length : end]))).encode()
+    table = json.loads(content[end - length : end])
+    text = json.dumps({**table, "blobs": change(table["blobs"])}).encode()
     return Memory(content[: end - length] + text + FOOT.pack(len(text), hashlib.sha256(text).digest(), magic))
 
 
@@ -154,6 +155,15 @@ def test_a_table_that_contradicts_the_payload_is_refused(entry):
 
     with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
         Blobs(payload)
+
+
+def test_a_container_of_another_kind_is_refused():
+    payload = Memory()
+    write_blobs(payload, {"a": b"first"}, kind="ACME0002")
+
+    assert len(Blobs(payload, kind="ACME0002")) == 1
+    with pytest.raises(epctx.InvalidGraph, match="it is of the kind 'ACME0002', and read as 'ACME0001'"):
+        Blobs(payload, kind="ACME0001")
 
 
 @pytest.mark.parametrize("table", [[], 7, None, {"a": 1}, {"a": {}}], ids=str)
