@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_core.context.compatibility import all_compatibility_info
@@ -14,6 +15,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
 )
 from epctx_core.plugin import Compatibility
+from epctx_core.registry.lookup import others_of
 from epctx_core.sessions.compatibility import UNSUPPORTED_HINT, judge
 from epctx_core.sessions.loading import look_into
 from epctx_core.sessions.routing import Routing
@@ -145,8 +147,12 @@ def _look(
     if not primaries:
         return []
     found = _answer(choice, nodes, subject, payloads, findings)
+    made = subject.manifest.providers if subject.manifest is not None else {}
+    maker = made.get(choice.name, {}).get("distribution")
+    others = others_of(choice.record, subject.registry.records(), maker)
     for finding in found or ():
-        findings.take(finding)
+        refused = finding.code == "container-refused" and others
+        findings.take(replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding)
     if found is None or any(finding.node is None for finding in _unchecked(found)):
         return []
     blind = {payloads.get(finding.node or "") for finding in _unchecked(found)}

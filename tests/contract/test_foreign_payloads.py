@@ -10,7 +10,7 @@ from end_to_end.engine_eps import EngineProvider
 from end_to_end.small_models import chain, saved
 
 import epctx_core as epctx
-from epctx_core.plugin import Compatibility, hookimpl
+from epctx_core.plugin import Compatibility, Finding, Severity, hookimpl
 
 NAME = "VendorExecutionProvider"
 _numbers = itertools.count()
@@ -42,6 +42,22 @@ class Judging(Refusing):
     @classmethod
     def validate_compatibility(cls, info, options):
         return Compatibility.EP_UNSUPPORTED
+
+
+class Looking(Refusing):
+    @classmethod
+    def get_compatibility_info(cls, partitions, options):
+        return ""
+
+    @classmethod
+    def validate_compatibility(cls, info, options):
+        return Compatibility.EP_SUPPORTED_OPTIMAL
+
+    @classmethod
+    def verify_payloads(cls, context, nodes, reader):
+        return [
+            Finding(Severity.ERROR, "container-refused", "It is not the simulator's.", node=nodes[0].name)
+        ]
 
 
 class Simulating(Vendor):
@@ -100,6 +116,17 @@ def test_a_refused_payload_names_the_other_distribution_of_its_ep(tmp_path, regi
     said = f'acme-vendor 1.0 from {tmp_path / "acme-vendor"} brings {NAME}, too{made}: name it "acme-vendor:{NAME}"'
     assert said in caught.value.hint
     assert caught.value.ep == NAME
+
+
+def test_a_verification_that_finds_a_foreign_payload_names_the_other_distribution(tmp_path, registry):
+    model = compiled(tmp_path, registry, manifest=False)
+    registry.add_path(wheel(tmp_path, "acme-sim", Looking))
+    registry.prefer(NAME, distribution="acme-sim")
+
+    report = epctx.verify_model(model, registry=registry)
+
+    (finding,) = [finding for finding in report.findings if finding.code == "container-refused"]
+    assert f'brings {NAME}, too: name it "acme-vendor:{NAME}" among the providers.' in finding.hint
 
 
 def test_who_made_a_payload_and_refuses_it_names_nobody(tmp_path, registry):
