@@ -12,7 +12,7 @@ from kernels.test_optimiser import WIDE, convolution_and_normalisation, drawn
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.graph.subgraph import Subgraph
-from epctx_core.kernels import CpuEngine, EnginePolicy, engines
+from epctx_core.kernels import CpuEngine, EnginePolicy, engines, optimiser
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 
@@ -21,13 +21,13 @@ X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 def optimised(monkeypatch):
     """The models that were optimised before they were prepared."""
     seen = []
-    real = engines.optimize
+    real = optimiser.optimize
 
     def noted(given, *rest):
         seen.append(given)
         return real(given, *rest)
 
-    monkeypatch.setattr(engines, "optimize", noted)
+    monkeypatch.setattr(optimiser, "optimize", noted)
     return seen
 
 

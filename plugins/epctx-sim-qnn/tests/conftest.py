@@ -49,6 +49,7 @@ class Reader:
 
 class Payload:
     digest = None
+    verified = False
 
     def __init__(self, name, content):
         self.name = f"{name}_qnn.bin"
