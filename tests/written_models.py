@@ -146,10 +146,11 @@ class Observer:
             arguments = inspect.signature(honest).bind(*given, **named).arguments
             folder = arguments.get("cache_dir") or os.environ.get("EPCTX_CACHE_DIR")
             before = _models_below(folder)
-            result = honest(*given, **named)
-            for path, *_ in _models_below(folder) - before:
-                self._look_at_written(path)
-            return result
+            try:
+                return honest(*given, **named)
+            finally:  # an entry may be written, and its session be refused
+                for path, *_ in _models_below(folder) - before:
+                    self._look_at_written(path)
 
         return from_cache
 

@@ -14,8 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -93,6 +96,7 @@ def main() -> int:
     parser.add_argument("--draw", type=int, metavar="COUNT", help="draw so many mutants")
     parser.add_argument("--seed", type=int, default=9)
     parser.add_argument("--tree", type=Path, default=ROOT, help="the tree to copy; this one by default")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only-tell", action="store_true", help="run nothing")
     parser.add_argument("--write-baseline", action="store_true", help="take the results for the new baseline")
     given = parser.parse_args()
@@ -102,7 +106,7 @@ def main() -> int:
         baseline = json.loads(BASELINE.read_text("utf-8"))
         names = [(each["area"], each["mutant"]) for each in baseline["mutants"]]
     if not given.only_tell:
-        run(names, given.tree, given.results)
+        run(names, given.tree, given.results, given.jobs)
     outcomes = {each["mutant"]: each["outcome"] for each in read(given.results)}
     mutants = [
         {"area": area, "mutant": name, "outcome": outcomes.get(name, "not run")} for area, name in names
@@ -125,41 +129,52 @@ def drawn(tree: Path, count: int, seed: int) -> list[tuple[str, str]]:
     return random.Random(seed).sample(every, count)  # noqa: S311 - no secret
 
 
-def run(names: list[tuple[str, str]], tree: Path, results: Path) -> None:
-    """Run what has no result, one after the other; a line for each."""
+def run(names: list[tuple[str, str]], tree: Path, results: Path, jobs: int) -> None:
+    """Run what has no result, in order, each job in a copy of its own; a line for each."""
     done = {each["mutant"] for each in read(results)}
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        copy = Path(folder, "tree")
-        shutil.copytree(tree, copy, ignore=LEFT_OUT)
+    left = [(area, name) for area, name in names if name not in done]
+    lock, copies = Lock(), SimpleQueue[Path]()
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
+        for number in range(jobs):
+            copy = Path(shutil.copytree(tree, Path(folder, str(number)), ignore=LEFT_OUT))
+            copies.put(copy)
         places = {
-            m.name: (path, m)
+            mutant.name: (path.relative_to(copy), mutant)
             for path in copy.glob("epctx_core/**/*.py")
-            for m in mutants_of(path.read_bytes())
+            for mutant in mutants_of(path.read_bytes())
         }
-        for area in {area for area, name in names if name not in done}:
-            if judged(copy, area)[0] != "survived":
-                sys.exit(f"the tests of {area} fail without any mutant")
-        for area, name in names:
-            if name in done:
-                continue
+
+        def judge(area: str, name: str) -> None:
+            copy = copies.get()
             outcome, by = judged_with(copy, area, *places[name]) if name in places else ("gone", "")
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"area": area, "mutant": name, "outcome": outcome, "by": by}) + "\n")
+            copies.put(copy)
+            line = json.dumps({"area": area, "mutant": name, "outcome": outcome, "by": by}) + "\n"
+            with lock, results.open("a", encoding="utf-8") as file:
+                file.write(line)
+
+        for area in dict.fromkeys(area for area, _ in left):
+            outcome, by = judged(copy, area)
+            if outcome != "survived":
+                raise RuntimeError(f"the tests of {area} fail without any mutant: {by}")
+        list(pool.map(judge, *zip(*left, strict=True)))
 
 
-def judged_with(copy: Path, area: str, path: Path, mutant: Mutant) -> tuple[str, str]:
+def judged_with(copy: Path, area: str, place: Path, mutant: Mutant) -> tuple[str, str]:
     """Return what becomes of a mutant; the copy is as before then."""
+    path = copy / place
     source = path.read_bytes()
-    compiled = list(path.parent.glob(f"__pycache__/{path.stem}.*.pyc"))
     try:
-        path.write_bytes(mutant.applied(source))
-        for stale in compiled:
-            stale.unlink(missing_ok=True)
+        _write(path, mutant.applied(source))
         return judged(copy, area)
     finally:
-        path.write_bytes(source)
-        for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-            stale.unlink()
+        _write(path, source)
+
+
+def _write(path: Path, source: bytes) -> None:
+    """Write a module; what was compiled of it is known by size and second, which may be the same."""
+    path.write_bytes(source)
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
 
 
 def judged(copy: Path, area: str) -> tuple[str, str]:
