@@ -64,6 +64,7 @@ AREAS = {
             "tests/models_breadth/test_claims_within_limits.py",
             "tests/control_flow/test_contract.py",
             "tests/contract/test_registration.py",
+            "tests/end_to_end/test_bad_eps.py",
             "tests/kernel_eps/test_kernels_in_sessions.py",
         ),
     ),
