@@ -158,8 +158,9 @@ class Forking(ExecutionProvider):
 forked_by_hook = []
 
 
-def forked_in_a_hook(is_left):
+def forked_in_a_hook():
     """Return how a child ended that came back from an EP's hook and then collected garbage."""
+    is_left = garbage()
     gc.set_threshold(1 << 30)  # nothing is collected but by the child
     registry = epctx.Registry(entry_points=False)
     registry.register(Forking)
