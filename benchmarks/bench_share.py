@@ -69,7 +69,7 @@ def load(count: str, share: str) -> None:
     import numpy as np
 
     import epctx_core as epctx
-    from epctx_core.context.payloads import reader
+    from epctx_core.context import payload_reader as reader
 
     opened: list[str] = []
 

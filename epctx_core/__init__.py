@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.report import CompileReport
     from epctx_core.compiling.sharing.share_group import ShareGroup, ShareReport
     from epctx_core.compiling.writing.initializers import InitializerValue, OrtExternalInitializerInfo
-    from epctx_core.context.payloads.callbacks import OrtEpContextData, OrtEpContextDataBuffer
+    from epctx_core.context.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
         EpctxError,
         EPFail,
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
         unregister_execution_provider,
     )
     from epctx_core.session import InferenceSession
-    from epctx_core.sessions.assignment_info import OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from epctx_core.sessions.boundary import ModelMetadata, NodeArg
+    from epctx_core.sessions.boundary import ModelMetadata, NodeArg, OrtEpAssignedNode, OrtEpAssignedSubgraph
     from epctx_core.sessions.compatibility import (
         CompiledModelCompatibility,
         get_compatibility_info_from_model,
@@ -84,14 +83,13 @@ _HOME = {
     "epctx_core.compiling.report": ("CompileReport",),
     "epctx_core.compiling.sharing.share_group": ("ShareGroup", "ShareReport"),
     "epctx_core.compiling.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
-    "epctx_core.context.payloads.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
+    "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InternalError", "InvalidArgument", "InvalidGraph",
         "InvalidProtobuf", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
     ),
-    "epctx_core.sessions.assignment_info": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph"),
-    "epctx_core.sessions.boundary": ("ModelMetadata", "NodeArg"),
+    "epctx_core.sessions.boundary": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph", "ModelMetadata", "NodeArg"),
     "epctx_core.sessions.compatibility": (
         "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_model_compatibility",
     ),

@@ -27,7 +27,7 @@ from epctx_core.sessions.providers import CPU_EP
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from epctx_core.sessions.assignment_info import OrtEpAssignedSubgraph
+    from epctx_core.sessions.boundary import OrtEpAssignedSubgraph
 
 _log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001

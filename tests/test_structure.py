@@ -138,7 +138,7 @@ def test_only_one_module_reads_package_metadata():
         if any(re.match(r"importlib[._]metadata\b", name) for name in imported(parsed(path), []))
     }
 
-    assert readers == {"epctx_core/registry/_metadata.py"}
+    assert readers == {"epctx_core/registry/discovery.py"}
 
 
 def test_importing_epctx_imports_nothing_heavy():

@@ -18,7 +18,7 @@ from urllib.request import url2pathname
 from epctx_core.registry.records import normalised
 
 if TYPE_CHECKING:
-    from epctx_core.registry._metadata import InstalledDistribution
+    from epctx_core.registry.discovery import InstalledDistribution
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
@@ -55,7 +55,7 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
 @cache
 def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Return state, requirements and those of extras; kept, since code that was imported does not change either."""
-    from epctx_core.registry._metadata import PackageNotFoundError, distribution
+    from epctx_core.registry.discovery import PackageNotFoundError, distribution
 
     try:
         found = distribution(name)

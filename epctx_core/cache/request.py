@@ -24,7 +24,7 @@ from epctx_core.cache.store import EntryStore, Lease
 from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
-from epctx_core.context.private_folder import distrusted
+from epctx_core.context.scratch import distrusted
 from epctx_core.errors import (
     EpctxError,
     Fail,
@@ -41,8 +41,7 @@ from epctx_core.plugin import Purpose
 from epctx_core.publish.failures import DISK_FULL
 from epctx_core.session import InferenceSession
 from epctx_core.sessions.arguments import path_of
-from epctx_core.sessions.optional import each_told_once
-from epctx_core.sessions.providers import Progress, ProviderChoice, choose_providers
+from epctx_core.sessions.providers import Progress, ProviderChoice, choose_providers, each_told_once
 
 if TYPE_CHECKING:
     from epctx_core.cache.content import Model

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from epctx_core.context.private_folder import user_folder
+from epctx_core.context.scratch import user_folder
 from epctx_core.errors import InvalidArgument
 
 FOLDER_VARIABLE = "EPCTX_CACHE_DIR"

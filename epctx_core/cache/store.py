@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Self
 from epctx_core.cache import record as records
 from epctx_core.cache.key_lock import key_lock
 from epctx_core.cache.record import CorruptEntryError, EntryRecord, check_head, read_record
-from epctx_core.context.private_folder import make_private_folder
+from epctx_core.context.scratch import make_private_folder
 from epctx_core.publish import posix
-from epctx_core.publish.tree import remove_tree
+from epctx_core.publish.replay import remove_tree
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,14 +9,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, make_context_model
-from epctx_core.compiling.node_names import check_names
+from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
 from epctx_core.compiling.passthrough import PassThrough
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, Written, make_report
-from epctx_core.compiling.sharing.open_groups import open_groups
-from epctx_core.compiling.sharing.rules import check_member, check_shared_options
+from epctx_core.compiling.sharing.open_groups import check_member, check_shared_options, open_groups
 from epctx_core.compiling.writing.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compiling.writing.size import check_weights_fit
 from epctx_core.context.receipts import model_receipt, note, note_published

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import onnx
 from onnx import NodeProto
 
-from epctx_core.compiling.descriptions import Descriptions
-from epctx_core.compiling.kernel_operators import staying_operators
-from epctx_core.compiling.node_names import check_graph_names, form_of
 from epctx_core.compiling.provenance import add_metadata
 from epctx_core.compiling.writing.initializers import PlacedInitializers, place_initializers
 from epctx_core.compiling.writing.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.initializers_file import Seal
-from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.metadata import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
-from epctx_core.context.node import (
-    ContextNodeDraft,
-    ContextNodeMaker,
-    make_context_node,
-)
-from epctx_core.context.payloads.writer import PayloadSet, PayloadWriter
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.context.node import ContextNodeDraft, ContextNodeMaker, check_attribute, make_context_node
+from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.bodies import named_bodies, placed_nodes
 from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
+from epctx_core.graph.subgraph import GraphPartition
+from epctx_core.graph.view import Node
+from epctx_core.kernels import described
+from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
-from epctx_core.registry.guard import contract_broken
+from epctx_core.registry.guard import blame, contract_broken, plain
 from epctx_core.sessions.weightless import SourceLedger
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from onnx import ModelProto
 
     from epctx_core.compiling.compile import Compile
@@ -39,12 +41,225 @@ if TYPE_CHECKING:
     from epctx_core.compiling.writing.outputs import Outputs
     from epctx_core.context.embedding import Embeddable
     from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.errors import PluginError
+    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.splice import Replacement
-    from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.plugin import EPContextNode, TensorView
-    from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.plugin import OperatorTypes, TensorView
+    from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
+
+
+class Descriptions:
+    """The nodes that one EP described for its partitions.
+
+    Args:
+        choice: the EP.
+        partitions: those it compiled.
+        payloads: what it wrote.
+    """
+
+    def __init__(
+        self, choice: ProviderChoice, partitions: Sequence[GraphPartition], payloads: PayloadSet
+    ) -> None:
+        self._choice = choice
+        self._partitions = partitions
+        self._payloads = payloads
+        # EPs give many nodes one mapping: each is looked at once.
+        self._checked: set[int] = set()
+
+    def check(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
+        """Return one description for each partition, in the partitions' order."""
+        by_partition: dict[int, EPContextNode] = {}
+        for node in described:
+            by_partition[id(node.partition)] = node
+            self._check_node(node)
+        missing = [p for p in self._partitions if id(p) not in by_partition]
+        if missing or len(described) != len(self._partitions):
+            raise self._broken(
+                f"described {len(described)} nodes for its {len(self._partitions)} partitions"
+                + (f"; {missing[0].name} is missing" if missing else "")
+            )
+        ordered = [by_partition[id(p)] for p in self._partitions]
+        # A load finds payloads through their primaries alone.
+        found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
+        for key, writer in self._payloads.writers.items():
+            if key not in found:
+                raise self._broken(
+                    f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
+                )
+            if self._payloads.final and not writer.size:
+                # A load takes an empty file for one that was lost.
+                raise self._broken(f"wrote nothing into the payload {writer.name!r}")
+        if not found:
+            raise self._broken("gave no node a payload, so that nothing could be loaded again")
+        return ordered
+
+    def _check_node(self, node: EPContextNode) -> None:
+        if type(node.attributes) is not dict:
+            with blame(self._choice.record, "get_ep_context_nodes"):
+                # What was checked is what is written, whatever a mapping says when it is asked again.
+                object.__setattr__(node, "attributes", dict(plain(node.attributes)))
+        if id(node.attributes) not in self._checked:
+            self._checked.add(id(node.attributes))
+            self._check_attributes(node)
+        self._name_graph(node)
+        if node.main_context and node.payload is None:
+            raise self._broken("gave a node main_context=1 without a payload")
+        if node.payload is not None and id(node.payload) not in self._payloads.writers:
+            raise self._broken("gave a payload that did not come from this call's writer")
+
+    def _name_graph(self, node: EPContextNode) -> None:
+        name: Any = plain(node.graph_name)
+        if name is not None and not (type(name) is str and name and name.isprintable()):
+            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
+        if isinstance(node.partition, GraphPartition):
+            node.partition.said_name = name or ""
+
+    def _check_attributes(self, node: EPContextNode) -> None:
+        owned = CORE_ATTRIBUTES & node.attributes.keys()
+        if owned:
+            hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
+            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
+        for key, value in node.attributes.items():
+            try:
+                check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
+            except (TypeError, ValueError, InvalidGraph) as error:
+                raise self._broken(
+                    f"set {key!r} to a value that the attribute cannot hold ({error})"
+                ) from error
+
+    def _broken(self, what: str) -> PluginError:
+        return contract_broken(self._choice.record, "get_ep_context_nodes", what)
+
+
+def staying_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
+    """Yield, for each operator outside of partitions, what EPs or the model's own metadata say of it.
+
+    What an EP says comes before what the model says, and EPs stand in order of priority.
+    """
+    tables = [*(matcher.own for matcher in assignment.matchers.values()), assignment.carried]
+    if not any(tables):
+        return
+    nodes = list(_first_of_each_operator(assignment.main))
+    for operators in tables:
+        yield from filter(None, (described(operators, node) for node in nodes))
+
+
+def _first_of_each_operator(main: GraphAssignment) -> Iterator[Node]:
+    seen: set[tuple[str, str]] = set()
+    for part, index in _staying(main):
+        node = Node(part.graph, index)
+        operator = (node.domain, node.op_type)
+        if operator not in seen:
+            seen.add(operator)
+            yield node
+
+
+def _staying(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
+    """Yield the nodes outside of partitions, at any depth."""
+    compiled = set(chain.from_iterable(partition.node_indices for partition in part.partitions))
+    for index in range(len(part.graph.nodes)):
+        if index not in compiled:
+            yield part, index
+            for body in part.bodies.get(index, {}).values():
+                yield from _staying(body)
+
+
+def check_names(model: OpenModel, assignment: Assignment) -> None:
+    """Check that no partition will have the name of a node that stays, at any depth.
+
+    Partitions differ among each other by their numbers.
+
+    Raises:
+        InvalidGraph: one will, as where a context model is compiled again.
+    """
+    partitions = assignment.partitions
+    # A partition's whole name takes a digest of its weights; its beginning costs nothing.
+    starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in partitions})
+    if not starts:
+        return
+    graph = model.graph
+    suspects: list[tuple[BodyPath, int, str]] = [
+        ((), place, name) for place, name in enumerate(graph.names) if name.startswith(starts)
+    ]
+    suspects += [found for found in _names_in_bodies(graph) if found[2].startswith(starts)]
+    if not suspects:
+        return
+    names = {partition.name for partition in partitions}
+    taken = {(p.graph.path, place) for p in partitions for place in p.node_indices}
+    for path, place, name in suspects:
+        if name in names and not _is_taken(path, place, taken):
+            raise InvalidGraph(
+                f"{model.source.where} has a node {name!r} that stays, and an EPContext node would get the same name.",
+                node=name,
+                path=model.source.path,
+                hint="Set ep.context_node_name_prefix, or rename that node.",
+            )
+
+
+def check_graph_names(
+    model: OpenModel,
+    choice: ProviderChoice,
+    partitions: Sequence[GraphPartition],
+    earlier: Sequence[Mapping[str, str]],
+) -> None:
+    """Check that the names that an EP gave its graphs tell them apart; see `EPContextNode.graph_name`.
+
+    Args:
+        model: its EPContext nodes are of an earlier compile.
+        choice: the EP.
+        partitions: those whose nodes it described.
+        earlier: of its share group, the partitions of the models before this one and their graphs' names.
+
+    Raises:
+        PluginError: two partitions got one name.
+        InvalidGraph: a node of an earlier compile has it, and is of another partition.
+    """
+    if not any(partition.said_name for partition in partitions):
+        return
+    holders: dict[str, GraphPartition] = {}
+    for partition in partitions:
+        other = holders.setdefault(partition.graph_name, partition)
+        if other is not partition:
+            what = f"gave {other.name} and {partition.name} one graph_name, {partition.graph_name!r}"
+            raise contract_broken(choice.record, "get_ep_context_nodes", what)
+    for name, graph_name in chain.from_iterable(graphs.items() for graphs in earlier):
+        same = holders.get(graph_name)
+        if same is not None and form_of(same.name) != form_of(name):
+            what = f"gave {same.name} the graph_name {graph_name!r}, which another partition of the share group has"
+            raise contract_broken(choice.record, "get_ep_context_nodes", what)
+    for record in model.context_nodes:
+        same = holders.get(record.partition_name) if record.source in choice.record.sources else None
+        if same is not None and form_of(same.name) != form_of(record.name):
+            raise InvalidGraph(
+                f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
+                f"{record.partition_name!r}, and {choice.name} gives a new node the same.",
+                node=record.name,
+                ep=choice.name,
+                path=model.source.path,
+                hint="The EP finds graphs by that name: compile the model that this one was made of, in one go.",
+            )
+
+
+def form_of(name: str) -> str:
+    """Return a partition's name without the number at its end: equal for equal partitions."""
+    return name.rpartition("_")[0]
+
+
+def _names_in_bodies(graph: GraphIndex) -> Iterator[tuple[BodyPath, int, str]]:
+    """Yield the names of all nodes in bodies, with their places."""
+    for holder in graph.holders:
+        for attribute, body in named_bodies(graph.nodes[holder]):
+            for path, place, node in placed_nodes(body, ((holder, attribute),)):
+                yield path, place, node.name
+
+
+def _is_taken(path: BodyPath, place: int, taken: AbstractSet[tuple[BodyPath, int]]) -> bool:
+    """Whether a node, or one that holds the body it is in, went into a partition."""
+    steps = [*(step for step, _ in path), place]
+    return any((path[:depth], step) in taken for depth, step in enumerate(steps))
 
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"

@@ -17,19 +17,18 @@ from onnx import AttributeProto, NodeProto
 from epctx_core.compiling.writing.size import check_size
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
-from epctx_core.context.naming import free_name, is_payload_name
-from epctx_core.context.paths import ModelFolder, checked_name
-from epctx_core.context.payloads.reader import PayloadReader
+from epctx_core.context.paths import ModelFolder, checked_name, free_name, is_payload_name
+from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.splice import copy_field
 from epctx_core.options import SessionConfig
-from epctx_core.sessions.payload_sources import reading_of, source_folder
+from epctx_core.sessions.loading import reading_of, source_folder
 
 if TYPE_CHECKING:
     from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.context.loaded import LoadedPayload
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.payloads.loaded import LoadedPayload
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.sessions.source import OpenModel
 

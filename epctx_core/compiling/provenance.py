@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.compatibility import all_compatibility_info, set_compatibility_info, set_metadata
 from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manifest
+from epctx_core.context.metadata import all_compatibility_info, set_compatibility_info, set_metadata
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.plugin import BuildInfo, Compatibility

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
+from epctx_core.context.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import is_context_node, read_placed_nodes
-from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
-from epctx_core.context.payloads.reader import plugin_nodes
+from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import (
     EPFail,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.payloads.writer import PayloadWriter
+    from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin import ContextNode, ContextReader, TensorView
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.optional import SkippedProvider
-    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.providers import ProviderSession, SkippedProvider
 
 _log = logging.getLogger("epctx.compile")
 

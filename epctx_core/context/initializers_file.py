@@ -12,8 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from epctx_core.context.json_text import parse_json
 from epctx_core.context.manifest import PayloadEntry, Segment, read_segments, stated_segments
+from epctx_core.context.metadata import parse_json
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from epctx_core.context.payloads.writer import PayloadWriter
+    from epctx_core.context.payload_writer import PayloadWriter
 
 KEY = "epctx.initializers"
 _HINT = "Fetch the model again, or compile again."

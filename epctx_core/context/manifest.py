@@ -19,8 +19,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core._version import __version__
-from epctx_core.context.json_text import parse_json
-from epctx_core.context.weightless.references import SourceReference, read_references
+from epctx_core.context.metadata import parse_json
+from epctx_core.context.source_references import SourceReference, read_references
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from epctx_core.context.compatibility import set_metadata
+from epctx_core.context.metadata import set_metadata
 from epctx_core.context.node import payload_files
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.tensors import all_tensors, is_detached
+from epctx_core.graph.weights import all_tensors, is_detached
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from epctx_core.context.manifest import Segment, damaged
-from epctx_core.context.private_folder import distrusted, is_own, make_private_folder, user_folder
+from epctx_core.context.scratch import distrusted, is_own, make_private_folder, user_folder
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 

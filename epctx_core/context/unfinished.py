@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from epctx_core.context.naming import has_drive
+from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidArgument
 
 STAGING_PREFIX = ".epctx-"

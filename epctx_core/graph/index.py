@@ -1,7 +1,4 @@
-"""The index over a graph: who makes, who reads each value. Built once, in one pass, read-only.
-
-The bodies of control flow have an index each, so that a model is a tree of indices.
-"""
+"""Linear index over a graph and the graphs in its nodes: producers, consumers, kinds, constants."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from onnx import GraphProto, TensorProto, helper
+
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import (
     free_names,
@@ -19,20 +18,52 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
     outer_names,
 )
-from epctx_core.graph.constants import OPERATORS as CONSTANT_OPERATORS
-from epctx_core.graph.constants import node_weights
-from epctx_core.graph.quantization import QuantizedGroups
+from epctx_core.graph.canonical import node_kinds
+from epctx_core.graph.partition import QuantizedGroups
 from epctx_core.graph.weights import body_weights
-from epctx_core.graph.wiring import node_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import FunctionProto, ModelProto, NodeProto
 
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.weights import Weight
+
+OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
+_NUMBERS = {
+    "value_float": TensorProto.FLOAT,
+    "value_floats": TensorProto.FLOAT,
+    "value_int": TensorProto.INT64,
+    "value_ints": TensorProto.INT64,
+}
+
+
+def node_weights(nodes: Iterable[NodeProto]) -> dict[str, Weight]:
+    """Return the values of Constant nodes by name; without those that are text or sparse.
+
+    Raises:
+        InvalidGraph: a constant whose bytes do not fit its shape.
+    """
+    held = GraphProto()
+    for node in nodes:
+        if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
+            _add_value(held, node)
+    return body_weights(held)
+
+
+def _add_value(held: GraphProto, node: NodeProto) -> None:
+    (attribute,), (name,) = node.attribute, node.output
+    if attribute.name == "value":
+        held.initializer.add().CopyFrom(attribute.t)
+        held.initializer[-1].name = name
+    elif attribute.name in _NUMBERS:
+        value = helper.get_attribute_value(attribute)
+        several = attribute.name.endswith("s")
+        shape, numbers = ([len(value)], value) if several else ([], [value])
+        held.initializer.append(helper.make_tensor(name, _NUMBERS[attribute.name], shape, numbers))
+
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -80,7 +111,7 @@ class GraphIndex:
         special_tensors: the special constants by name, those of enclosing scopes included, in the graphs'
             order.
         functions: those that the model defines for itself.
-        digests: of small pieces, by their plain form (see `epctx_core.graph.wiring`).
+        digests: of small pieces, by their plain form (see `epctx_core.graph.canonical`).
 
     Raises:
         InvalidGraph: a name that is not UTF-8, or an initializer in a body whose bytes do not fit.
@@ -126,7 +157,7 @@ class GraphIndex:
             self.path = (*holder.graph.path, (holder.node, holder.attribute))
             self._look_outside(holder.graph, initializers)
         self.node_constants: frozenset[int] = frozenset()
-        if self.ir_version >= 4 and not CONSTANT_OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
+        if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
         outer = holder.graph.special_tensors if holder is not None else {}
         self.special_tensors: Mapping[str, TensorProto] = self._special_tensors(outer)
@@ -224,7 +255,7 @@ class GraphIndex:
 
     @cached_property
     def kinds(self) -> list[int]:
-        """For each node the number of its kind; see `epctx_core.graph.wiring`."""
+        """For each node the number of its kind; see `epctx_core.graph.canonical`."""
         return node_kinds(self)
 
     @cached_property

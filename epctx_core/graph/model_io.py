@@ -24,8 +24,15 @@ from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
 from epctx_core.graph.mapping import NotRegularError, open_regular
 from epctx_core.graph.normalise import normalise
-from epctx_core.graph.tensors import MAX_RANK, all_tensors, is_detached
-from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, write_out_sparse
+from epctx_core.graph.weights import (
+    MAX_RANK,
+    OpenExternal,
+    Weight,
+    all_tensors,
+    detach_weights,
+    is_detached,
+    write_out_sparse,
+)
 from epctx_core.options import InputBudget
 
 if TYPE_CHECKING:

@@ -1,23 +1,324 @@
-"""Models that ONNX's checker refuses and onnxruntime takes: brought into the form that ONNX asks for, in place.
-
-Nodes in any order, graphs without a name, IR versions before 3, and functions written for other operator
-versions than the model's. All later stages then see valid models only.
-"""
+"""Model in the one form that later stages know: put in order, functions written out, the host's values in place."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import onnx
+import onnx.inliner
+from onnx import TensorProto
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.bodies import all_graphs, bodies, given_names
+from epctx_core.graph.weights import (
+    COPIED_LIMIT,
+    INLINE_LIMIT,
+    Weight,
+    detached_tensor,
+    is_detached,
+    raw_size,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
+
+    from epctx_core.graph.model_io import SourceModel
+    from epctx_core.options import ModelOverrides
+
+FunctionId = tuple[str, str]
+"""Domain and name of a function."""
+_Key: TypeAlias = "tuple[str, str, str]"
+"""Domain, name and overload."""
+
+MOST_NODES = 1 << 18
+"""Nodes that calls of functions may become. A few functions that call each other twice are a million."""
+
+
+def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
+    """Put function bodies in place of their calls, in place; functions that nothing calls then are dropped.
+
+    A function may import other operator versions than the model: see `read_with_versions`.
+
+    Args:
+        source: a model without its large weights.
+        kept: functions whose calls stay.
+
+    Raises:
+        InvalidGraph: a function is not valid, or the calls are too many nodes.
+    """
+    proto = source.proto
+    if not proto.functions:
+        return
+    _check_size(source)
+    _add_imports(proto)
+    _add_defaults(proto)
+    inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
+    read_with_versions(inlined_ones, proto.opset_import)
+    source.proto = inlined = _inlined(source, kept)
+    left = used_functions(inlined.graph.node, inlined.functions)
+    del inlined.functions[:]
+    inlined.functions.extend(left)
+    _spell_default_domain(inlined.graph)
+
+
+def _check_size(source: SourceModel) -> None:
+    """Raise before anything follows the calls: shape inference does, also those that stay."""
+    functions = source.proto.functions
+    nodes, size = size_of_calls(source.proto.graph.node, functions)
+    most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
+    if nodes > MOST_NODES or size > most:
+        raise InvalidGraph(
+            f"the functions of {source.where} become {nodes:,} nodes of {size:,} bytes where they are called; at most "
+            f"{MOST_NODES:,} nodes and {most:,} bytes are taken.",
+            path=source.path,
+            hint="Export the model without functions, if it is meant to be as large.",
+        )
+
+
+def _inlined(source: SourceModel, kept: Collection[FunctionId]) -> ModelProto:
+    proto = source.proto
+    calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
+    try:
+        if calls:
+            return onnx.inliner.inline_selected_functions(proto, calls, exclude=True)
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidGraph(
+            f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
+        ) from error
+
+
+def _add_imports(proto: ModelProto) -> None:
+    """Import the domains that only functions import: their nodes are about to be the model's."""
+    known = {o.domain for o in proto.opset_import}
+    for function in proto.functions:
+        for opset in function.opset_import:
+            if opset.domain not in known:
+                known.add(opset.domain)
+                proto.opset_import.add(domain=opset.domain, version=opset.version)
+
+
+def _add_defaults(proto: ModelProto) -> None:
+    """Write the defaults of functions' attributes into calls that leave them out: onnx's inliner drops them."""
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
+    pending = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
+    while pending:
+        node = pending.pop()
+        given = {a.name for a in node.attribute}
+        missing = defaults.get((node.domain, node.op_type, node.overload), ())
+        node.attribute.extend(a for a in missing if a.name not in given)
+        for body in bodies(node):
+            pending.extend(body.node)
+
+
+def _spell_default_domain(graph: GraphProto) -> None:
+    """Write the default domain as the empty string; function bodies also call it "ai.onnx"."""
+    for node in graph.node:
+        if node.domain == "ai.onnx":
+            node.domain = ""
+        for body in bodies(node):
+            _spell_default_domain(body)
+
+
+def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> list[FunctionProto]:
+    """Return the functions that nodes call, directly or through others, in the model's order."""
+    if not functions:
+        return []
+    known = {(f.domain, f.name, f.overload): f for f in functions}
+    used: set[tuple[str, str, str]] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        for body in bodies(node):
+            pending.extend(body.node)
+        key = (node.domain, node.op_type, node.overload)
+        if key in known and key not in used:
+            used.add(key)
+            pending.extend(known[key].node)
+    return [f for key, f in known.items() if key in used]
+
+
+def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> tuple[int, int]:
+    """Return how many nodes calls become until all functions are in place, and of how many bytes.
+
+    Counted are the functions' nodes, the calls on the way, and the defaults of attributes.
+
+    Args:
+        nodes: those of the main graph.
+        functions: the model's.
+
+    Raises:
+        InvalidGraph: functions call each other in a circle.
+    """
+    known = {(f.domain, f.name, f.overload): f for f in functions}
+    contents = {key: _contents(f.node, known) for key, f in known.items()}
+    sizes: dict[_Key, tuple[int, int]] = {}
+    begun: set[_Key] = set()
+    _, first = _contents(nodes, known)
+    pending = list(dict.fromkeys(first))
+    while pending:
+        key = pending[-1]
+        own, callees = contents[key]
+        missing = {callee for callee in callees if callee not in sizes}
+        if missing & begun:
+            raise InvalidGraph(
+                f"the function {key[1]!r} of the domain {key[0]!r} calls itself, directly or not."
+            )
+        if missing:
+            begun.add(key)
+            pending.extend(missing)
+            continue
+        inner = [sizes[callee] for callee in callees]
+        sizes[key] = own + sum(n for n, _ in inner), known[key].ByteSize() + sum(size for _, size in inner)
+        begun.discard(pending.pop())
+    return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
+
+
+def _contents(nodes: Iterable[NodeProto], known: Container[_Key]) -> tuple[int, list[_Key]]:
+    """Return how many nodes there are, those of bodies too, and the functions they call, once for each call."""
+    count = 0
+    callees: list[_Key] = []
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        count += 1
+        key = (node.domain, node.op_type, node.overload)
+        if key in known:
+            callees.append(key)
+        for body in bodies(node):
+            pending.extend(body.node)
+    return count, callees
+
+
+_Dimension = onnx.TensorShapeProto.Dimension
+
+
+def given_weights(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> dict[str, Weight]:
+    """Return a host's values as weights; an initializer that lies in a file gets the bytes, so that no file is needed.
+
+    Args:
+        proto: as it was read; changed in place.
+        initializers: name to array.
+
+    Raises:
+        InvalidArgument: the model has no such initializer, or one of another type or shape.
+    """
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer} if initializers else {}
+    given: dict[str, Weight] = {}
+    for name, array in initializers.items():
+        if name not in tensors:
+            raise InvalidArgument(
+                f"add_initializer: the model's main graph has no initializer {name!r}.{suggestion(name, tensors)}",
+                hint="The value of an input is given to run.",
+            )
+        given[name] = _as_weight(tensors[name], array)
+        if is_detached(tensors[name]):
+            _fill(tensors[name], given[name].tensor_proto())
+    return given
+
+
+def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mapping[str, Weight]) -> None:
+    """Put values and lengths into a model that was read and checked.
+
+    Raises:
+        InvalidArgument: no input has such a dimension, or one gets two lengths.
+    """
+    for tensor in source.proto.graph.initializer if given else ():
+        weight = given.get(tensor.name)
+        if weight is not None:
+            source.weights[weight.name] = weight
+            _fill(tensor, detached_tensor(weight) if weight.nbytes > INLINE_LIMIT else weight.tensor_proto())
+    _set_lengths(source.proto.graph, overrides)
+
+
+def overridden_digest(digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]) -> str:
+    """Return the digest (hex) of a model as it is with what the host put in place; its own without that."""
+    if not overrides:
+        return digest
+    values = {name: weights[name].digest for name in overrides.initializers}
+    lengths = {**overrides.dimensions}, {**overrides.denotations}
+    parts = [digest, *(repr(sorted(part.items())) for part in (values, *lengths))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _as_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
+    found, wanted = (array.dtype, array.shape), (_dtype(tensor), tuple(tensor.dims))
+    if found != wanted:
+        raise InvalidArgument(
+            f"add_initializer: the value of {tensor.name!r} is {found[0]}{list(found[1])}; the model's initializer "
+            f"is {wanted[0]}{list(wanted[1])}.",
+            hint="Give an array of the same type and shape.",
+        )
+    if array.nbytes == raw_size(tensor.data_type, array.shape):
+        data: bytes | memoryview = array.reshape(-1).view(np.uint8).data if array.size else b""
+    else:  # types of less than a byte are packed
+        data = onnx.numpy_helper.from_array(array).raw_data
+    return Weight(tensor.name, tensor.data_type, array.shape, data)
+
+
+def _dtype(tensor: TensorProto) -> np.dtype[Any]:
+    try:
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError, ValueError):
+        return np.dtype(object)
+
+
+def _fill(tensor: TensorProto, other: TensorProto) -> None:
+    """Make a tensor another one; what it says about itself stays."""
+    doc = tensor.doc_string
+    tensor.CopyFrom(other)
+    if doc:
+        tensor.doc_string = doc
+
+
+def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
+    """Give open dimensions their lengths, wherever the graph names them."""
+    if not overrides.dimensions and not overrides.denotations:
+        return
+    lengths = dict(overrides.dimensions)
+    seen: set[str] = set()
+    for dimension in _dimensions(graph.input):
+        seen |= {dimension.dim_param, dimension.denotation}
+        _set_by_denotation(dimension, overrides.denotations, lengths)
+    for what, given in (("dimension", overrides.dimensions), ("denotation", overrides.denotations)):
+        for name in given:
+            if name not in seen:
+                raise InvalidArgument(
+                    f"free dimension override: no input of the model has the {what} {name!r}.{suggestion(name, seen)}",
+                    hint="It names an open dimension of an input, as get_inputs shows it.",
+                )
+    for dimension in _dimensions([*graph.input, *graph.output, *graph.value_info]):
+        if dimension.dim_param in lengths:
+            dimension.dim_value = lengths[dimension.dim_param]
+
+
+def _set_by_denotation(
+    dimension: _Dimension, denotations: Mapping[str, int], lengths: dict[str, int]
+) -> None:
+    """Give an open dimension the length of its denotation; its name means that everywhere."""
+    length = denotations.get(dimension.denotation) if not dimension.HasField("dim_value") else None
+    if length is None:
+        return
+    name = dimension.dim_param
+    if not name:
+        dimension.dim_value = length
+    elif lengths.setdefault(name, length) != length:
+        raise InvalidArgument(
+            f"free dimension override: the dimension {name!r} would get two lengths, {lengths[name]} and {length}.",
+            hint="Give a length by name or by denotation, not both.",
+        )
+
+
+def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[_Dimension]:
+    for value in values:
+        if value.type.HasField("tensor_type"):
+            yield from value.type.tensor_type.shape.dim
+
 
 _log = logging.getLogger("epctx.graph")
 _FREE_INITIALIZERS = 4

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.graph.bodies import outer_names
-from epctx_core.graph.hints import ONLY_DECLARED, is_only_declared
-from epctx_core.graph.inference import tensor_type
+from epctx_core.graph.inference import ONLY_DECLARED, is_only_declared, tensor_type
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex

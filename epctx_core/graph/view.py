@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto
 
-from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
-from epctx_core.context.payloads.loaded import LoadedPayload
+from epctx_core.context.loaded import LoadedPayload
 from epctx_core.graph.view import Node
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, whole_numbers
 from epctx_core.isolation.models import (
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     from epctx_core.errors import PluginError
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.slice import GraphSlice
-    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.graph.subgraph import GraphPartition, GraphSlice
     from epctx_core.graph.weights import Weight
     from epctx_core.isolation.proxy import Proxy
     from epctx_core.isolation.remote import Answer, Answers

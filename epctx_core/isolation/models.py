@@ -18,8 +18,7 @@ from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import types_of
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.graph.tensors import raw_size
-from epctx_core.graph.weights import Weight
+from epctx_core.graph.weights import Weight, raw_size
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, whole_numbers
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from onnx import GraphProto, NodeProto
 
 from epctx_core.context.node import ContextNodeRecord, make_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
-from epctx_core.context.payloads.writer import PayloadSet
+from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
+from epctx_core.context.payload_writer import PayloadSet
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_core.isolation.channel import Message, ProtocolError
@@ -32,8 +32,8 @@ from epctx_core.options import Isolation
 from epctx_core.plugin import CompiledPartition, EPContextNode, ExecutionProvider, Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS, HOOKS, Hook
 from epctx_core.registry.guard import contract_broken
-from epctx_core.registry.implementations import implemented_hooks
 from epctx_core.registry.instances import ProviderInstances
+from epctx_core.registry.loading import implemented_hooks
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
+from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.graph.view import Node
 from epctx_core.isolation.models import decode_weights, open_file
 

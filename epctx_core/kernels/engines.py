@@ -18,7 +18,7 @@ from onnx import AttributeProto, ModelProto
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.model_io import checked_piece, structure
-from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import is_detached
 from epctx_core.kernels.policy import PREPACK_LIMIT
 from epctx_core.options import GraphOptimizationLevel
 

@@ -17,8 +17,7 @@ import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from epctx_core.graph.model_io import structure
-from epctx_core.graph.tensors import is_detached
-from epctx_core.graph.weights import DETACHED_LOCATION
+from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
 
 if TYPE_CHECKING:
     from typing import Any

@@ -18,8 +18,7 @@ import onnxruntime
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies, may_hold_bodies
-from epctx_core.graph.tensors import is_detached
-from epctx_core.graph.weights import DETACHED_LOCATION
+from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
 from epctx_core.kernels.in_place import write_in_place
 from epctx_core.kernels.optimiser import FATAL_ONLY, check_files, hand_over
 from epctx_core.kernels.recurrent import GUARD, guard_recurrent

@@ -18,8 +18,7 @@ from onnx import ModelProto, TensorProto
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.normalise import drop_initializer_inputs
-from epctx_core.graph.tensors import is_detached
-from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight
+from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
 from epctx_core.kernels.framing import all_nodes, with_frame
 from epctx_core.kernels.nchwc import DOMAIN as NCHWC
 from epctx_core.kernels.nchwc import NotPlainError, check_way_back, mark

@@ -14,7 +14,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import is_detached
 from epctx_core.kernels.in_place import write_in_place
 
 if TYPE_CHECKING:

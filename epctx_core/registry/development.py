@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from epctx_core.registry.discovery import CPU_PROVIDER, class_path
 from epctx_core.registry.loading import Outcome, import_class
+from epctx_core.registry.lookup import names_in
 from epctx_core.registry.records import PluginRecord, PluginState
-from epctx_core.registry.selection import names_in
 
 VARIABLE = "EPCTX_PLUGIN"
 """`module:Class`, several separated by commas."""

@@ -29,8 +29,7 @@ from epctx_core.errors import (
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry import trace
 from epctx_core.registry.guard import blame, check_answer, describe, plain, plugin_error
-from epctx_core.registry.implementations import MarkedMethod, implemented_hooks, marked_methods
-from epctx_core.registry.validation import parameter_problems
+from epctx_core.registry.loading import MarkedMethod, implemented_hooks, marked_methods, parameter_problems
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext

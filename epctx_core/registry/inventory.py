@@ -1,37 +1,183 @@
-"""What was found: EPs of installed packages and of places that were added, and what became of them in this process.
-
-Owns what a refresh forgets and what it cannot: what was imported stays imported. Its owner holds a lock
-around every call. Knows no class of the host, and imports no plugin.
-"""
+"""Inventory of a registry: what was discovered and what the host registered, one record each."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EpctxError, InvalidArgument
-from epctx_core.registry.discovery import discover
-from epctx_core.registry.loading import Imported, removed
-from epctx_core.registry.places import discover_at
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotFound, suggestion
+from epctx_core.registry import development
+from epctx_core.registry.discovery import discover, discover_at
+from epctx_core.registry.loading import Imported, check_provider_class, removed
+from epctx_core.registry.lookup import Selection
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
     RecordKey,
     normalised,
     same_distribution,
+    simulates,
 )
-from epctx_core.registry.selection import Selection
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
 
+
+class Uses:
+    """Remembers users by EP; callable from any thread.
+
+    Takes no lock: a session may end within any allocation, when the collector finds it, and each change
+    here is a single step of one list.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no user."""
+        self._users: dict[RecordKey, list[str]] = {}
+
+    @contextmanager
+    def held(self, key: RecordKey, by: str) -> Iterator[None]:
+        """Count a user while the block lasts.
+
+        Args:
+            key: of the EP's record.
+            by: who, for messages: `a session of 'resnet'`.
+        """
+        users = self._users.setdefault(key, [])
+        users.append(by)
+        try:
+            yield
+        finally:
+            users.remove(by)
+
+    def of(self, key: RecordKey) -> list[str]:
+        """Return who uses an EP, equal users once with their number."""
+        users = list(self._users.get(key, ()))
+        counts = {user: users.count(user) for user in users}
+        return [user if count == 1 else f"{user} ({count} times)" for user, count in counts.items()]
+
+
+_log = logging.getLogger("epctx.registry")
+
+
+class GivenClasses:
+    """Entries by EP type; those of EPCTX_PLUGIN that cannot be used, by what the variable says.
+
+    Args:
+        changed: called after each change.
+    """
+
+    def __init__(self, *, changed: Callable[[], None]) -> None:
+        """Begin without any."""
+        self._changed = changed
+        self.uses = Uses()
+        self._host: dict[str, Entry] = {}
+        self._developed: dict[str, Entry] | None = None
+        # Apart from the owner's lock, like an entry's: classes are imported under it.
+        self._developing = threading.RLock()
+
+    def entries(self) -> dict[str, Entry]:
+        """Return all, the host's before those under development."""
+        return {**(self._developed or {}), **self._host}
+
+    def givers(self) -> dict[str, str]:
+        """Return EP type to a sentence that says who gave its class."""
+        named = f"{development.VARIABLE} names a class of this EP type"
+        return {name: named for name, entry in (self._developed or {}).items() if entry.cls} | dict.fromkeys(
+            self._host, "the host registered a class of this EP type itself"
+        )
+
+    def develop(self, environment: Mapping[str, str], *, again: bool = False) -> None:
+        """Import what EPCTX_PLUGIN names; what is done already is done `again` only if asked for.
+
+        Who asks meanwhile waits, but for the plugin's own import, which finds the classes of before.
+        """
+        with self._developing:
+            before = self._developed
+            if before is not None and not again:
+                return
+            self._developed = before or {}
+            try:
+                outcomes = development.import_developed(environment, taken=self._host.keys())
+            except BaseException:  # the user's interrupt
+                self._developed = before
+                raise
+            self._developed = {o.record.name: Entry(o.record, o.cls) for o in outcomes}
+            self._changed()
+        for outcome in outcomes:
+            if outcome.cls is None:
+                _log.warning("%s: %s", development.VARIABLE, outcome.record.reason)
+
+    def add(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
+        """Add a class of the host's; its name is free."""
+        record = PluginRecord(
+            name=cls.name,
+            sources=tuple(dict.fromkeys((cls.name, *sources))),
+            distribution=None,
+            version=None,
+            vendor=cls.vendor or None,
+            simulated=simulates(cls),
+            state=PluginState.LOADED,
+            entry_point=f"{cls.__module__}:{cls.__qualname__}",
+        )
+        self._host[cls.name] = Entry(record, cls)
+        self._changed()
+        return self._host[cls.name]
+
+    def remove(self, name: str) -> None:
+        """Take a class of the host's back.
+
+        Raises:
+            NotFound: the host registered none of that EP type.
+            Fail: somebody uses it.
+        """
+        if name not in self._host:
+            raise NotFound(
+                f"no class of the EP type {name!r} was registered.{suggestion(name, self._host)}",
+                ep=name,
+                hint="Plugins of installed packages are kept out with EPCTX_DISABLE_PLUGINS.",
+            )
+        users = self.uses.of(RecordKey(name, None))
+        if users:
+            raise Fail(
+                f"{name} cannot be unregistered while it is used by {', '.join(users)}.",
+                ep=name,
+                hint="First close the sessions and share groups, and wait for the compiles.",
+            )
+        del self._host[name]
+        self._changed()
+
+    def end(self, entry: Entry) -> None:
+        """Take a temporary class back, whoever uses it, unless that was done."""
+        name = entry.record.name
+        if self._host.get(name) is not entry:
+            return
+        users = self.uses.of(entry.record.key)
+        if users:
+            _log.warning("%s was taken back while it is used by %s.", name, ", ".join(users))
+        del self._host[name]
+        self._changed()
+
+
+def check_given(cls: type[ExecutionProvider], sources: Sequence[str]) -> None:
+    """Check what a host registers.
+
+    Raises:
+        PluginError: the class breaks the contract.
+        InvalidArgument: `sources` is not a sequence of texts.
+    """
+    check_provider_class(cls)
+    if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
+        raise InvalidArgument(f"{cls.name}: sources must be a sequence of non-empty texts, not {sources!r}.")
+
+
 PATH_VARIABLE = "EPCTX_PLUGIN_PATH"
 """Folders and wheels, separated as in PATH."""
-_log = logging.getLogger("epctx.registry")
 
 
 class Entry:

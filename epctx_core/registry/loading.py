@@ -1,24 +1,393 @@
-"""Imports one EP's class, asks it what it needs, remembers what a process has imported.
-
-Knows no other EP and no registry.
-"""
+"""Loading a plugin: importing its class, and checking it against the contract."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import EpctxError
-from epctx_core.plugin import Availability
+from epctx_core.errors import EpctxError, PluginError, suggestion
+from epctx_core.plugin import PLUGIN_API, Availability, ExecutionProvider, ProviderOption, WeightlessMode
+from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
+from epctx_core.registry.discovery import EP_NAME, find_top_level
 from epctx_core.registry.guard import blame, broken_by, describe, plugin_error
-from epctx_core.registry.places import find_top_level
 from epctx_core.registry.records import PluginRecord, PluginState, same_distribution, simulates
-from epctx_core.registry.validation import find_problems
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import ExecutionProvider, Purpose
+    from epctx_core.plugin import Purpose
+
+_MARK = f"{PROJECT}_impl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedMethod:
+    """An attribute marked with `hookimpl`.
+
+    Attributes:
+        attribute: its name in the class.
+        hook: the hook it means to implement.
+        static: the attribute as it stands in the class, not bound.
+        function: the function behind it.
+        bound: whether it is given the object or class as its first argument.
+        wrapper: whether it is marked as a hook wrapper.
+    """
+
+    attribute: str
+    hook: str
+    static: Any
+    function: Callable[..., Any]
+    bound: bool
+    wrapper: bool
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """What the core has to pass: everything but `self`.
+
+        Raises:
+            ValueError, TypeError: the function does not tell.
+        """
+        parameters = list(inspect.signature(self.function).parameters.values())
+        return parameters[1:] if self.bound else parameters
+
+
+def marked_methods(owner: object) -> Iterator[MarkedMethod]:
+    """Yield what a class, an object or a module marks with `hookimpl`; evaluates no property."""
+    for attribute, static in _static_attributes(owner):
+        function = getattr(static, "__func__", static) if _is_method(static) else static
+        mark = _mark(static) or _mark(function)
+        if mark is not None and callable(function):
+            yield MarkedMethod(
+                attribute=attribute,
+                hook=mark.get("specname") or attribute,
+                static=static,
+                function=function,
+                bound=_is_bound(owner, attribute, static),
+                wrapper=bool(mark.get("wrapper") or mark.get("hookwrapper")),
+            )
+
+
+def _static_attributes(owner: object) -> Iterator[tuple[str, object]]:
+    """Yield what stands in a class, an object or a module, by name, as it is written there."""
+    if inspect.isclass(owner):
+        # The same as below at a tenth of the time, which each new session spends on each EP.
+        found = {name: static for cls in reversed(owner.__mro__) for name, static in vars(cls).items()}
+        yield from sorted(found.items())
+    else:
+        yield from ((name, inspect.getattr_static(owner, name, None)) for name in dir(owner))
+
+
+def _is_method(static: object) -> bool:
+    return isinstance(static, (staticmethod, classmethod)) or inspect.ismethod(static)
+
+
+def _is_bound(owner: object, attribute: str, static: object) -> bool:
+    if isinstance(static, staticmethod):
+        return False
+    own = {} if inspect.isclass(owner) else getattr(owner, "__dict__", {})  # a module's or an instance's
+    return inspect.ismethod(static) or attribute not in own
+
+
+def _mark(static: object) -> Mapping[str, Any] | None:
+    if isinstance(static, FunctionType):
+        mark = vars(static).get(_MARK)
+    elif type(static).__module__ == "builtins" and not (_is_method(static) or inspect.isclass(static)):
+        return None
+    else:
+        # Not getattr: an object with __getattr__, such as a logger proxy, would answer to any name.
+        mark = inspect.getattr_static(static, _MARK, None)
+    return mark if isinstance(mark, dict) else None
+
+
+def implemented_hooks(cls: type[ExecutionProvider]) -> dict[str, MarkedMethod]:
+    """Return the hooks that a valid class implements."""
+    return {method.hook: method for method in marked_methods(cls)}
+
+
+_OPTION_TYPES = (bool, int, float, str)
+_SWITCHES = {
+    "loads_without_device": "load_context works under purpose EXPORT",
+    "simulated": "it computes on this CPU in place of hardware",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One way in which a class breaks the contract: what, what to do, and the state that follows."""
+
+    what: str
+    hint: str
+    state: PluginState = PluginState.BROKEN
+
+
+def check_provider_class(
+    cls: object, *, name: str | None = None, distribution: str | None = None, version: str | None = None
+) -> None:
+    """Check a class before it is used.
+
+    Args:
+        cls: what an entry point or a host gave.
+        name: the EP type it has to have, if that is known from elsewhere.
+        distribution: who brings it, for the error.
+        version: the distribution's version, for the error.
+
+    Raises:
+        PluginError: it breaks the contract; the message lists every problem found.
+    """
+    problems = find_problems(cls, name=name)
+    if not problems:
+        return
+    origin = f" of {distribution} {version or ''}".rstrip() if distribution else ""
+    raise PluginError(
+        f"{_class_name(cls)}{origin} is no valid Execution Provider: "
+        + "; ".join(p.what for p in problems)
+        + ".",
+        ep=name,
+        hint=" ".join(dict.fromkeys(p.hint for p in problems)),
+        distribution=distribution,
+        version=version,
+    )
+
+
+def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
+    """Return every way in which a class breaks the contract; empty for a valid one."""
+    if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
+        return [
+            Problem(
+                what=f"it is not a subclass of epctx_core.plugin.ExecutionProvider{_but(cls)}",
+                hint="Derive it from ExecutionProvider, and let the entry point name the class itself.",
+            )
+        ]
+    version = list(_version_problems(cls))
+    if version:  # a later API may have other hooks and rules, so nothing else would be true
+        return version
+    checks = (
+        _name_problems(cls, name),
+        _attribute_problems(cls),
+        _option_problems(cls),
+        _class_method_problems(cls),
+    )
+    return [problem for check in checks for problem in check] + list(_hook_problems(cls))
+
+
+def _but(cls: object) -> str:
+    return "" if inspect.isclass(cls) else f", but an object of type {type(cls).__name__}"
+
+
+def _class_name(cls: object) -> str:
+    if inspect.isclass(cls):
+        return f"{cls.__module__}:{cls.__qualname__}"
+    return f"an object of type {type(cls).__name__}"
+
+
+def _version_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    version: object = cls.api_version
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        yield Problem(
+            what=f"api_version is {version!r}, not a whole number from 1",
+            hint=f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for.",
+        )
+    elif version > PLUGIN_API:
+        yield Problem(
+            what=f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}",
+            hint="Upgrade epctx-core, or install an older version of the plugin.",
+            state=PluginState.API_TOO_NEW,
+        )
+
+
+def _name_problems(cls: type[ExecutionProvider], expected: str | None) -> Iterator[Problem]:
+    name: object = getattr(cls, "name", None)
+    if not isinstance(name, str) or not EP_NAME.fullmatch(name):
+        yield Problem(
+            what=f"name is {name!r}, not a text of letters, digits, '_', '.' and '-'",
+            hint='Give the class the EP type, such as name = "QNNExecutionProvider".',
+        )
+    elif expected is not None and name != expected:
+        yield Problem(
+            what=f"its name is {name!r}, but it was found as {expected!r}",
+            hint="Make the entry point's name and the class's name equal: both are the EP type.",
+        )
+
+
+def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    vendor: object = cls.vendor
+    if not isinstance(vendor, str):
+        yield Problem(
+            what=f"vendor is {vendor!r}, not text", hint='Write vendor = "…", who is responsible for it.'
+        )
+    suffix: object = cls.binary_suffix
+    if not isinstance(suffix, str) or (suffix and not EP_NAME.fullmatch(suffix)):
+        yield Problem(
+            what=f"binary_suffix is {suffix!r}, not a text of letters, digits, '_', '.' and '-'",
+            hint="It becomes part of a file's name; leave it out to use the EP type.",
+        )
+
+    kept: object = cls.keeps_functions
+    if not isinstance(kept, (list, tuple, set, frozenset)) or not all(map(_is_function_id, kept)):
+        yield Problem(
+            what=f"keeps_functions is {kept!r}, not a set of pairs (domain, name)",
+            hint='Write keeps_functions = frozenset({("domain", "Name")}), with each pair in parentheses.',
+        )
+
+    modes: object = cls.weightless_modes
+    if modes is not None and not (
+        isinstance(modes, (list, tuple, set, frozenset))
+        and all(isinstance(mode, WeightlessMode) for mode in modes)
+    ):
+        yield Problem(
+            what=f"weightless_modes is {modes!r}, not a set of WeightlessMode",
+            hint="Write weightless_modes = (WeightlessMode.ALL,), or leave it out.",
+        )
+
+    for switch, meaning in _SWITCHES.items():
+        said: object = getattr(cls, switch)
+        if not isinstance(said, bool):
+            yield Problem(
+                what=f"{switch} is {said!r:.80}, not True or False",
+                hint=f"Write {switch} = True if {meaning}; else leave it out.",
+            )
+
+
+def _is_function_id(item: object) -> bool:
+    return (
+        isinstance(item, tuple)
+        and len(item) == len(("domain", "name"))
+        and all(isinstance(part, str) for part in item)
+    )
+
+
+def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    yield from _schema_problems("options", cls.options)
+    yield from _schema_problems("dynamic_options", cls.dynamic_options)
+
+
+def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
+    if not isinstance(options, (list, tuple)):
+        yield Problem(
+            what=f"{attribute} is of type {type(options).__name__}, not a tuple",
+            hint=f"Write {attribute} = (ProviderOption(...),), with a comma after a single one.",
+        )
+        return
+    seen: set[str] = set()
+    for option in options:
+        if not isinstance(option, ProviderOption):
+            yield Problem(
+                what=f"{attribute} holds {option!r}, which is not a ProviderOption",
+                hint='Declare each option as ProviderOption("name", int, default=…, doc="…").',
+            )
+        elif not isinstance(option.name, str) or not option.name or option.name in seen:
+            yield Problem(
+                what=f"option name {option.name!r} is empty or used twice", hint="Name each option once."
+            )
+        elif option.type not in _OPTION_TYPES:
+            yield Problem(
+                what=f"option {option.name!r} has the type {option.type!r}",
+                hint="Use bool, int, float or str.",
+            )
+        else:
+            seen.add(option.name)
+
+
+def _class_method_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    for name in CLASS_METHODS:
+        if not isinstance(inspect.getattr_static(cls, name), (classmethod, staticmethod)):
+            yield Problem(
+                what=f"{name} is not a class method",
+                hint=f"Write @classmethod above {name}: it is asked of the class.",
+            )
+
+
+def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    marked = list(marked_methods(cls))
+    implemented = [method.hook for method in marked]
+    for method in marked:
+        if method.hook not in HOOKS:
+            yield _no_hook(method)
+        elif implemented.count(method.hook) > 1:
+            yield Problem(
+                what=f"{method.attribute} is not the only implementation of {method.hook}",
+                hint="Implement each hook once.",
+            )
+        else:
+            yield from _implementation_problems(method)
+    yield from _unmarked_problems(cls, implemented)
+
+
+def _no_hook(method: MarkedMethod) -> Problem:
+    if method.hook in CLASS_METHODS:
+        return Problem(
+            what=f"{method.attribute} is marked with @hookimpl but is no hook",
+            hint=f"{method.hook} is asked of the class: write @classmethod instead.",
+        )
+    return Problem(
+        what=f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
+        hint=f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip(),
+    )
+
+
+def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> Iterator[Problem]:
+    for hook, row in HOOKS.items():
+        if hook in implemented:
+            continue
+        if inspect.getattr_static(cls, hook, None) is not None:
+            yield Problem(
+                what=f"{hook} has a hook's name but no @hookimpl, so it would never be called",
+                hint="Write @hookimpl above it, also above an override of a parent's method, or rename it.",
+            )
+        elif row.needed_to == "run" and row.unless not in implemented:
+            yield Problem(
+                what=f"the required hook {hook} is missing", hint=f"Implement {hook}, marked with @hookimpl."
+            )
+
+
+def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
+    where = method.attribute
+    if method.wrapper:
+        yield Problem(what=f"{where} is a hook wrapper", hint="Only hosts may register hook wrappers.")
+        return
+    if not hasattr(type(method.static), "__get__"):
+        yield Problem(what=f"{where} is no method", hint="Write it with def, in the class.")
+        return
+    function = inspect.unwrap(method.function)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        yield Problem(what=f"{where} is async", hint="Hooks are plain functions; run your event loop inside.")
+    elif inspect.isgeneratorfunction(function):
+        yield Problem(
+            what=f"{where} has a yield, so calling it would do nothing", hint="Return a list instead."
+        )
+    try:
+        parameters = method.parameters
+    except (ValueError, TypeError) as error:
+        yield Problem(
+            what=f"the arguments of {where} can't be read: {error}", hint="Wrap it in a Python function."
+        )
+        return
+    for parameter in parameters:
+        yield from parameter_problems(where, method.hook, parameter)
+
+
+def parameter_problems(where: str, hook: str, parameter: inspect.Parameter) -> Iterator[Problem]:
+    """Yield what is wrong with one argument of an implementation; the core passes by place what it names."""
+    allowed = HOOKS[hook].arguments
+    hint = f"Arguments of {hook}: {', '.join(allowed)}; leave out those not needed."
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        yield Problem(what=f"{where} takes {parameter}, which would stay empty", hint=hint)
+    elif parameter.name not in allowed:
+        close = f"{suggestion(parameter.name, allowed)} {hint}".lstrip()
+        yield Problem(
+            what=f"{where} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(allowed)})",
+            hint=close,
+        )
+    elif parameter.default is not parameter.empty:
+        yield Problem(
+            what=f"{where} has a default for {parameter.name!r}, so it might never be passed",
+            hint=hint,
+        )
+    elif parameter.kind is parameter.KEYWORD_ONLY:
+        yield Problem(what=f"{where} takes {parameter.name!r} by keyword only", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +417,7 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
         record: says where it is.
         name: the EP type it has to have; None if only the class knows.
     """
-    from epctx_core.registry._metadata import EntryPoint
+    from epctx_core.registry.discovery import EntryPoint
 
     try:
         find_top_level(record.entry_point, record.place if record.distribution else "")

@@ -18,10 +18,10 @@ from epctx_core.errors import EpctxError, InvalidArgument, PluginError
 from epctx_core.registry import lookup
 from epctx_core.registry.discovery import CPU_PROVIDER
 from epctx_core.registry.forking import PerProcess
-from epctx_core.registry.given import GivenClasses, check_given
 from epctx_core.registry.guard import blame, broken_by, plugin_error
-from epctx_core.registry.inventory import Entry, Inventory
+from epctx_core.registry.inventory import Entry, GivenClasses, Inventory, check_given
 from epctx_core.registry.loading import ask_availability, import_provider
+from epctx_core.registry.lookup import route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
@@ -30,7 +30,6 @@ from epctx_core.registry.records import (
     means,
     sort_key,
 )
-from epctx_core.registry.routing import route_source
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Availability, ExecutionProvider, Purpose

@@ -15,12 +15,11 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
-from epctx_core.context.kernel_types import read_kernel_types
+from epctx_core.context.metadata import read_kernel_types
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.partition import CyclicGroupsError, Partitioner
-from epctx_core.graph.slice import GraphSlice
-from epctx_core.graph.subgraph import GraphPartition
+from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.graph.view import Node
 from epctx_core.kernels import KernelMatcher, RegistryLookup
 from epctx_core.registry.guard import blame

@@ -18,12 +18,23 @@ from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
-from epctx_core.sessions.assignment_info import OrtEpAssignedSubgraph, assigned_subgraphs
-from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
+from epctx_core.sessions.boundary import (
+    ModelMetadata,
+    NodeArg,
+    OrtEpAssignedSubgraph,
+    assigned_subgraphs,
+    model_metadata,
+    node_arg,
+)
 from epctx_core.sessions.compatibility import check_compatibility
-from epctx_core.sessions.loading import load_context_nodes
-from epctx_core.sessions.payload_sources import context_folder, source_folder
-from epctx_core.sessions.planning import Planner
+from epctx_core.sessions.loading import (
+    LoadSharing,
+    Routing,
+    context_folder,
+    load_context_nodes,
+    source_folder,
+)
+from epctx_core.sessions.plan import Planner
 from epctx_core.sessions.providers import (
     CPU_EP,
     ProviderSession,
@@ -32,8 +43,6 @@ from epctx_core.sessions.providers import (
     private_workspace,
     requested_classes,
 )
-from epctx_core.sessions.routing import Routing
-from epctx_core.sessions.sharing import LoadSharing
 from epctx_core.sessions.source import OpenModel, open_model
 from epctx_core.sessions.stages import Stopwatch, compile_partitions
 

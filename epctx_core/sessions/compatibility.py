@@ -9,8 +9,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from epctx_core.context.compatibility import EARLIER_PREFIX, PREFIX, all_compatibility_info, texts_of
-from epctx_core.context.model_head import read_metadata
+from epctx_core.context.metadata import (
+    EARLIER_PREFIX,
+    PREFIX,
+    all_compatibility_info,
+    read_metadata,
+    texts_of,
+)
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility

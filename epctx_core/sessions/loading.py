@@ -1,31 +1,346 @@
-"""Loading: a context model's EPContext nodes become steps, each by the EP that its source names."""
+"""Loading: EPContext nodes go to the EPs that their sources name, their payloads are found, and each becomes a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
-from epctx_core.errors import InvalidGraph
+from epctx_core.context.paths import ModelFolder, is_folder_name
+from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
+from epctx_core.context.weightless import SourceWeights
+from epctx_core.context.workspace import loaded_workspaces
+from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider, PluginError
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.options import Verification
+from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import CONTAINER_CODES, Finding, Purpose
 from epctx_core.registry.guard import blame, contract_broken, plain
-from epctx_core.sessions.payload_sources import reading_of, source_weights
-from epctx_core.sessions.providers import check_compiled
-from epctx_core.sessions.steps import context_step
+from epctx_core.registry.lookup import others_of
+from epctx_core.registry.records import same_distribution
+from epctx_core.sessions.plan import context_step
+from epctx_core.sessions.providers import (
+    SkippedProvider,
+    check_compiled,
+    choose_provider,
+    choose_providers,
+    find_optional,
+    fingerprint,
+    private_workspace,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.options import SessionConfig, SessionOptions
+    from epctx_core.options import DataReader, SessionConfig, SessionOptions
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
+    from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.plan import StepSpec
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
+
+_WEIGHTS_ONLY = (
+    " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
+)
+
+
+def context_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
+    """Return where a load looks for context binaries: the folder of `ep.context_file_path`, else the model's.
+
+    None for a model from bytes that needs none, or whose payloads the host's callback reads.
+
+    Raises:
+        InvalidArgument: a model from bytes that names files, without the option.
+    """
+    path, option = model.source.path, config.context_file_path
+    if option is not None:
+        return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
+    if path is not None:
+        return ModelFolder(path.parent, path)
+    for node in model.context_nodes:
+        if node.file_name is not None and config.data_reader is None:
+            raise InvalidArgument(
+                f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
+                f"in the file {node.file_name!r}.",
+                node=node.name,
+                hint="Set the session option 'ep.context_file_path' to the path the model would have."
+                + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
+            )
+    return None
+
+
+def source_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
+    """Return where a compile looks for them; see `context_folder`.
+
+    There the option says where the new model goes, so that a model out of a file has them beside it. The
+    host's callback is for loads.
+    """
+    path = model.source.path
+    if path is not None:
+        return ModelFolder(path.parent, path)
+    return context_folder(model, replace(config, data_reader=None))
+
+
+def source_weights(
+    records: Iterable[ContextNodeRecord],
+    folder: ModelFolder | None,
+    config: SessionConfig,
+    manifest: Manifest | None,
+) -> SourceWeights:
+    """Return what finds the weights that payloads left in the source model; nothing is opened yet."""
+    return SourceWeights(
+        records,
+        manifest=manifest,
+        folder=folder,
+        path=config.source_model_path,
+        buffer=config.source_model_buffer,
+        weights_folder=config.external_initializers_folder,
+    )
+
+
+def reading_of(model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None) -> Reading:
+    """Return how the payloads of a model's nodes are read; without a callback of the host's from files."""
+    return Reading(
+        map_binaries=config.map_binaries,
+        verification=config.verification,
+        data_reader=data_reader,
+        checks=model.checks,
+        model_digest=model.source.digest,
+    )
+
+
+_log = logging.getLogger("epctx.providers")
+
+
+class Routing:
+    """The EPs of a session and the EPContext nodes that each of them loads.
+
+    Where sources decide, the EPs whose kernels ran other nodes when the model was compiled are among them,
+    as far as they are there: `kernel_providers`.
+
+    Args:
+        nodes: the model's EPContext nodes.
+        requested: the host's list, or None to let the nodes' sources decide.
+        session: the session's options.
+        registry: where EPs are looked up.
+        purpose: what the EPs are to do; None if no device is needed.
+        manifest: says which distribution made the context, for where several have the EP.
+
+    Raises:
+        NotImplementedByProvider: nobody takes a node.
+        InvalidArgument, PluginError: see `choose_providers`.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ContextNodeRecord],
+        requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+        session: SessionOptions,
+        registry: Registry,
+        purpose: Purpose | None,
+        manifest: Manifest | None = None,
+    ) -> None:
+        self.kernel_providers: list[str] = []
+        self._registry = registry
+        self._makers = manifest.providers if manifest is not None else {}
+        self.choices, self._skipped = choose_providers(requested or (), session, registry, purpose)
+        self.nodes: dict[str, list[ContextNodeRecord]] = {}
+        by_source: dict[str, str] = {}
+        for node in nodes:
+            if node.source not in by_source:
+                by_source[node.source] = self._route(node, requested is not None, session, registry)
+            self.nodes.setdefault(by_source[node.source], []).append(node)
+        for ep in manifest.kernel_providers if manifest is not None and requested is None and purpose else ():
+            self._add_kernel_provider(ep, session, registry, purpose)
+
+    @contextmanager
+    def naming_others(self) -> Iterator[None]:
+        """Have an EP that refuses what it is given, as another's, name the other distributions of its EP type."""
+        try:
+            yield
+        except InvalidGraph as error:
+            # What has a path is wrong with a file, for whichever distribution.
+            refused = next(
+                (c.record for c in self.choices if c.name == error.ep and error.path is None), None
+            )
+            if refused is not None:
+                error.hint = f"{error.hint or ''}{self.others_of(refused)}".strip() or None
+            raise
+
+    def others_of(self, record: PluginRecord) -> str:
+        """Return what names the other distributions of an EP type, unless the model says that this one made it."""
+        maker = self._makers.get(record.name, {}).get("distribution")
+        return others_of(record, self._registry.records(), maker)
+
+    @property
+    def settled(self) -> Collection[str]:
+        """The EPs for which it was decided when the model was compiled what they compile."""
+        return {*self.nodes, *self.kernel_providers}
+
+    def _route(
+        self, node: ContextNodeRecord, exhaustive: bool, session: SessionOptions, registry: Registry
+    ) -> str:
+        """Return the EP type that takes a node's source; only EPs that the host allows are imported."""
+        listed = [choice.record for choice in self.choices]
+        maker = None if exhaustive else find_maker(node.source, self._makers, registry)
+        among = listed if exhaustive else [maker] if maker is not None else None
+        record = registry.route(node.source, among=among)
+        if record is None:
+            skip = next((skip for skip in self._skipped if skip.brings(node.source)), None)
+            if skip is not None:
+                raise _nobody(node, f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint)
+            raise _nobody(node, *_why(node, [c.name for c in self.choices] if exhaustive else None, registry))
+        if all(choice.name != record.name for choice in self.choices):
+            self.choices.append(choose_provider(record, {}, session, registry))
+        return record.name
+
+    def _add_kernel_provider(
+        self, ep: str, session: SessionOptions, registry: Registry, purpose: Purpose | None
+    ) -> None:
+        """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
+        if session.config().isolation is Isolation.ALL and ep not in self.nodes:
+            # It would be there for its kernels alone, and functions cannot leave their process.
+            found: PluginRecord | SkippedProvider = SkippedProvider(
+                name=ep, reason="ep.isolate=all leaves kernels out"
+            )
+        else:
+            found = _find_kernel_provider(ep, registry, purpose)
+        if isinstance(found, SkippedProvider):
+            _log.warning(
+                "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s",
+                ep,
+                found.reason,
+            )
+            return
+        self.kernel_providers.append(found.name)
+        if all(choice.name != found.name for choice in self.choices):
+            self.choices.append(choose_provider(found, {}, session, registry))
+
+
+def find_maker(
+    source: str, providers: Mapping[str, Mapping[str, Any]], registry: Registry
+) -> PluginRecord | None:
+    """Return the one that made a source's contexts, where several distributions have the EP and nobody chose.
+
+    Args:
+        source: of an EPContext node.
+        providers: what the manifest says of who compiled.
+        registry: where EPs are looked up; nothing is imported.
+    """
+    maker = providers.get(source, {}).get("distribution")
+    for record in registry.records() if isinstance(maker, str) else ():
+        if record.name == source and record.undecided and same_distribution(record.distribution, maker):
+            return registry.resolve(f"{maker}:{record.name}")
+    return None
+
+
+def _find_kernel_provider(
+    ep: str, registry: Registry, purpose: Purpose | None
+) -> PluginRecord | SkippedProvider:
+    try:
+        record = registry.route(ep)
+    except PluginError as error:
+        return SkippedProvider.because(ep, error)
+    if record is not None:
+        return find_optional(record.name, registry, purpose)
+    why, hint = registry.explain_missing(ep)
+    return SkippedProvider(name=ep, reason=why, hint=hint)
+
+
+def _why(node: ContextNodeRecord, listed: Sequence[str] | None, registry: Registry) -> tuple[str, str]:
+    """Return why nobody takes a node and what to do about it."""
+    if listed is not None and _is_installed(node.source, registry):
+        return (
+            f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}",
+            "Add the EP that takes it to the providers, or give no providers to have it found.",
+        )
+    if not node.source:
+        return "the model does not say which EP made it", "It needs the attribute 'source'."
+    return registry.explain_missing(node.source)
+
+
+def _nobody(node: ContextNodeRecord, why: str, hint: str | None) -> NotImplementedByProvider:
+    source = repr(node.source) if node.source else "no source"
+    return NotImplementedByProvider(
+        f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
+        node=node.name,
+        hint=hint,
+    )
+
+
+def _is_installed(source: str, registry: Registry) -> bool:
+    """Whether an EP with such a source is installed, by names alone: the host named which may be imported."""
+    return any(
+        record.usable and source.casefold() in {s.casefold() for s in record.sources}
+        for record in registry.records()
+    )
+
+
+class LoadSharing:
+    """Finds the workspaces of one session with `ep.share_ep_contexts=1`.
+
+    Args:
+        nodes: EP type to its nodes.
+        folder: where their binaries lie.
+        config: the session's options.
+        manifest: what the model says about its payloads, if it does.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Sequence[ContextNodeRecord]],
+        folder: ModelFolder | None,
+        config: SessionConfig,
+        manifest: Manifest | None,
+    ) -> None:
+        self._nodes = nodes
+        self._folder = folder
+        # A host that gives payloads itself, or wants its own copy, shares none.
+        self._shares = config.data_reader is None and config.map_binaries
+        self._verification = config.verification
+        self._manifest = manifest
+
+    def workspace_of(self, choice: ProviderChoice) -> PrivateWorkspace | SharedWorkspace:
+        """Return the workspace of an EP: shared if all its payloads are files."""
+        binaries = self._binaries(choice.name) if self._shares else None
+        if not binaries:
+            return private_workspace(choice)
+        # What one session opened was verified as that one asked for.
+        return loaded_workspaces.get().join((fingerprint([choice]), self._verification, binaries))
+
+    def _binaries(self, ep: str) -> frozenset[Hashable] | None:
+        """Return what tells an EP's binaries from all others; None if one is no file or is not there."""
+        if self._folder is None:
+            return None
+        found: dict[str, Hashable] = {}
+        for record in self._nodes.get(ep, ()):
+            name = record.file_name
+            if not record.main_context or name in found:
+                continue
+            identity = None
+            if name is not None:
+                identity = self._folder.identity(name, what="the context binary", node=record.name)
+            if name is None or identity is None:
+                return None
+            found[name] = identity, self._digest(name)
+        return frozenset(found.values())
+
+    def _digest(self, name: str) -> str | None:
+        """Return what the model says that a binary is: one that says otherwise has to look for itself."""
+        if self._manifest is None:
+            return None
+        if self._manifest.is_pending(name):
+            return "pending"
+        entry = self._manifest.entry(name, embedded=False)
+        return entry.root if entry is not None else None
+
 
 LOOK = "verify_payloads"
 

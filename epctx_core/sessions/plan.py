@@ -1,22 +1,34 @@
-"""The plan: which steps run in which order, where each value lives, and when it is let go.
-
-A plan is made once and never changes, so any number of threads run it at the same time.
-"""
+"""Plan of a session: steps over numbered slots, made of EPs' work and of what is left to the CPU EP."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.registry.guard import describe
+import onnx
+
+from epctx_core.errors import EpctxError, InvalidGraph, NotImplementedByProvider, RuntimeException
+from epctx_core.graph.subgraph import Subgraph
+from epctx_core.graph.view import Node, attribute_value
+from epctx_core.kernels import RegistryLookup
+from epctx_core.registry.guard import blame, contract_broken, describe
+from epctx_core.sessions.ep_calls import Boundary, allocator, buffer, checked, into_memory, telling
+from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.kernels import CpuEngine, KernelMatcher
     from epctx_core.options import RunOptions
-
+    from epctx_core.plugin import CompiledPartition
+    from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.sessions.ep_calls import Allocate
+    from epctx_core.sessions.providers import ProviderSession
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
@@ -189,3 +201,299 @@ def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | Non
         ep=spec.ep,
         hint="The cause is below this error (`__cause__`); `epctx compare` shows where results first differ.",
     )
+
+
+if TYPE_CHECKING:
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.kernels import CpuEngine
+    from epctx_core.plugin import CompiledPartition
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.assignment import KernelNode
+
+    _FormOfOne = tuple[GraphIndex | int, ...]
+
+
+def partition_step(partition: GraphPartition, compiled: CompiledPartition, owner: PluginRecord) -> StepSpec:
+    """Return the step of a partition that an EP compiled."""
+    name = repr(partition)
+    boundary = Boundary.of(partition.graph.types, partition.input_names, partition.output_names)
+    return StepSpec(
+        name=name,
+        ep=partition.ep,
+        run=checked(_run_of(compiled), owner, f"the run of {name}", boundary),
+        inputs=partition.input_names,
+        outputs=partition.output_names,
+    )
+
+
+def context_step(
+    record: ContextNodeRecord, types: TypeTable, loaded: CompiledPartition, owner: PluginRecord
+) -> StepSpec:
+    """Return the step of an EPContext node that an EP loaded; `types` are those of its graph."""
+    boundary = Boundary.of(types, record.inputs, record.outputs)
+    hook = f"the run of {record.name!r}"
+    run = checked(_run_of(loaded), owner, hook, boundary, context_node=record.name)
+    return _kept(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
+
+
+def kernel_step(graph: GraphIndex, kernel: KernelNode, owner: PluginRecord) -> StepSpec:
+    """Return the step of a node that an EP runs by one of its kernels.
+
+    Raises:
+        PluginError: what makes the kernel gives something that cannot be called.
+    """
+    definition, name = kernel.kernel, graph.node_name(kernel.node)
+    with blame(owner, "KernelDef.create"):
+        compute = definition.create(Node(graph, kernel.node))
+    if not callable(compute):
+        what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
+        raise contract_broken(owner, "KernelDef.create", what)
+    run = checked(
+        compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
+        owner,
+        f"the kernel {definition} of {name!r}",
+        Boundary.of(graph.types, graph.inputs[kernel.node], graph.outputs[kernel.node]),
+    )
+    inputs, outputs = graph.inputs[kernel.node], graph.outputs[kernel.node]
+    return _kept(StepSpec(name, kernel.ep, run, inputs, outputs, in_place=definition.takes_outputs))
+
+
+@dataclass(frozen=True)
+class BodyPlan:
+    """A body's plan; it takes the body's inputs, then these values of the enclosing scopes."""
+
+    plan: Plan
+    captured: Sequence[str]
+
+
+def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan]) -> StepSpec:
+    """Return the step of an If, Loop or Scan over plans of its bodies, by attribute.
+
+    Raises:
+        InvalidGraph: a body has not the inputs or outputs that its node needs.
+    """
+    # Few models have control flow around an EP's work.
+    from epctx_core.sessions.control_flow import Body, make_control_flow
+
+    explicit = graph.explicit_inputs[node]
+    outer = tuple(dict.fromkeys(chain(*(body.captured for body in plans.values()))))
+    places = {name: len(explicit) + place for place, name in enumerate(outer)}
+    bodies = {}
+    for name, body in plans.items():
+        index = graph.bodies[node][name]
+        bodies[name] = Body(
+            plan=body.plan,
+            captured=[places[captured] for captured in body.captured],
+            input_types=[index.types.get(value) for value in index.input_names],
+            output_types=[index.types.get(value) for value in index.output_names],
+        )
+    proto = graph.nodes[node]
+    called = graph.node_name(node)
+    run = make_control_flow(
+        proto.op_type,
+        called,
+        explicit_inputs=len(explicit),
+        outputs=len(graph.outputs[node]),
+        attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
+        bodies=bodies,
+    )
+    return _kept(
+        StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
+    )
+
+
+def _kept(step: StepSpec) -> StepSpec:
+    """Return a step without the outputs that the model omits: a plan has no place for those."""
+    if all(step.outputs):
+        return step
+    run = step.run
+    kept = [place for place, output in enumerate(step.outputs) if output]
+
+    def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
+        results = run(values, options)
+        return [results[place] for place in kept]
+
+    return step._replace(run=run_and_drop, outputs=[step.outputs[place] for place in kept], in_place=False)
+
+
+class CpuSteps:
+    """Makes the steps of the default CPU EP; small equal groups are prepared once.
+
+    Args:
+        engine: the session's.
+    """
+
+    def __init__(self, engine: CpuEngine) -> None:
+        self._engine = engine
+        self._known: dict[tuple[GraphIndex, tuple[int, ...]], RunStep] = {}
+        self._ones: dict[_FormOfOne | None, RunStep] = {}
+
+    def step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
+        """Return the step of a group of left-over nodes.
+
+        Raises:
+            NotImplementedByProvider: an operator that no engine has.
+        """
+        one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
+        if one in self._ones:
+            node = nodes[0]
+            return StepSpec(
+                graph.node_name(node), CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node]
+            )
+        spec, plain = self._piece(graph, nodes)
+        if plain and one is not None:
+            self._ones[one] = spec.run
+        return spec
+
+    def _piece(self, graph: GraphIndex, nodes: Sequence[int]) -> tuple[StepSpec, bool]:
+        """Return the step, and whether operators, wiring and types are all that decides its work."""
+        piece = Subgraph(graph, nodes)
+        plain = piece.plain_form
+        # A form means something within its graph.
+        form = None if plain is None else (graph, plain)
+        run = self._known.get(form) if form is not None else None
+        if run is None:
+            run = self._engine.prepare_piece(piece.model(), piece.weights).run
+            if form is not None:
+                self._known[form] = run
+        name = graph.node_name(nodes[0])
+        run = telling(run, Boundary.of(graph.types, (), piece.output_names))
+        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names), form is not None
+
+
+def _form_of_one(graph: GraphIndex, node: int) -> _FormOfOne | None:
+    """Return what tells a node from others of its graph, in less time still than `Subgraph.plain_form`.
+
+    Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
+    reads a weight or one value twice, and for one of whose results some are not read.
+    """
+    inputs, outputs = graph.inputs[node], graph.outputs[node]
+    names = {*inputs, *outputs}
+    if len(names) < len(inputs) + len(outputs) or "" in names or not graph.constants.isdisjoint(names):
+        return None
+    consumers, results = graph.consumers, graph.results
+    if not all(name in consumers or name in results for name in outputs):
+        return None
+    # A table makes equal types one object. What is declared is told of, what is proven is computed with.
+    types = [
+        type_of(name) for type_of in (graph.types.get, graph.types.proven) for name in (*inputs, *outputs)
+    ]
+    return graph, graph.kinds[node], *map(id, types)
+
+
+def _run_of(compiled: CompiledPartition) -> RunStep:
+    if compiled.run is None:
+        raise AssertionError("check_compiled lets nothing without `run` through")
+    return compiled.run
+
+
+class Planner:
+    """Collects steps by graph and by the first node that they stand for.
+
+    Args:
+        engine: prepares what is left to the CPU EP.
+        providers: the live EPs.
+        steps: those that are known already (loaded nodes).
+        matchers: EP type to its kernels, for saying why none of them fits.
+    """
+
+    def __init__(
+        self,
+        engine: CpuEngine,
+        providers: ProviderSession,
+        steps: Mapping[GraphIndex, Mapping[int, StepSpec]],
+        matchers: Mapping[str, KernelMatcher],
+    ) -> None:
+        self._instances = providers.instances
+        self._matchers = matchers
+        found = {ep: allocator(self._instances, ep) for ep in self._instances.names}
+        self._allocators = {ep: allocate for ep, allocate in found.items() if allocate is not None}
+        self._cpu = CpuSteps(engine)
+        self._steps = {graph: dict(known) for graph, known in steps.items()}
+
+    def add_compiled(self, compiled: Mapping[GraphPartition, CompiledPartition]) -> None:
+        """Take what EPs compiled."""
+        for partition, runnable in compiled.items():
+            steps = self._steps.setdefault(partition.graph, {})
+            owner = self._instances.record(partition.ep)
+            steps[partition.node_indices[0]] = partition_step(partition, runnable, owner)
+
+    def prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
+        """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP."""
+        steps = self._steps.setdefault(part.graph, {})
+        for kernel in part.kernel_nodes:
+            steps[kernel.node] = kernel_step(part.graph, kernel, self._instances.record(kernel.ep))
+        for group in cpu_groups:
+            try:
+                steps[group[0]] = self._cpu.step(part.graph, group)
+            except NotImplementedByProvider as error:
+                why = self._why_no_kernel(part.graph, group, error.node)
+                raise NotImplementedByProvider(
+                    error.message + why, node=error.node, hint=error.hint
+                ) from error
+
+    def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
+        """Say why the kernels that EPs have for a node do not fit it; nothing where none has any."""
+        lookups = {ep: RegistryLookup(matcher, graph.types) for ep, matcher in self._matchers.items()}
+        nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
+        reasons = [
+            f"; {self._instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
+            for node in nodes
+            for ep, lookup in lookups.items()
+            if (reason := lookup.refusal(node)) is not None
+        ]
+        return "".join(reasons)
+
+    def _in_memory_of_eps(self, specs: Sequence[StepSpec], graph: GraphIndex) -> Sequence[StepSpec]:
+        """Have steps write into memory of the EP that runs them, or else of the first EP that reads what they make.
+
+        Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
+        """
+        if not self._allocators:
+            return specs
+        readers: dict[str, Allocate] = {}
+        for spec in reversed(specs):
+            if spec.ep in self._allocators:
+                readers.update(dict.fromkeys(spec.inputs, self._allocators[spec.ep]))
+        return [self._in_memory(spec, graph, readers) for spec in specs]
+
+    def _in_memory(self, spec: StepSpec, graph: GraphIndex, readers: Mapping[str, Allocate]) -> StepSpec:
+        own = self._allocators.get(spec.ep)
+        owners = [own or readers.get(name) for name in spec.outputs]
+        if not spec.in_place or not any(owners):
+            return spec
+        types = [graph.types.proven(name) for name in spec.outputs]
+        buffers = [made for pair in zip(owners, types, strict=True) if (made := buffer(*pair)) is not None]
+        if len(buffers) < len(owners):
+            return spec
+        return spec._replace(run=into_memory(spec.run, buffers))
+
+    def plan(self, part: GraphAssignment) -> BodyPlan:
+        """Return the plan of a graph whose groups were all taken; those of the bodies in it are made first."""
+        graph, steps = part.graph, self._steps[part.graph]
+        for node in part.executed:
+            plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
+            steps[node] = control_flow_step(graph, node, plans)
+        firsts = [group[0] for group in part.partitioner.execution_order()]
+        # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
+        made = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
+        specs = self._in_memory_of_eps(made, graph)
+        wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
+        known = (wanted & graph.constants).difference(*[spec.outputs for spec in specs])
+        captured = [name for name in graph.captured if name in wanted and name not in graph.constants]
+        plan = Plan(
+            specs,
+            inputs=(*graph.input_names, *captured),
+            outputs=graph.output_names,
+            constants={name: _constant(graph, name) for name in sorted(known)},
+        )
+        return BodyPlan(plan, captured)
+
+
+def _constant(graph: GraphIndex, name: str) -> np.ndarray:
+    if name in graph.weights:
+        return graph.weights[name].array()
+    return onnx.numpy_helper.to_array(graph.special_tensors[name])

@@ -1,4 +1,4 @@
-"""From what a host asks for to live EP instances."""
+"""EPs of a session: from what a host asks for to live instances."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,6 @@ from epctx_core.plugin.schema import parse_provider_options
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import check_answer, contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances, closers
-from epctx_core.sessions.optional import OptionalNames, SkippedProvider, tell_skipped
 from epctx_core.sessions.weightless import compile_mode
 
 if TYPE_CHECKING:
@@ -41,9 +42,98 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 
+KEY = "ep.optional_providers"
+_SUFFIX = "executionprovider"
+_log = logging.getLogger("epctx.providers")
+_told: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedProvider:
+    """An optional EP that a session or a compile goes without.
+
+    Attributes:
+        name: as the host named it.
+        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
+        hint: what to do to have it, or None.
+    """
+
+    name: str
+    reason: str
+    hint: str | None = None
+
+    @classmethod
+    def because(cls, name: str, error: EpctxError) -> SkippedProvider:
+        """Return what an error says about an EP."""
+        return cls(name=name, reason=error.message, hint=error.hint)
+
+    def brings(self, source: str) -> bool:
+        """Whether a node's source looks like this EP's."""
+        return _stem(self.name) == _stem(source)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return {"name": self.name, "reason": self.reason, "hint": self.hint}
+
+
+@contextmanager
+def each_told_once() -> Iterator[None]:
+    """Name each skipped EP once within the block, which chooses EPs several times for one call of a host."""
+    before = _told.set(set())
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
+def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
+    """Log what a host goes without."""
+    told = _told.get()
+    for skip in skipped:
+        if told is None or _stem(skip.name) not in told:
+            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
+        if told is not None:
+            told.add(_stem(skip.name))
+
+
+class OptionalNames:
+    """The names in `ep.optional_providers`, checked against the EPs that a host asked for.
+
+    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
+
+    Raises:
+        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
+    """
+
+    def __init__(self, names: Iterable[str], requested: Sequence[str]) -> None:
+        self._stems = {_stem(name) for name in names}
+        asked = {_stem(name) for name in requested}
+        for name in names if requested else ():
+            if _stem(name) not in asked:
+                raise InvalidArgument(
+                    f"the session option {KEY!r} names {name!r}, which is not among the EPs that were asked for."
+                    f"{suggestion(name, requested)}",
+                    hint=f"They are: {', '.join(requested)}.",
+                )
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a host can do without the EP that it gave this name."""
+        return _stem(name) in self._stems
+
+    def is_option(self, key: str) -> bool:
+        """Whether `ep.<name>.<key>` is an option of one of them, which need not be installed."""
+        starts = [f"ep.{stem}{end}." for stem in self._stems for end in ("", _SUFFIX)]
+        return key.startswith(tuple(starts))
+
+
+def _stem(name: str) -> str:
+    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
+
+
 CPU_EP = "CPUExecutionProvider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
-_log = logging.getLogger("epctx.providers")
+
 
 Progress = Callable[[str, int, int], None]
 """`progress(stage, done, total)`."""

@@ -23,11 +23,9 @@ from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
-from epctx_core.graph.functions import FunctionId, inline_functions
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.graph.hints import is_only_declared
 from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import TypeTable, declared_types, infer_types
+from epctx_core.graph.inference import TypeTable, declared_types, infer_types, is_only_declared
 from epctx_core.graph.model_io import (
     SourceModel,
     detach_model,
@@ -37,7 +35,13 @@ from epctx_core.graph.model_io import (
     passes_checker,
     read_model,
 )
-from epctx_core.graph.overrides import apply_overrides, given_weights, overridden_digest
+from epctx_core.graph.normalise import (
+    FunctionId,
+    apply_overrides,
+    given_weights,
+    inline_functions,
+    overridden_digest,
+)
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.context.compatibility import set_metadata
-from epctx_core.context.weightless.references import (
+from epctx_core.context.metadata import set_metadata
+from epctx_core.context.source_references import (
     FILE_ATTRIBUTE,
     MODE_KEY,
     SourceReference,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.registry.implementations import implemented_hooks
+from epctx_core.registry.loading import implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ProviderContext
-    from epctx_core.registry.implementations import MarkedMethod
+    from epctx_core.registry.loading import MarkedMethod
 
 Act: TypeAlias = "Callable[..., Any]"
 """`act(honest, **arguments)`: what happens instead of a hook; `honest(**arguments)` is the EP's own."""

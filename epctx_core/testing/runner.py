@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
-from epctx_core.registry.implementations import implemented_hooks
+from epctx_core.registry.loading import implemented_hooks
 from epctx_core.testing.report import CheckResult, ConformanceReport, Outcome
 from epctx_core.testing.requirements import Requirements
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.json_text import parse_json
-from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.manifest import KEY, VERSION, Manifest, read_manifest
+from epctx_core.context.metadata import parse_json, read_kernel_types
 from epctx_core.context.named_files import (
     CONTEXT_BINARY,
     DEPENDENCIES_KEY,

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epctx_core.context.callbacks import receive
 from epctx_core.context.manifest import PayloadEntry, damaged
 from epctx_core.context.paths import checked_name
-from epctx_core.context.payloads.callbacks import receive
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile

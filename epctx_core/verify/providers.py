@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epctx_core.context.compatibility import all_compatibility_info
+from epctx_core.context.metadata import all_compatibility_info
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -17,8 +17,7 @@ from epctx_core.errors import (
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.lookup import others_of
 from epctx_core.sessions.compatibility import UNSUPPORTED_HINT, judge
-from epctx_core.sessions.loading import look_into
-from epctx_core.sessions.routing import Routing
+from epctx_core.sessions.loading import Routing, look_into
 from epctx_core.verify.reading import known_payloads, nodes_to_look_at, provider_context
 
 if TYPE_CHECKING:

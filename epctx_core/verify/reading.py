@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from epctx_core.context.payloads.loaded import KnownPayloads, LoadedPayload
-from epctx_core.context.payloads.reader import plugin_nodes
+from epctx_core.context.loaded import KnownPayloads, LoadedPayload
+from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.graph.inference import types_of
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
-from epctx_core.sessions.payload_sources import source_weights
+from epctx_core.sessions.loading import source_weights
 from epctx_core.sessions.providers import ep_logger
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
-from epctx_core.sessions.plan import StepSpec
-from epctx_core.sessions.planning import Planner
+from epctx_core.sessions.loading import Routing
+from epctx_core.sessions.plan import Planner, StepSpec
 from epctx_core.sessions.providers import ProviderSession, check_compiled
-from epctx_core.sessions.routing import Routing
 from epctx_core.verify.reading import known_payloads, nodes_to_look_at
 
 if TYPE_CHECKING:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.named_files import external_locations
-from epctx_core.context.naming import is_folder_name
 from epctx_core.context.ort_format import decode_model
-from epctx_core.context.paths import ModelFolder
+from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
-from epctx_core.graph.functions import inline_functions
 from epctx_core.graph.model_io import (
     SourceModel,
     check_model,
@@ -23,8 +21,8 @@ from epctx_core.graph.model_io import (
     names_as_text,
     read_model,
 )
-from epctx_core.graph.tensors import all_tensors, is_detached
-from epctx_core.graph.weights import weight_of
+from epctx_core.graph.normalise import inline_functions
+from epctx_core.graph.weights import all_tensors, is_detached, weight_of
 from epctx_core.options import Verification
 from epctx_core.sessions.source import index_model
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.payload_sources import source_weights
+from epctx_core.sessions.loading import source_weights
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.folder import check_folder
 from epctx_core.verify.manifest import check_dependencies, check_kernel_types, check_manifest

@@ -13,7 +13,7 @@ from end_to_end.small_models import chain, example, saved
 import epctx_core as epctx
 from epctx_core.cache.housekeeping import INDEX_KEPT, clear, collect
 from epctx_core.cache.settings import DEFAULT_SIZE, cache_settings, parse_size
-from epctx_core.context.private_folder import user_folder
+from epctx_core.context.scratch import user_folder
 
 
 def used(cache, key, ago):

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from epctx_core import __version__
-from epctx_core.context.compatibility import PREFIX, compatibility_info, set_metadata
 from epctx_core.context.manifest import KEY, Manifest, digested, read_manifest
-from epctx_core.context.payloads.writer import BLOCK, PayloadWriter
+from epctx_core.context.metadata import PREFIX, compatibility_info, set_metadata
+from epctx_core.context.payload_writer import BLOCK, PayloadWriter
 from epctx_core.errors import InvalidGraph
 
 GOLDEN = Path(__file__).parent / "golden" / "manifest.json"

@@ -12,10 +12,10 @@ from context.writing import inline_weight, noise, weight_in_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.context.payloads.writer import BLOCK, PayloadSet, PayloadWriter
+from epctx_core.context.payload_writer import BLOCK, PayloadSet, PayloadWriter
 from epctx_core.errors import Fail, InvalidGraph, PluginError
 from epctx_core.plugin import ContextWriter, Extent, Payload
-from epctx_core.publish.staged_file import StagedFile
+from epctx_core.publish.staging import StagedFile
 
 
 class Target:
@@ -327,7 +327,7 @@ def test_a_weight_that_lies_about_itself_is_refused(target, claim):
 
 
 def test_a_payload_too_large_for_a_model_is_refused_while_it_is_written(monkeypatch):
-    monkeypatch.setattr("epctx_core.context.payloads.writer.EMBEDDED_LIMIT", 10)
+    monkeypatch.setattr("epctx_core.context.payload_writer.EMBEDDED_LIMIT", 10)
     sink = io.BytesIO()
     writer = PayloadWriter("n", sink, embedded=True)
     writer.write(bytes(10))

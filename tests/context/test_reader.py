@@ -15,7 +15,7 @@ from onnx import NodeProto, helper
 from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.node import make_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
+from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.inference import TypeTable

@@ -7,12 +7,12 @@ from pathlib import Path
 import onnx
 import pytest
 
-from epctx_core.context.compatibility import compatibility_info
 from epctx_core.context.manifest import read_manifest
+from epctx_core.context.metadata import compatibility_info
 from epctx_core.context.named_files import models_naming, names_binary
 from epctx_core.context.node import read_context_nodes
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payloads.reader import PayloadReader, plugin_nodes
+from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.graph.inference import infer_types
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.weightless.source_model import read_weights
+from epctx_core.context.weightless import read_weights
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.mapping import MappedFile
 

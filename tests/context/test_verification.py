@@ -12,12 +12,12 @@ import pytest
 from context.test_reader import EP, Scene, entry_of, node
 from context.writing import inline_weight, noise, written
 
+from epctx_core.context import payload_reader as reader
+from epctx_core.context.loaded import PrivateCopy
 from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payloads import reader
-from epctx_core.context.payloads.private_copy import PrivateCopy
-from epctx_core.context.payloads.reader import PayloadReader, Reading
-from epctx_core.context.payloads.writer import PayloadWriter
+from epctx_core.context.payload_reader import PayloadReader, Reading
+from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification

@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 
-from epctx_core.context.payloads.writer import PayloadWriter
+from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.weights import Weight
 

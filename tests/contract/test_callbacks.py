@@ -24,7 +24,7 @@ from end_to_end.small_models import chain, example, saved, snapshot
 
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, InvalidGraph
-from epctx_core.context.payloads.callbacks import CallbackSink, receive
+from epctx_core.context.callbacks import CallbackSink, receive
 from epctx_core.options import DataReader
 
 

@@ -16,7 +16,7 @@ from end_to_end.small_models import chain, saved, snapshot
 import epctx_core as epctx
 from epctx_core.errors import ModelLoadCanceled
 from epctx_core.options import CancellationFlag
-from epctx_core.publish import staged_file
+from epctx_core.publish import staging
 from epctx_core.sessions.cancellation import CompileCancellation
 
 
@@ -109,7 +109,7 @@ def test_a_flag_stops_an_ep_that_waits(source):
 
 
 def test_a_flag_stops_a_payload_that_is_being_written(source, monkeypatch):
-    monkeypatch.setattr(staged_file, "_AT_ONCE", 10)
+    monkeypatch.setattr(staging, "_AT_ONCE", 10)
     before = snapshot(source.parent)
 
     def write(honest, writer):

@@ -10,7 +10,7 @@ from end_to_end.share_models import example, options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, VITISAI
 
 import epctx_core as epctx
-from epctx_core.context.payloads import reader
+from epctx_core.context import payload_reader as reader
 from epctx_core.context.workspace import loaded_workspaces
 from epctx_core.errors import InvalidGraph
 

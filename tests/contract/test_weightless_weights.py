@@ -213,7 +213,7 @@ def test_two_sessions_use_one_source_at_the_same_time(scene):
 
 
 def test_weights_are_used_where_they_lie(scene, monkeypatch):
-    from epctx_core.context.payloads.reader import PayloadReader
+    from epctx_core.context.payload_reader import PayloadReader
 
     weights, given = scene.externalise(), []
     original = PayloadReader.source_tensor

@@ -16,7 +16,7 @@ from epctx_core.cli.entry import COMMANDS
 from epctx_core.plugin import ExecutionProvider
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
 from epctx_core.registry import PluginState
-from epctx_core.registry.validation import find_problems
+from epctx_core.registry.loading import find_problems
 from epctx_core.testing.checks import GROUPS
 
 REFERENCE = sections("hooks.md")

@@ -19,7 +19,7 @@ from fuzz.seeds import write_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epctx_core.context.compatibility import EARLIER_PREFIX, PREFIX, set_metadata
+from epctx_core.context.metadata import EARLIER_PREFIX, PREFIX, set_metadata
 
 MANIFEST, KERNEL_TYPES, INITIALIZERS = "epctx.manifest", "epctx.kernel_type_constraints", "epctx.initializers"
 ENTRIES = (

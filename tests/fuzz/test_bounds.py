@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.cli import arrays
-from epctx_core.graph import functions, weights
+from epctx_core.graph import normalise, weights
 from epctx_core.kernels.versions import fit_versions
 
 HUGE = 1 << 62
@@ -61,7 +61,7 @@ def test_functions_that_become_a_million_nodes_are_refused_before_anything_follo
     with pytest.raises(epctx.InvalidGraph, match="become") as caught:
         loads(model)
 
-    assert f"{functions.MOST_NODES:,}" in str(caught.value)
+    assert f"{normalise.MOST_NODES:,}" in str(caught.value)
     assert "model-invalid" in [f.code for f in epctx.verify_model(model.SerializeToString()).findings]
 
 
@@ -87,7 +87,7 @@ def test_a_large_attribute_of_a_function_is_not_copied_for_each_call_without_end
 def test_functions_within_the_bound_are_counted_and_run():
     model = doubling(8)
 
-    assert functions.size_of_calls(model.graph.node, model.functions)[0] == 2**7 + (2**8 - 2)
+    assert normalise.size_of_calls(model.graph.node, model.functions)[0] == 2**7 + (2**8 - 2)
     with epctx.InferenceSession(model.SerializeToString()) as session:
         (y,) = session.run(None, {"x": np.full((2, 3), -1, np.float32)})
     assert not y.any()
@@ -99,7 +99,7 @@ def test_functions_that_call_each_other_in_a_circle_are_refused(circle):
     model = with_functions(definitions, "A")
 
     with pytest.raises(epctx.InvalidGraph):
-        functions.size_of_calls(model.graph.node, model.functions)
+        normalise.size_of_calls(model.graph.node, model.functions)
     with pytest.raises(epctx.InvalidGraph):
         loads(model)
 
@@ -117,7 +117,7 @@ def test_a_chain_of_functions_in_deep_bodies_is_counted_without_recursion():
 
     model = with_functions([(f"F{i}", deep(calls(f"F{i + 1}"))) for i in range(90)], "F0")
 
-    assert functions.size_of_calls(model.graph.node, model.functions)[0] > 90
+    assert normalise.size_of_calls(model.graph.node, model.functions)[0] > 90
 
 
 @pytest.mark.parametrize(

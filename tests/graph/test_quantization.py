@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
+from epctx_core.graph.subgraph import GraphSlice
 
 INT8 = 3
 FREE = [False] * 50

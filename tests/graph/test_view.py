@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
+from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.graph.view import Node, attribute_value
 from epctx_core.plugin import UNKNOWN_TYPE
 

@@ -19,8 +19,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph import weights as weights_module
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.graph.model_io import detach_model, structure
-from epctx_core.graph.tensors import is_detached, raw_size
-from epctx_core.graph.weights import INLINE_LIMIT, detach_weights
+from epctx_core.graph.weights import INLINE_LIMIT, detach_weights, is_detached, raw_size
 
 BIG = 1000
 

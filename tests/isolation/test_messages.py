@@ -15,7 +15,7 @@ from end_to_end.small_models import chain
 from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
+from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.isolation.channel import (
     LONGEST_HEAD,
     MOST_BLOBS,

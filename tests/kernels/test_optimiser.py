@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.tensors import is_detached
+from epctx_core.graph.weights import is_detached
 from epctx_core.kernels import CpuEngine, EnginePolicy, optimiser
 from epctx_core.kernels.optimiser import CONTRIB, Allowed, NotOptimizedError, optimize
 from epctx_core.options import GraphOptimizationLevel

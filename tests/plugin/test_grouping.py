@@ -9,7 +9,7 @@ import pytest
 from graph.making import indexed, model, node
 
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
+from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal, number_nodes, supported_partitions
 
 

@@ -13,11 +13,11 @@ from types import MappingProxyType
 import pytest
 
 # Discovery imports this on first use, when the tests below have taken the real installation off sys.path.
-import epctx_core.registry._metadata  # noqa: F401
+import epctx_core.registry.discovery  # noqa: F401
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.registry import PluginRecord, PluginState, ProviderInstances
-from epctx_core.registry.places import _finder
+from epctx_core.registry.discovery import _finder
 
 PROVIDER = """
 from __future__ import annotations

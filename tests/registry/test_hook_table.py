@@ -12,7 +12,7 @@ from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS
 from epctx_core.plugin.hookspecs import HOOKS, Hook, HookSpecs, hookspec
 from epctx_core.registry import trace
-from epctx_core.registry.validation import find_problems
+from epctx_core.registry.loading import find_problems
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Refusal

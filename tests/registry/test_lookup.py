@@ -8,7 +8,7 @@ import pytest
 
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.registry import Registry
-from epctx_core.registry.known_sources import KNOWN_SOURCES, known_name, known_source
+from epctx_core.registry.discovery import KNOWN_SOURCES, known_name, known_source
 
 
 @pytest.fixture

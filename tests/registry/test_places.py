@@ -11,7 +11,7 @@ from registry.conftest import PROVIDER
 
 from epctx_core.errors import InvalidArgument, NoSuchFile, PluginError
 from epctx_core.registry import PluginState, Registry
-from epctx_core.registry._metadata import distributions
+from epctx_core.registry.discovery import distributions
 
 # The library imports its reader of archives with the first one, here before the tests take it off sys.path.
 list(distributions(path=[__file__]))

@@ -10,7 +10,7 @@ from registry.providers import ep, raising
 
 from epctx_core.errors import PluginError
 from epctx_core.plugin import EPContextNode, Refusal
-from epctx_core.registry import PluginState, ProviderInstances, Registry, discovery, validation
+from epctx_core.registry import PluginState, ProviderInstances, Registry, discovery, loading
 
 
 def test_one_broken_import_does_not_end_the_loading_of_the_others(packages):
@@ -74,7 +74,7 @@ def test_an_argument_with_a_default_that_pluggy_would_not_pass_is_refused_by_nam
     def compile_some(self, partitions=()):
         return list(partitions)
 
-    problems = validation.find_problems(ep("A", compile=compile_some))
+    problems = loading.find_problems(ep("A", compile=compile_some))
 
     assert [problem.what for problem in problems] == [
         "compile has a default for 'partitions', so it might never be passed"
@@ -152,4 +152,4 @@ def test_the_marker_of_another_project_is_no_hook_of_ours():
         def shutdown(self):
             return None
 
-    assert "has a hook's name but no @hookimpl" in validation.find_problems(Provider)[0].what
+    assert "has a hook's name but no @hookimpl" in loading.find_problems(Provider)[0].what

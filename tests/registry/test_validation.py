@@ -9,8 +9,7 @@ import pytest
 from epctx_core.errors import PluginError
 from epctx_core.plugin import ExecutionProvider, ProviderOption, hookimpl
 from epctx_core.plugin.hookspecs import CLASS_METHODS, REQUIRED_HOOKS
-from epctx_core.registry.implementations import implemented_hooks
-from epctx_core.registry.validation import check_provider_class, find_problems
+from epctx_core.registry.loading import check_provider_class, find_problems, implemented_hooks
 
 
 class Valid(ExecutionProvider):

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_nodes, drop, knowing
 
 import epctx_core as epctx
-from epctx_core.context.kernel_types import KEY as KERNEL_TYPES
 from epctx_core.context.manifest import KEY
+from epctx_core.context.metadata import KEY as KERNEL_TYPES
 
 INFO = "ep_compatibility_info."
 

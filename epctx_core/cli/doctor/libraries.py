@@ -53,7 +53,7 @@ class Library:
 
 def libraries() -> list[Library] | None:
     """Return what epctx-core needs and can use; None where it is not installed, only importable."""
-    from epctx_core.registry._metadata import PackageNotFoundError, distribution
+    from epctx_core.registry.discovery import PackageNotFoundError, distribution
 
     try:
         requirements: Sequence[str] = distribution(CORE).requires or ()
@@ -77,7 +77,7 @@ def _library(match: re.Match[str]) -> Library:
 
 def installed_version(name: str) -> str | None:
     """Return a distribution's version, or None if it is not installed."""
-    from epctx_core.registry._metadata import PackageNotFoundError, distribution
+    from epctx_core.registry.discovery import PackageNotFoundError, distribution
 
     try:
         return str(distribution(name).version)

@@ -12,7 +12,7 @@ from epctx_core.registry.discovery import EP_GROUP
 
 if TYPE_CHECKING:
     from epctx_core.cli.plugins.trial import Trial
-    from epctx_core.registry._metadata import InstalledDistribution
+    from epctx_core.registry.discovery import InstalledDistribution
 
 _NEEDED = re.compile(r"^Requires-Dist:\s*([\w.-]+)", re.MULTILINE)
 _CHOSEN = frozenset({"disabled", "removed"})
@@ -47,7 +47,7 @@ def examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
 
     A library that another of them needs is right so.
     """
-    from epctx_core.registry._metadata import distributions
+    from epctx_core.registry.discovery import distributions
     from epctx_core.registry.records import normalised
 
     needs: dict[str, frozenset[str]] = {}

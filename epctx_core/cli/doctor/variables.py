@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.cli.doctor.findings import Remark, problem
 from epctx_core.errors import suggestion
-from epctx_core.registry.selection import Selection
+from epctx_core.registry.lookup import Selection
 
 if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord

@@ -13,7 +13,7 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
     """Return a valid class's attributes, options, and the hooks and class methods that it implements."""
     from epctx_core.plugin import ExecutionProvider
     from epctx_core.plugin.hookspecs import CLASS_METHODS
-    from epctx_core.registry.implementations import implemented_hooks
+    from epctx_core.registry.loading import implemented_hooks
     from epctx_core.registry.records import simulates
 
     return {

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.sharing.group import Group
-from epctx_core.compiling.sharing.rules import check_grouped_options
-from epctx_core.compiling.sharing.savings import shared_weight_bytes
+from epctx_core.compiling.sharing.open_groups import check_grouped_options, shared_weight_bytes
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
-from epctx_core.context.naming import is_plain_name
+from epctx_core.context.paths import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry

@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import TensorProto
 
-from epctx_core.compiling.writing.file_checks import is_utf8
+from epctx_core.compiling.writing.destination import is_utf8
 from epctx_core.context.embedding import Embeddable, new_marker
 from epctx_core.context.initializers_file import close_sealed, write_seal
-from epctx_core.context.payloads.writer import PayloadWriter
+from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.bodies import bodies, may_hold_bodies
-from epctx_core.graph.tensors import is_detached
-from epctx_core.graph.weights import body_weights, detached_tensor, place_externally, replace_data
+from epctx_core.graph.weights import (
+    body_weights,
+    detached_tensor,
+    is_detached,
+    place_externally,
+    replace_data,
+)
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:

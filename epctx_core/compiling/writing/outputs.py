@@ -30,7 +30,7 @@ STREAM_CHUNK = 64 << 10
 
 
 class DeliveredSink(Protocol):
-    """Where a payload is collected for the host; see `epctx_core.context.payloads.callbacks.CallbackSink`."""
+    """Where a payload is collected for the host; see `epctx_core.context.callbacks.CallbackSink`."""
 
     def write(self, data: memoryview, /) -> int:
         """Append bytes."""

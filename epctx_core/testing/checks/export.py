@@ -9,7 +9,7 @@ import numpy as np
 from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.options import RunOptions
 from epctx_core.plugin import Availability, CompiledPartition, ProviderOption, Purpose
-from epctx_core.registry.implementations import implemented_hooks
+from epctx_core.registry.loading import implemented_hooks
 from epctx_core.testing.table import CheckFailed, Skipped, check
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from epctx_core.plugin import KernelDef, KernelRegistry
-from epctx_core.registry.implementations import implemented_hooks
+from epctx_core.registry.loading import implemented_hooks
 from epctx_core.testing.models.blocks import BLOCKS
 from epctx_core.testing.models.structures import single
 from epctx_core.testing.table import CheckFailed, Skipped, check

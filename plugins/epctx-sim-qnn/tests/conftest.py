@@ -13,14 +13,13 @@ import pytest
 from epctx_sim_qnn import QnnProvider
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.payloads.writer import PayloadSet
+from epctx_core.context.payload_writer import PayloadSet
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import detach_model
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
-from epctx_core.graph.subgraph import GraphPartition
+from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ComputeCapability, ContextNode, ModelIdentity, ProviderContext, Purpose

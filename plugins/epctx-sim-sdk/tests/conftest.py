@@ -12,7 +12,7 @@ from epctx_sim_sdk.container import open_container
 from epctx_sim_sdk.writing import write_container
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.payloads.writer import PayloadWriter
+from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import detach_model

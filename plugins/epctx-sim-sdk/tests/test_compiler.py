@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from epctx_sim_sdk.compiler import activation_peak
 from epctx_sim_sdk.device import Device
-from epctx_sim_sdk.planning import activation_peak
 from epctx_sim_sdk.precision import HalfTensor, to_half
 from onnx import TensorProto, helper, numpy_helper
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from epctx_sim_sdk.session import SimSession
+from epctx_sim_sdk.loading import SimSession
 
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import ModelLoadCanceled

@@ -11,7 +11,7 @@ from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import detach_model
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.slice import GraphSlice
+from epctx_core.graph.subgraph import GraphSlice
 
 GIVEN = {
     "value": (numpy_helper.from_array(np.array([1.5, 2.5], np.float32)), [1.5, 2.5]),

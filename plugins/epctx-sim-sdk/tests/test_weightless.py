@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 from epctx_sim_sdk.compiler import compile_partition
-from epctx_sim_sdk.container import FOOT_SIZE, HEAD_SIZE, Foot, head, open_container
+from epctx_sim_sdk.container import FOOT_SIZE, HEAD_SIZE, Foot, SourceWeight, head, open_container
 from epctx_sim_sdk.device import Device
-from epctx_sim_sdk.tables import SourceWeight
 from epctx_sim_sdk.writing import write_container
 
 from epctx_core.errors import InvalidGraph

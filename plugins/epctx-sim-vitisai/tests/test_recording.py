@@ -6,7 +6,7 @@ import hashlib
 import io
 
 import numpy as np
-from epctx_sim_sdk.tables import Weight
+from epctx_sim_sdk.container import Weight
 from epctx_sim_vitisai.cache import StoredTensor
 from epctx_sim_vitisai.recording import Recording, StreamPayload
 from hypothesis import given

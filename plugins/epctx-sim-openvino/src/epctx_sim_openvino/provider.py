@@ -55,7 +55,7 @@ class OpenVinoProvider(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
-        from epctx_sim_sdk.session import SimSession
+        from epctx_sim_sdk.loading import SimSession
 
         from epctx_sim_openvino.bodies import Bodies
 

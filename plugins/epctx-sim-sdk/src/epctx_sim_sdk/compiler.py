@@ -1,6 +1,6 @@
-"""The simulated compiler: from a partition to the SDK's own graph.
+"""How much device memory the activations of a graph need at once.
 
-Opens no device and reads no weight: large weights stay views until the graph is written or run.
+Works on shapes alone; a value whose size is not known before a run counts as nothing.
 """
 
 from __future__ import annotations
@@ -12,15 +12,197 @@ from typing import TYPE_CHECKING
 import onnx
 
 from epctx_core.errors import EPFail
-from epctx_sim_sdk.canonical import canonicalise
+from epctx_core.kernels.nchwc import MARK, read_mark
 from epctx_sim_sdk.device import SMALL
-from epctx_sim_sdk.planning import activation_peak
 from epctx_sim_sdk.precision import store_as_half
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from epctx_core.plugin import Engine, Partition, TensorView, ValueInfo
+
+_ALIGNMENT = 128
+"""Bytes: each activation begins on a vector register's width."""
+
+
+def activation_peak(model: onnx.ModelProto) -> int:
+    """Return the bytes of the largest set of activations that live at the same time.
+
+    Inputs and outputs count too, because the device works on copies of its own. Each value lives from
+    the node that makes it to the last node that reads it. Weights, and what is computed from weights
+    alone, do not count. Linear in the nodes.
+
+    Args:
+        model: one partition, without value types inside; weights may stand as external tensors.
+    """
+    graph = model.graph
+    sizes = _sizes(model)
+    last_read = {name: index for index, node in enumerate(graph.node) for name in _reads(node)}
+    last_read |= {value.name: len(graph.node) for value in graph.output}
+    freed = [0] * (len(graph.node) + 1)
+    live = 0
+    for value in graph.input:
+        live += sizes.get(value.name, 0)
+        freed[last_read.get(value.name, 0)] += sizes.get(value.name, 0)
+    peak = live
+    for index, node in enumerate(graph.node):
+        for name in node.output:
+            live += sizes.get(name, 0)
+            freed[last_read.get(name, index)] += sizes.get(name, 0)
+        peak = max(peak, live)
+        live -= freed[index]
+    return peak
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for body in (*attribute.graphs, attribute.g):
+            yield from (name for inner in body.node for name in _reads(inner))
+
+
+def _sizes(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the bytes of each activation, by name."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if constants.issuperset(filter(None, node.input)):
+            constants.update(node.output)
+    graph = _with_types(model)
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name: _size(value.type.tensor_type) for value in values if value.name not in constants}
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.GraphProto:
+    """Return the graph with inferred types; onnx would look for the files of external weights."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    tensors = list(probe.graph.initializer)
+    del probe.graph.initializer[:]
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            probe.graph.input.append(value)
+        else:
+            probe.graph.initializer.append(tensor)
+    return onnx.shape_inference.infer_shapes(probe, data_prop=True).graph
+
+
+def _size(tensor: onnx.TypeProto.Tensor) -> int:
+    known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    if not known or tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        return 0
+    count: int = math.prod(dim.dim_value for dim in tensor.shape.dim)
+    nbytes: int = count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize)
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+WEIGHT_LOCATION = "epctx-weight"
+"""The location that every weight carries which lies in the container: the one the core's engines know."""
+
+
+def canonicalise(model: onnx.ModelProto) -> dict[str, str]:
+    """Rename every value by its place in the graph and remove all that does not compute.
+
+    Values become `i0..` (inputs), `w0..` (weights, in order of first use) and `v0..` (the rest).
+    Weights that nothing reads are dropped. The model is changed in place.
+
+    Returns:
+        The old name of each remaining initializer, with its new one.
+    """
+    graph = model.graph
+    names = _number(graph)
+    kept = [tensor for tensor in graph.initializer if tensor.name in names]
+    weights = {tensor.name: names[tensor.name] for tensor in kept}
+    kept.sort(key=lambda tensor: int(names[tensor.name][1:]))
+    tensors = [_bare(tensor) for tensor in kept]
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
+    _rename(graph, names)
+    _strip(model)
+    return weights
+
+
+def _number(graph: onnx.GraphProto) -> dict[str, str]:
+    weights = {tensor.name for tensor in graph.initializer}
+    names = {value.name: f"i{index}" for index, value in enumerate(graph.input)}
+    counts = {"w": 0, "v": 0}
+    for name in _values(graph):
+        if name and name not in names:
+            kind = "w" if name in weights else "v"
+            names[name] = f"{kind}{counts[kind]}"
+            counts[kind] += 1
+    return names
+
+
+def _values(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names that nodes read and write and that the graph gives, bodies included."""
+    for node in graph.node:
+        yield from node.input
+        for body in _bodies(node):
+            yield from (value.name for value in body.input)
+            yield from (tensor.name for tensor in body.initializer)
+            yield from _values(body)
+        yield from node.output
+    yield from (value.name for value in graph.output)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _bare(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.ClearField("doc_string")
+    if copy.data_location == onnx.TensorProto.EXTERNAL:
+        del copy.external_data[:]
+        copy.external_data.add(key="location", value=WEIGHT_LOCATION)
+    return copy
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    graph.name = "graph"
+    graph.ClearField("doc_string")
+    for notes in (graph.value_info, graph.quantization_annotation, graph.metadata_props):
+        del notes[:]
+    for value in (*graph.input, *graph.output):
+        value.name = names[value.name]
+        value.ClearField("doc_string")
+    for tensor in graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in graph.node:
+        _rename_node(node, names)
+
+
+def _rename_node(node: onnx.NodeProto, names: dict[str, str]) -> None:
+    node.ClearField("name")
+    node.ClearField("doc_string")
+    del node.metadata_props[:]
+    node.input[:] = [names.get(name, "") for name in node.input]
+    node.output[:] = [names.get(name, "") for name in node.output]
+    for attribute in node.attribute:
+        attribute.ClearField("doc_string")
+    for body in _bodies(node):
+        _rename(body, names)
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        model.ClearField(field)
+    # Says for which CPU the core's engine arranged the weights; nothing else there computes.
+    layout = read_mark(model)
+    del model.metadata_props[:]
+    if layout is not None:
+        model.metadata_props.add(key=MARK, value=layout)
+    imports = sorted({(opset.domain, opset.version) for opset in model.opset_import})
+    del model.opset_import[:]
+    for domain, version in imports:
+        model.opset_import.add(domain=domain, version=version)
+
 
 MOST_OPTIMIZED = 256
 """Graphs of one EP instance that are optimised; a network in more pieces gains too little for the time."""

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from epctx_core.plugin import Engine, PreparedModel, TensorView
     from epctx_sim_sdk.compiler import SimGraph
-    from epctx_sim_sdk.container import Container
-    from epctx_sim_sdk.tables import GraphEntry
+    from epctx_sim_sdk.container import Container, GraphEntry
 
 _LIGHT_PRODUCTS = 16 << 20
 """Multiplications up to which a second thread costs more than it saves: a pool takes as long to make."""

@@ -9,8 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EPFail
-from epctx_sim_sdk.container import FOOT_SIZE, LINE, PAGE, Foot, head
-from epctx_sim_sdk.tables import MAX_TABLES, GraphEntry, SourceWeight, Structure, Tables, Weight, encode
+from epctx_sim_sdk.container import (
+    FOOT_SIZE,
+    LINE,
+    MAX_TABLES,
+    PAGE,
+    Foot,
+    GraphEntry,
+    SourceWeight,
+    Structure,
+    Tables,
+    Weight,
+    encode,
+    head,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

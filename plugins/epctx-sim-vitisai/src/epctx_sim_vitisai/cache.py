@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Iterator, Mapping
 
-    from epctx_sim_sdk.container import Container
-    from epctx_sim_sdk.tables import SourceWeight, Weight
+    from epctx_sim_sdk.container import Container, SourceWeight, Weight
 
     from epctx_core.plugin import Extent, Partition
     from epctx_sim_vitisai.sealing import Sealer

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import open_container
-from epctx_sim_sdk.foreign import RESTORE
 from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
+from epctx_sim_sdk.versions import RESTORE
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Purpose

@@ -1,7 +1,9 @@
-"""A payload as an EP gets it: its bytes, and on request a file that holds the same."""
+"""Payload as an EP gets it to load: mapped, in memory, or a copy that nobody else can change."""
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -17,6 +19,49 @@ if TYPE_CHECKING:
     from epctx_core.context.scratch import Scratch
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.plugin import ContextNode, TensorView
+
+
+class PrivateCopy:
+    """The content of a file, read once; what happens to the file afterwards does not matter.
+
+    Stands where a `MappedFile` would.
+
+    Attributes:
+        path: where the file lay.
+        size: length in bytes.
+        view: the whole content.
+
+    Args:
+        descriptor: of the file, open at its beginning.
+        path: where the file lies.
+
+    Raises:
+        InvalidGraph: the file was written to or cut while it was read.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        before = os.fstat(descriptor)
+        content = bytearray(before.st_size)
+        whole, filled = memoryview(content), 0
+        with io.FileIO(descriptor, closefd=False) as file:
+            while filled < len(content) and (count := file.readinto(whole[filled:])):
+                filled += count
+        after = os.fstat(descriptor)
+        if filled < len(content) or (after.st_size, after.st_mtime_ns) != (
+            before.st_size,
+            before.st_mtime_ns,
+        ):
+            raise InvalidGraph(
+                f"the file {path!r} was written to while it was read.",
+                path=path,
+                hint="Let whatever writes it finish, then start again.",
+            )
+        self.path = path
+        self.size = len(content)
+        self.view = whole.toreadonly()
+
+    def forget(self, offset: int, length: int) -> None:
+        """Keep everything: there is no file to read it from again."""
 
 
 _ON_DISK = (

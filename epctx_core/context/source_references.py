@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx import TensorProto
 
-from epctx_core.graph.tensors import raw_size
-from epctx_core.graph.weights import Weight
+from epctx_core.graph.weights import Weight, raw_size
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:

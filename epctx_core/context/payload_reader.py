@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.loaded import LoadedPayload, PrivateCopy
 from epctx_core.context.manifest import ReplacedBinaryError
-from epctx_core.context.payloads.loaded import LoadedPayload
-from epctx_core.context.payloads.private_copy import PrivateCopy
 from epctx_core.context.receipts import (
     IN_PLACE,
     DigestChecks,
@@ -33,16 +32,15 @@ from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
+    from epctx_core.context.callbacks import ReceivedPayload
     from epctx_core.context.manifest import Manifest, PayloadEntry, Segment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.payloads.callbacks import ReceivedPayload
     from epctx_core.context.scratch import Scratch
-    from epctx_core.context.weightless.weights import SourceWeights
+    from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.inference import TypeTable
     from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
-
 
 _BINARY = "the context binary"
 _log = logging.getLogger("epctx.session")
@@ -176,7 +174,7 @@ class PayloadReader:
         return self._from_file(record, name)
 
     def _received(self, reader: DataReader, record: ContextNodeRecord, name: str) -> LoadedPayload:
-        from epctx_core.context.payloads.callbacks import receive
+        from epctx_core.context.callbacks import receive
 
         entry = self._entry(name, embedded=False)
         content = receive(reader, name)
