@@ -232,10 +232,11 @@ class DictVectorizer(OpRun):
         string_vocabulary: Sequence[str] | None = None,
     ) -> tuple[np.ndarray]:
         values = [x.get(key) for key in string_vocabulary or int64_vocabulary or ()]
-        kind = type(next(iter(x.values()), 0.0))
-        dtypes: dict[type, type] = {str: object, int: np.int64}
-        made = [kind() if value is None else value for value in values]
-        return (np.array([made], dtypes.get(kind, np.float32)),)
+        first = next(iter(x.values()), 0.0)
+        whole = isinstance(first, int | np.integer)
+        dtype: type = object if isinstance(first, str) else np.int64 if whole else np.float32
+        made = [type(first)() if value is None else value for value in values]
+        return (np.array([made], dtype),)
 
 
 class CategoryMapper(OpRun):
