@@ -56,16 +56,20 @@ def elsewhere(
             }
         )
     )
-    done = subprocess.run(  # noqa: S603 - this interpreter and this module
-        [sys.executable, "-m", __name__, str(job), str(result)],
-        env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=scene.requirements.seconds,
-        check=False,
-    )
+    output, errors = folder / "stdout", folder / "stderr"
+    # Into files: a pipe ends only with the last process that inherits it, such as a daemon that the EP starts.
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        done = subprocess.run(  # noqa: S603 - this interpreter and this module
+            [sys.executable, "-m", __name__, str(job), str(result)],
+            env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=stdout,
+            stderr=stderr,
+            timeout=scene.requirements.seconds,
+            check=False,
+        )
     if not result.exists():
-        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-4:])
+        said = errors.read_text(errors="replace") or output.read_text(errors="replace")
+        last = "\n".join(said.strip().splitlines()[-4:])
         raise CheckFailed(f"another process failed at it (exit code {done.returncode}):\n{last}")
     return json.loads(result.read_text())
 

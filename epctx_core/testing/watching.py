@@ -106,15 +106,19 @@ def _run(job: Job, folders: dict[str, Path], seconds: float) -> tuple[str, Obser
         "PYTHONDONTWRITEBYTECODE": "1",
         **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folders["temporary"])),
     }
-    ended = subprocess.run(  # noqa: S603 - this interpreter on a module of the kit's
-        [sys.executable, "-m", "epctx_core.testing.watched_process", str(source), str(result)],
-        cwd=folders["current"],
-        env=environment,
-        capture_output=True,
-        timeout=seconds,
-        check=False,
-    )
+    output, errors = folders["job"] / "stdout", folders["job"] / "stderr"
+    # Into files: a pipe ends only with the last process that inherits it, such as a daemon that the EP starts.
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        ended = subprocess.run(  # noqa: S603 - this interpreter on a module of the kit's
+            [sys.executable, "-m", "epctx_core.testing.watched_process", str(source), str(result)],
+            cwd=folders["current"],
+            env=environment,
+            stdout=stdout,
+            stderr=stderr,
+            timeout=seconds,
+            check=False,
+        )
     if not result.exists():
-        said = ended.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
+        said = errors.read_text(errors="replace").strip().splitlines()[-1:] or ["without a word"]
         raise CheckFailed(f"the process in which the EP was watched ended with {ended.returncode}: {said[0]}")
-    return ended.stdout.decode(errors="replace"), Observations(**json.loads(result.read_text("utf-8")))
+    return output.read_text(errors="replace"), Observations(**json.loads(result.read_text("utf-8")))

@@ -35,6 +35,18 @@ class EndlessProvider(HonestProvider):
 if "pytest" not in sys.modules:  # the suite itself has to come to an end
     threading.Thread(target=threading.Event().wait, name="acme driver").start()
 """
+DAEMON = """
+import os, pathlib, subprocess, sys
+from conformance.honest_ep import HonestProvider
+
+class DaemonProvider(HonestProvider):
+    name = "DaemonExecutionProvider"
+
+if "pytest" not in sys.modules:  # it inherits standard output and standard error
+    daemon = subprocess.Popen(["sleep", "120"], start_new_session=True)
+    with open(os.environ["DAEMONS"], "a") as file:
+        print(daemon.pid, file=file)
+"""
 OWN_GROUPS = ("payloads", "values", "concurrency", "manners", "cancellation")
 
 
@@ -102,6 +114,27 @@ def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(t
 
     (failed,) = report.failed
     assert "threads that keep the process from ending (acme driver)" in failed.reason
+
+
+def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep_lives_on(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "daemon_ep.py").write_text(DAEMON, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DAEMONS", str(tmp_path / "daemons"))
+    cls = importlib.import_module("daemon_ep").DaemonProvider
+    in_processes = [
+        "importing_the_ep_leaves_the_process_as_it_was",
+        "another_process_loads_what_this_one_compiled",
+    ]
+
+    report = check_provider(cls, requirements=Requirements(seconds=60), only=in_processes)
+
+    daemons = (tmp_path / "daemons").read_text("utf-8").split()
+    for daemon in daemons:  # a kill fails if one has ended: there would have been nothing to wait for
+        os.kill(int(daemon), signal.SIGKILL)
+    assert reasons(report) == {}
+    assert len(daemons) == len(in_processes)
 
 
 @pytest.mark.parametrize("group", OWN_GROUPS)
