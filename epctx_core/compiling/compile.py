@@ -196,6 +196,8 @@ class Compile:
                 check_member(model, destination)
                 if self.group is None:
                     self.group = stack.enter_context(open_groups.get().joined(destination, choices))
+                    # A session that reads its model again comes here again, and this group may be over by then.
+                    stack.callback(setattr, self, "group", None)
                 self.group.share_digests(model)
             self.existing = PassThrough(model, self.config)
             self.destination = self.existing.plan(

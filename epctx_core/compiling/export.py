@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import InitializerPlacement
+from epctx_core.errors import errors_typed
 from epctx_core.sessions.arguments import path_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from epctx_core.registry import Registry
 
 
+@errors_typed("loading the model")
 def session_export(
     model: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
 ) -> Compile:
@@ -29,7 +31,7 @@ def session_export(
 
     Raises:
         InvalidArgument: options that contradict a share group, or an output path that names a folder.
-        Fail: the context model exists.
+        Fail: the context model exists, or the system refuses its path.
     """
     config = session.config()
 

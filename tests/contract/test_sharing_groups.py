@@ -13,11 +13,13 @@ import onnx
 import pytest
 from contract.judging_eps import options_with, registry_with
 from contract.share_scene import EPS, ROWS, compiled
+from end_to_end import share_models
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import refused
 from end_to_end.share_models import options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, SUFFIXES, VITISAI, with_eps
 from end_to_end.small_models import chain, saved, snapshot
+from epctx_sim_qnn.provider import QnnProvider
 
 import epctx_core as epctx
 from epctx_core.compiling.sharing import group
@@ -259,6 +261,41 @@ def test_a_session_that_is_refused_leaves_its_group_open(tmp_path):
     epctx.InferenceSession(last, sharing(QNN, stop=True, ep__context_enable=1)).close()
 
     assert run(tmp_path / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_session_that_reads_its_model_again_since_it_was_replaced_is_of_the_group_that_is_open(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(share_models, "WIDTH", 384)  # large enough to be checked while EPs are asked
+    folders = [tmp_path / name for name in ("damaged", "whole")]
+    for seed, folder in enumerate(folders):
+        source = write_model(QNN, tmp_path / "source.onnx", 1, seed=seed)
+        compiler = epctx.ModelCompiler(epctx.SessionOptions(), source, None, "m.data")
+        compiler.compile_to_file(folder / "m.onnx")
+    damaged, whole = folders
+    content = bytearray((damaged / "m.data").read_bytes())
+    content[1000] ^= 1
+    (damaged / "m.data").write_bytes(content)
+    asked = []
+
+    class Replacing(QnnProvider):
+        @hookimpl
+        def get_capability(self, graph):
+            asked.append(graph)
+            for file in whole.iterdir() if len(asked) == 1 else ():
+                file.replace(damaged / file.name)
+            return super().get_capability(graph)
+
+    registry = registry_with(Replacing)
+    last = write_model(QNN, damaged / "last.onnx", 8)
+    for source, stop in ((damaged / "m.onnx", False), (last, True)):
+        chosen = sharing(QNN, stop=stop, ep__context_enable=1)
+        epctx.InferenceSession(source, chosen, registry=registry).close()
+
+    assert len(asked) == 3
+    expected = run(damaged / "m.onnx", 1)
+    assert np.allclose(run(damaged / "m_ctx.onnx", 1, options(QNN)), expected, atol=1e-3)
+    assert binary_of(damaged / "m_ctx.onnx") == binary_of(damaged / "last_ctx.onnx")
 
 
 def test_a_model_compiled_into_its_open_group_again_begins_a_new_one(tmp_path, caplog):

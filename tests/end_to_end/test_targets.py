@@ -225,6 +225,16 @@ def test_a_name_that_cannot_be_written_is_noticed_before_compiling(route, name, 
 
 
 @ROUTES
+def test_a_path_that_the_system_refuses_is_a_typed_error(route, source):
+    ep = scripted()
+
+    with refused(Fail, "File name too long", folder=source.parent):
+        route(ep, source, "x/" * 2500 + "m_ctx.onnx")
+
+    assert "compile" not in ep.calls
+
+
+@ROUTES
 def test_a_binary_name_that_no_model_can_hold_is_noticed_before_compiling(route, source):
     ep = scripted()
 
