@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
-from epctx_core.kernels.stopping import run_stoppably
+from epctx_core.kernels.engines import run_stoppably
 from epctx_core.options import RunOptions, SessionOptions
 from epctx_core.options.unsupported import Strict, tell_without_effect
 from epctx_core.registry import PluginRecord, Registry, default_registry

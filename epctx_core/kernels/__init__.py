@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from epctx_core.kernels.engines import CpuEngine
+from epctx_core.kernels.engines import CpuEngine, EnginePolicy
 from epctx_core.kernels.matching import KernelMatcher, RegistryLookup, described
-from epctx_core.kernels.policy import EnginePolicy
 
 __all__ = ["CpuEngine", "EnginePolicy", "KernelMatcher", "RegistryLookup", "described"]

@@ -101,7 +101,7 @@ def _probe(
 
 def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
     try:
-        from epctx_core.kernels.versions import fit_versions, load_structure
+        from epctx_core.kernels.onnxruntime_engine import fit_versions, load_structure
 
         fit_versions(probe)
         found = load_structure(probe).outputs_meta

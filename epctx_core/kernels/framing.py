@@ -1,13 +1,19 @@
-"""What a model says of itself around its nodes: inputs, imports, notes. Kept when the nodes are exchanged."""
+"""Models around pieces: the frame of a whole model, and guards before recurrent operators that get no rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, helper, numpy_helper
 
-from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, outer_names
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from onnx import GraphProto, NodeProto
 
 
 def with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
@@ -52,3 +58,69 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph and of all bodies in it."""
     for _, inner in all_graphs(graph):
         yield from inner.node
+
+
+GUARD = "epctx: rows for "
+"""What the names of nodes that refuse an empty input begin with."""
+_ENDING = frozenset({"LSTM", "GRU", "DynamicQuantizeLSTM"})
+"""Operators that make onnxruntime end the process when their first input is empty."""
+
+
+def guard_recurrent(model: ModelProto) -> None:
+    """Have each of these operators read its input through nodes that fail if it is empty.
+
+    Their names end in a number of their own, after a space.
+    """
+    # A graph comes before those inside it, which are changed first.
+    found = [nodes for nodes in _node_lists(model) if any(node.op_type in _ENDING for node in nodes)]
+    number = 0
+    for nodes in reversed(found):
+        guarded: list[NodeProto] = []
+        for node in nodes:
+            if node.op_type in _ENDING and node.input:
+                number += 1
+                guarded += _guards(node, f"{GUARD}{node.op_type} {node.name!r} {number}")
+            guarded.append(node)
+        del nodes[:]
+        nodes.extend(guarded)
+
+
+def _node_lists(model: ModelProto) -> Iterator[RepeatedCompositeFieldContainer[NodeProto]]:
+    yield from (graph.node for _, graph in all_graphs(model.graph))
+    for function in model.functions:
+        yield function.node
+        holders = (node for node in function.node if may_hold_bodies(node))
+        inner = (body for node in holders for body in bodies(node))
+        yield from (graph.node for body in inner for _, graph in all_graphs(body))
+
+
+def _guards(node: NodeProto, name: str) -> Iterator[NodeProto]:
+    """Yield nodes that reshape a node's input to the shape it has, and have the node read their result.
+
+    That copies nothing. onnxruntime computes the length written as -1 from the others, and fails if one of those is 0.
+    """
+    for step, shape in enumerate(([-1, 0, 0], [0, -1, 0])):
+        checked, lengths = f"{name}.{step}", f"{name}.{step} shape"
+        value = numpy_helper.from_array(np.array(shape, np.int64))
+        yield helper.make_node("Constant", [], [lengths], value=value)
+        yield helper.make_node("Reshape", [node.input[0], lengths], [checked], name=checked)
+        node.input[0] = checked
+
+
+def folds_recurrent(model: ModelProto) -> bool:
+    """Whether onnxruntime would compute one of these operators while it optimises: nothing that it reads is fed."""
+    found = any(node.op_type in _ENDING for nodes in _node_lists(model) for node in nodes)
+    return found and _folds(model.graph, frozenset())
+
+
+def _folds(graph: GraphProto, fed: frozenset[str]) -> bool:
+    given = {tensor.name for tensor in graph.initializer}
+    known = {*fed, *(value.name for value in graph.input if value.name not in given)}
+    for node in graph.node:
+        if not known.isdisjoint((*node.input, *outer_names(node))):
+            known.update(node.output)
+        elif node.op_type in _ENDING:
+            return True
+        if may_hold_bodies(node) and any(_folds(body, frozenset(known)) for body in bodies(node)):
+            return True
+    return False

@@ -19,10 +19,9 @@ from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.normalise import drop_initializer_inputs
 from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
-from epctx_core.kernels.framing import all_nodes, with_frame
+from epctx_core.kernels.framing import all_nodes, folds_recurrent, with_frame
 from epctx_core.kernels.nchwc import DOMAIN as NCHWC
 from epctx_core.kernels.nchwc import NotPlainError, check_way_back, mark
-from epctx_core.kernels.recurrent import folds_recurrent
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import OptimizedModel
 

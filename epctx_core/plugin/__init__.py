@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from epctx_core.options import WeightlessMode
 from epctx_core.plugin.blobs import Blobs, write_blobs
-from epctx_core.plugin.engine import Engine, OptimizedModel, PreparedModel
-from epctx_core.plugin.findings import CONTAINER_CODES, Finding, Severity
-from epctx_core.plugin.grouping import number_nodes, supported_partitions
 from epctx_core.plugin.hookspecs import PLUGIN_API, hookimpl
-from epctx_core.plugin.kernels import Kernel, KernelDef, KernelLookup, KernelRegistry, OperatorTypes
-from epctx_core.plugin.partition import CompiledPartition, Partition
-from epctx_core.plugin.provider import Cancellation, ExecutionProvider, ModelIdentity, ProviderContext
-from epctx_core.plugin.schema import ProviderOption
+from epctx_core.plugin.kernels import (
+    Engine,
+    Kernel,
+    KernelDef,
+    KernelLookup,
+    KernelRegistry,
+    OperatorTypes,
+    OptimizedModel,
+    PreparedModel,
+)
+from epctx_core.plugin.provider import (
+    Cancellation,
+    ExecutionProvider,
+    ModelIdentity,
+    ProviderContext,
+    ProviderOption,
+)
 from epctx_core.plugin.storage import ContextReader, ContextWriter, Payload, PayloadView, Workspace
 from epctx_core.plugin.types import (
+    CONTAINER_CODES,
     CORE_ATTRIBUTES,
     Availability,
     BuildInfo,
@@ -21,17 +32,23 @@ from epctx_core.plugin.types import (
     ComputeCapability,
     ContextNode,
     EPContextNode,
+    Finding,
     Purpose,
     Refusal,
+    Severity,
 )
 from epctx_core.plugin.views import (
     UNKNOWN_TYPE,
+    CompiledPartition,
     Extent,
     GraphView,
     NodeView,
+    Partition,
     TensorType,
     TensorView,
     ValueInfo,
+    number_nodes,
+    supported_partitions,
 )
 
 __all__ = [

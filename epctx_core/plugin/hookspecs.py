@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     import onnx
 
     from epctx_core.plugin.kernels import KernelLookup, KernelRegistry
-    from epctx_core.plugin.partition import CompiledPartition, Partition
     from epctx_core.plugin.storage import ContextReader, ContextWriter
     from epctx_core.plugin.types import ComputeCapability, ContextNode, EPContextNode, Refusal
-    from epctx_core.plugin.views import GraphView, TensorView
+    from epctx_core.plugin.views import CompiledPartition, GraphView, Partition, TensorView
 
 PLUGIN_API = 1
 """The version of this contract. It evolves by additions; an EP declares the one it was written for."""

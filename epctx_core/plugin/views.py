@@ -1,17 +1,162 @@
-"""What an EP sees of a model: read-only views of a graph, its nodes, values and tensors."""
+"""Read-only views that an EP gets: graph, node, tensor, partition; and how it groups the nodes that it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from epctx_core.plugin.types import ComputeCapability, Refusal
 
 if TYPE_CHECKING:
     import os
 
     import numpy as np
     import onnx
+
+RunFunction: TypeAlias = "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Sequence[np.ndarray]]"
+
+
+class Partition(Protocol):
+    """A convex piece of the model that one EP compiles. Nothing may be derived from `name`."""
+
+    @property
+    def name(self) -> str:
+        """Names the EPContext node, its partition_name and the graph inside the payload."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what it computes: equal for equal pieces of any model, whatever the names.
+
+        Operators, versions, attributes, wiring, boundary types and weights; asking reads all weights.
+        """
+
+    @property
+    def token(self) -> object:
+        """What came with its `ComputeCapability`, the object itself; None unless that was `exact`."""
+
+    @property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """What flows in, in the order in which `run` gets it; weights are not among them."""
+
+    @property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """What flows out, in the order in which `run` gives it."""
+
+    @property
+    def nodes(self) -> Sequence[NodeView]:
+        """The nodes in topological order."""
+
+    @property
+    def weights(self) -> Mapping[str, TensorView]:
+        """The initializers that the nodes read, by name; also those kept as inputs.
+
+        Each says where it comes from: `source_name`, `digest` and `extent`.
+        """
+
+    def value(self, name: str) -> ValueInfo:
+        """Return any value's type, inner ones included; `UNKNOWN_TYPE` where inference found none."""
+
+    def model(self, *, inline_weights: bool = False) -> onnx.ModelProto:
+        """Return a model of this partition, the EP's own copy.
+
+        Args:
+            inline_weights: True for a model complete in itself, which costs memory for every weight.
+                By default weights above 1 KiB stand in it as external tensors without data
+                (`data_location` EXTERNAL): take those from `weights`.
+        """
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file and its weights to `<stem>.weights` beside it, in bounded memory.
+
+        For compilers that take files: `path` lies in `context.scratch()`.
+        """
+
+
+@dataclass(frozen=True)
+class CompiledPartition:
+    """A partition (or a loaded EPContext node), ready to run.
+
+    Args:
+        run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
+            boundary. Inputs are read-only; results never alias inputs; given outputs are written in
+            place and returned. The core checks what it gives. Stateless and callable from many threads.
+            None only under purpose EXPORT.
+        close: called once when the session ends, after the last run. Several partitions may have one, such as
+            `runtime.close` of a runtime object that all of them run on: it is called once, after the others are closed.
+    """
+
+    run: RunFunction | None
+    _: KW_ONLY
+    close: Callable[[], None] | None = None
+
+
+_NUMBERED = re.compile(r"epctx_n(\d+)(?!\d)")
+
+
+def number_nodes(model: onnx.ModelProto) -> Callable[[str], int | None]:
+    """Name the nodes of a model by their numbers, so that a vendor's answer about nodes can be mapped back.
+
+    Vendors' front ends and onnxruntime answer by names, and give other ones where they split a node or move it to
+    another layout: `epctx_n3_token_17` and `epctx_n3/Add` are made of node 3.
+
+    Args:
+        model: as `GraphView.model` or `GraphView.save` gives it, so that a number is a `NodeView.index`; the names of
+            the nodes of its main graph are changed.
+
+    Returns:
+        A function from a name in the answer, a node's or that of a value that it makes, to the node's number; it
+        gives None for any other.
+
+    Example:
+        >>> model = graph.model()
+        >>> number = number_nodes(model)
+        >>> taken = {number(name) for name in vendor.supported_nodes(model)}
+        >>> return supported_partitions(graph, lambda node: node.index in taken or "the vendor does not take it")
+    """
+    makers: dict[str, int] = {}
+    for index, node in enumerate(model.graph.node):
+        node.name = f"epctx_n{index}"
+        makers.update((name, index) for name in node.output if name)
+    count = len(model.graph.node)
+
+    def number(name: str) -> int | None:
+        found = _NUMBERED.match(name)
+        index = int(found[1]) if found else makers.get(name)
+        return index if index is not None and index < count else None
+
+    return number
+
+
+def supported_partitions(
+    graph: GraphView, is_supported: Callable[[NodeView], bool | str], *, keep_initializers: bool = False
+) -> list[ComputeCapability | Refusal]:
+    """Group the supported nodes into the fewest convex partitions.
+
+    Args:
+        graph: the view given to `get_capability`.
+        is_supported: True for a supported node; False, or better the reason as text, for others.
+        keep_initializers: passed on to each `ComputeCapability`.
+
+    Returns:
+        One `ComputeCapability` a partition, then one `Refusal` for each distinct reason.
+    """
+    supported: list[NodeView] = []
+    refused: dict[str, list[NodeView]] = {}
+    for node in graph.nodes:
+        verdict = is_supported(node)
+        if verdict and not isinstance(verdict, str):
+            supported.append(node)
+        else:
+            refused.setdefault(verdict or f"{node.op_type} is not supported", []).append(node)
+    groups = graph.convex_groups(supported) if supported else []
+    return [
+        *(ComputeCapability(nodes, keep_initializers=keep_initializers) for nodes in groups),
+        *(Refusal(reason, nodes) for reason, nodes in refused.items()),
+    ]
+
 
 Dimension: TypeAlias = "int | str | None"
 """A length, a symbolic name (dim_param), or None where nothing is known."""

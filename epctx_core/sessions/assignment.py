@@ -23,8 +23,7 @@ from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.graph.view import Node
 from epctx_core.kernels import KernelMatcher, RegistryLookup
 from epctx_core.registry.guard import blame
-from epctx_core.sessions.claims import Claims, RefusalRecord
-from epctx_core.sessions.limits import PartitionLimits, keep_within, whole_units
+from epctx_core.sessions.claims import Claims, PartitionLimits, RefusalRecord, keep_within, whole_units
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath

@@ -30,7 +30,7 @@ from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.options.unsupported import tell_without_effect
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import check_answer, contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances, closers

@@ -9,7 +9,7 @@ import pytest
 from models_breadth.special_models import NEWEST_OPSET, X, made, node, value, weight
 from models_breadth.taker import Taker, assert_same, expected, through_everything
 
-from epctx_core.kernels.versions import newest_ir_version, newest_opset
+from epctx_core.kernels.onnxruntime_engine import newest_ir_version, newest_opset
 
 OLDEST_OPSET = 7
 ONNXRUNTIME_OPSET, ONNXRUNTIME_IR = newest_opset(""), newest_ir_version()

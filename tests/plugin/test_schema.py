@@ -6,7 +6,7 @@ import pytest
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 
 EP = "TestExecutionProvider"
 SCHEMA = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.plugin import PLUGIN_API, Availability, Compatibility, ProviderOption, Purpose
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.loading import find_problems
 from epctx_core.testing.table import CheckFailed, Skipped, check
 

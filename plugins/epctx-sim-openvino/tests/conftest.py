@@ -13,7 +13,7 @@ from networks.catalog import Catalog
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 
 EP = "OpenVINOExecutionProvider"
 FLOAT = TensorProto.FLOAT

@@ -23,7 +23,7 @@ from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ComputeCapability, ContextNode, ModelIdentity, ProviderContext, Purpose
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 
 
 def no_files(location, tensor):

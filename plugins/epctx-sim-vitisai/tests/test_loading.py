@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, InvalidGraph
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 

@@ -19,7 +19,7 @@ from epctx_sim_vitisai.settings import model_file_name
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, NoSuchFile
-from epctx_core.plugin.schema import parse_provider_options
+from epctx_core.plugin.provider import parse_provider_options
 
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 
