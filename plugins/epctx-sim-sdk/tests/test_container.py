@@ -262,6 +262,20 @@ def test_deeply_nested_tables_are_refused(scene):
         scene.open(sealed(b"[" * 100_000, b"", b""))
 
 
+def test_a_type_nested_more_deeply_than_the_stack_that_is_left_is_refused(scene):
+    nested = []
+    for _ in range(700):
+        nested = [nested]
+    change = replace("graphs", 0, "inputs", 0, 2, value=nested)
+    container = scene.open(rewritten(scene.write(scene.graph(scene.dense())), change))
+
+    def use_below(frames):
+        use(container) if not frames else use_below(frames - 1)
+
+    with pytest.raises(InvalidGraph, match="is damaged"):
+        use_below(450)
+
+
 def test_tables_that_would_fill_the_memory_are_refused_before_they_are_decoded(scene):
     with pytest.raises(InvalidGraph, match="more than 8,388,608 entries"):
         scene.open(sealed(b"[" + b"[]," * (5 << 20) + b"0]", b"", b""))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import marshal
 import math
 import re
 import struct
@@ -109,7 +108,7 @@ class _Graphs(Mapping[str, GraphEntry]):
     def __init__(self, found: dict[str, Any], structures: int, weights: int) -> None:
         self._found = found
         self._counts = structures, weights
-        self._types: dict[bytes, TensorType] = {}
+        self._types: dict[str, TensorType] = {}
 
     def __getitem__(self, name: str) -> GraphEntry:
         found = self._found[name]
@@ -260,7 +259,7 @@ def _weight(item: object, total: int) -> Weight | SourceWeight:
     return Weight(offset=offset, length=length, elem_type=elem_type, shape=dims, digest=digest)
 
 
-def _graph(item: dict[str, Any], structures: int, weights: int, types: dict[bytes, TensorType]) -> GraphEntry:
+def _graph(item: dict[str, Any], structures: int, weights: int, types: dict[str, TensorType]) -> GraphEntry:
     if not item.keys() >= _GRAPH_KEYS:
         raise BadTablesError(f"a graph has not all of {', '.join(sorted(_GRAPH_KEYS))}")
     pairs = [_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
@@ -292,11 +291,14 @@ def _encode_value(value: ValueInfo) -> list[Any]:
     return [value.name, kind.elem_type, kind.shape]
 
 
-def _decode_value(item: object, types: dict[bytes, TensorType]) -> ValueInfo:
+def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
     """Return a value; equal types are made, and checked, once."""
     name, *kind = _fields(item, 3, "a value's type")
-    # As bytes, because True and 1 are equal; of this version, because later ones tell shared objects from equal ones.
-    key = marshal.dumps(kind, 2)
+    # As text, because lists have no hash, and True and 1 are equal.
+    try:
+        key = repr(kind)
+    except RecursionError as error:
+        raise BadTablesError("a value's type is nested too deeply") from error
     known = types.get(key)
     if known is None:
         known = types[key] = _type(*kind)
