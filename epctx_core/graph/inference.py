@@ -208,7 +208,7 @@ class TypeTable:
             for name in chain(given_names(graph), *(node.output for node in graph.node)):
                 self._values.setdefault(name, ValueInfoProto(name=name))
         self._types: dict[str, TensorType] = {}
-        self._interned: dict[bytes, TensorType] = {}
+        self._interned: dict[bytes, TensorType] = outer._interned if outer is not None else {}  # noqa: SLF001
         self._bare: dict[int | None, TensorType] = {}
 
     def get(self, name: str) -> TensorType:
@@ -296,6 +296,9 @@ class TypeTable:
         self.contradictions = inferred.contradictions
 
     def _made(self, name: str) -> TensorType:
+        if self._outer is not None and name not in self._values:
+            # Many bodies may read one value, and its shape may be long.
+            return self._types.setdefault(name, self._outer.get(name))
         value = self.declaration(name)
         if value is None:
             return UNKNOWN_TYPE

@@ -29,7 +29,10 @@ NOISE, TOGETHER = 6000, 500
 PAIRS = 60
 FIELDS = [*repeated_fields(), *METADATA_LISTS]
 ALL_PAIRS = list(combinations(FIELDS, 2))
-FOUND = [("GraphProto.node", f) for f in ("ModelProto.opset_import", "pending", "TensorShapeProto.dim")]
+FOUND = [
+    *[("GraphProto.node", field) for field in ("ModelProto.opset_import", "pending", "TensorShapeProto.dim")],
+    *[("TensorShapeProto.dim", field) for field in ("NodeProto.attribute", "AttributeProto.graphs")],
+]
 """Pairs that multiplied once."""
 DRAWN = [*FOUND, *Random(8).sample(ALL_PAIRS, PAIRS)]  # noqa: S311 - the same every time
 
