@@ -66,12 +66,16 @@ def encode_claims(
         tokens: those of exact claims are added; the host gets their indices in it.
 
     Raises:
-        PluginError: they name something else than nodes of the graph.
+        PluginError: they name something else than nodes of the graph, or a reason is no text.
     """
     claims: list[dict[str, Any]] = []
     for item in answer:
         if isinstance(item, Refusal):
-            claims.append({"reason": str(item.reason), "nodes": _indices(item.nodes, graph, record)})
+            reason: object = plain(item.reason)
+            if type(reason) is not str:
+                what = f"gave a {type(reason).__name__} instead of a text as the reason of a Refusal"
+                raise contract_broken(record, _CLAIM, what)
+            claims.append({"reason": reason, "nodes": _indices(item.nodes, graph, record)})
         else:
             nodes = _indices(item.nodes, graph, record)
             said = {"fuse": bool(item.fuse), "keep": bool(item.keep_initializers), "exact": bool(item.exact)}

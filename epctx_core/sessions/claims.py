@@ -48,7 +48,12 @@ class Claims:
     def add(self, item: ComputeCapability | Refusal) -> None:
         """Check one item of the answer and file it."""
         if isinstance(item, Refusal):
-            self.refuse(_reason(item), self._indices(item.nodes))
+            reason: object = plain(item.reason)
+            if type(reason) is not str:
+                raise self.broken(
+                    f"gave a {type(reason).__name__} instead of a text as the reason of a Refusal"
+                )
+            self.refuse(concealed(reason), self._indices(item.nodes))
         else:
             nodes = self._claim(item.nodes)
             if item.token is not None and not item.exact:
@@ -121,11 +126,6 @@ class Claims:
             if not isinstance(index, int) or not 0 <= index < len(self._claimed):
                 raise self.broken(f"names node {index!r}, which the graph does not have")
         return indices
-
-
-def _reason(refusal: Refusal) -> str:
-    reason = plain(refusal.reason)
-    return concealed(reason) if type(reason) is str else reason
 
 
 Refuse = Callable[[str, Sequence[int]], None]

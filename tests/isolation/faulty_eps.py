@@ -22,7 +22,7 @@ from onnx import TensorProto, numpy_helper
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.weights import Weight
-from epctx_core.plugin import CompiledPartition, EPContextNode, ProviderOption, hookimpl
+from epctx_core.plugin import CompiledPartition, EPContextNode, ProviderOption, Refusal, hookimpl
 
 
 def lines():
@@ -321,6 +321,16 @@ class ClaimsNonsense(Alpha):
     @hookimpl
     def get_capability(self, graph):
         return [CompiledPartition(None)]
+
+
+class RefusesNonsense(Alpha):
+    """Gives a number for the reason why it takes no node."""
+
+    name = "RefusingExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [Refusal(5, graph.nodes)]
 
 
 class NamesNonsense(Alpha):

@@ -21,6 +21,7 @@ from isolation.faulty_eps import (
     Lying,
     NamesNonsense,
     Noting,
+    RefusesNonsense,
     Renaming,
     WithKernels,
 )
@@ -346,6 +347,14 @@ def test_an_ep_with_kernels_is_refused(tmp_path):
 def test_a_wrong_claim_is_the_contract_broken_as_without_isolation(tmp_path):
     with pytest.raises(epctx.PluginError, match="gave a CompiledPartition instead of a ComputeCapability"):
         compiled(tmp_path / "out", source(tmp_path), ClaimsNonsense, options_for(ClaimsNonsense))
+
+
+@pytest.mark.parametrize("isolate", ["compile", ""])
+def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(tmp_path, isolate):
+    with pytest.raises(epctx.PluginError, match="gave a int instead of a text as the reason of a Refusal"):
+        compiled(
+            tmp_path / "out", source(tmp_path), RefusesNonsense, options_for(RefusesNonsense, isolate=isolate)
+        )
 
 
 @pytest.mark.parametrize("isolate", ["compile", ""])
