@@ -143,7 +143,7 @@ class Compile:
             with self.settled(self.model, self.choices):
                 self.compile()
                 self.request.progress("write", 0, 1)
-                written = self.write(self.assignment)
+                written = self.write()
                 self.request.progress("write", 1, 1)
             return self.report(written)
 
@@ -227,28 +227,28 @@ class Compile:
             engine=CpuEngine(EnginePolicy()),
             workspace_of=self.workspace_of,
         )
+        self.start(self.providers)
         with self.watch.stage("optimise"):
             model = optimise_model(self.model, self.providers, self.request.level)
-        self.start(model, self.providers)
         progress("partition", 0, 1)
         with self.watch.stage("partition"):
             assignment = assign_nodes(model, self.providers, list(self.providers.choices))
         progress("partition", 1, 1)
-        self.check(assignment)
+        self.check(model, assignment)
         compile_partitions(assignment, self.providers, Purpose.EXPORT, self.watch)
 
-    def start(self, model: OpenModel, providers: ProviderSession) -> None:
-        """Take the model as EPs see it, and the live EPs.
+    def start(self, providers: ProviderSession) -> None:
+        """Take the live EPs, before they are asked for anything.
 
         Raises:
             NotImplementedByProvider: an EP cannot save what it compiles.
         """
         check_can_export(providers)
-        self.model, self.providers = model, providers
+        self.providers = providers
 
-    def check(self, assignment: Assignment) -> None:
-        """Take an assignment; raise if what is about to be compiled could not be written."""
-        source = self.model.source
+    def check(self, model: OpenModel, assignment: Assignment) -> None:
+        """Take the model as EPs see it, and an assignment; raise if what they compile could not be written."""
+        self.model, source = model, model.source
         if not assignment.partitions and self.request.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
             refusal = next(iter(assignment.refusals), None)
             raise Fail(
@@ -265,10 +265,9 @@ class Compile:
         )
         self.assignment = assignment
 
-    def write(self, assignment: Assignment) -> Written:
+    def write(self) -> Written:
         """Write the context model and its files, all or none; a share group's member as its group does."""
-        self.assignment = assignment
-        has_work = bool(assignment.partitions or self.existing.records)
+        has_work = bool(self.assignment.partitions or self.existing.records)
         if self.group is None:
             if has_work or self.request.plain:
                 return self.publish(self.outputs())

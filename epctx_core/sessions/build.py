@@ -175,13 +175,13 @@ class Exporter(Protocol):
     def workspace_of(self) -> WorkspaceOf:
         """Gives what the session's EPs share with others."""
 
-    def start(self, model: OpenModel, providers: ProviderSession) -> None:
-        """Raise for what can be known to fail before EPs are asked; the model is the one after optimising."""
+    def start(self, providers: ProviderSession) -> None:
+        """Take the live EPs, before they are asked for anything; raise if one cannot save what it compiles."""
 
-    def check(self, assignment: Assignment) -> None:
-        """Raise if what is about to be compiled could not be written."""
+    def check(self, model: OpenModel, assignment: Assignment) -> None:
+        """Take the model as EPs see it, and an assignment; raise if what they compile could not be written."""
 
-    def write(self, assignment: Assignment) -> object:
+    def write(self) -> object:
         """Write the context model."""
 
 
@@ -250,12 +250,12 @@ class _Builder:
             engine=self._engine,
             workspace_of=self._workspace_of(folder) if exporter is None else exporter.workspace_of,
         )
+        if exporter is not None:
+            exporter.start(self._providers)
         if not nodes:
             from epctx_core.sessions.optimise import optimise_model
 
             self._model = optimise_model(self._model, self._providers, self._level)
-        if exporter is not None:
-            exporter.start(self._model, self._providers)
         assignment = self._assign(settled=self._routing.settled if exporter is None else ())
         groups = [
             (part, part.partitioner.group([[node] for node in part.left_to_run()]))
@@ -263,7 +263,7 @@ class _Builder:
         ]
         self._check_allowed(assignment, groups)
         if exporter is not None:
-            exporter.check(assignment)
+            exporter.check(self._model, assignment)
         self._engine.policy.pieces = (
             len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
         )
@@ -273,7 +273,7 @@ class _Builder:
         # Written last: a session that cannot be made leaves no files.
         if exporter is not None:
             self._checks.finish()
-            exporter.write(assignment)
+            exporter.write()
         for part, cpu in groups:
             part.partitioner.take(cpu)
         return self._finish(assignment, planner)

@@ -364,19 +364,23 @@ def test_a_wrong_number_of_results_of_run(source, results):
     assert caught.value.ep == ep.name
 
 
-def test_an_ep_that_cannot_export_says_so_before_it_compiles(source):
+@pytest.mark.parametrize("route", [by_compiler, by_session])
+def test_an_ep_that_cannot_export_says_so_before_it_is_asked_for_anything(route, source):
     ep = scripted()
     bare = type("Bare", (ExecutionProvider,), {**required_hooks(ep), "name": "BareExecutionProvider"})
 
     with refused(
         NotImplementedByProvider, "BareExecutionProvider .*get_ep_context_nodes", folder=source.parent
     ):
-        compile_with(bare, source)
+        route(bare, source, source.with_name("m_ctx.onnx"))
 
     assert ep.calls == []
 
 
 def required_hooks(ep):
+    def optimize_model(self, model):
+        ep.calls.append("optimize_model")
+
     def get_capability(self, graph):
         ep.calls.append("get_capability")
         return []
@@ -385,7 +389,7 @@ def required_hooks(ep):
         ep.calls.append("compile")
         return []
 
-    return {"get_capability": hookimpl(get_capability), "compile": hookimpl(compile)}
+    return {f.__name__: hookimpl(f) for f in (optimize_model, get_capability, compile)}
 
 
 # --- questions to the class, and kernels --------------------------------------------------------------
