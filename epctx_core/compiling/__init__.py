@@ -1,1 +1,1 @@
-"""From a model to a context model: who takes which node, compile, describe, write."""
+"""From a model to a context model: assign nodes to EPs, compile, describe, write."""

@@ -1,4 +1,4 @@
-"""Makes the context model: asks EPs for their nodes, checks them, splices them in, adds the manifest."""
+"""Context model of a compile: EPs describe their nodes, which are checked and spliced in; then comes the metadata."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
+
+GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
+"""EP type to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
+
+NO_GRAPHS: GraphsByModel = {}
 
 
 class Descriptions:
@@ -262,12 +267,6 @@ def _is_taken(path: BodyPath, place: int, taken: AbstractSet[tuple[BodyPath, int
     return any((path[:depth], step) in taken for depth, step in enumerate(steps))
 
 
-GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
-"""EP type to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
-
-NO_GRAPHS: GraphsByModel = {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContextModel:
     """A context model, not yet written.
@@ -362,7 +361,7 @@ def make_context_model(
         partitions = assignment.of(ep)
         if not partitions:
             continue
-        made, written_now, writers = _taken_down(
+        made, written_now, writers = _describe_partitions(
             choice, partitions, providers, outputs, ledger, earlier.get(ep, ())
         )
         check_graph_names(model, choice, partitions, earlier.get(ep, ()))
@@ -433,7 +432,7 @@ def _state_dependencies(
     )
 
 
-def _taken_down(
+def _describe_partitions(
     choice: ProviderChoice,
     partitions: Sequence[GraphPartition],
     providers: ProviderSession,

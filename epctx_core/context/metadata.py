@@ -121,7 +121,7 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     return json.loads(text)
 
 
-PREFIX = "ep_compatibility_info."
+COMPATIBILITY_PREFIX = "ep_compatibility_info."
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
@@ -131,7 +131,7 @@ def compatibility_info(model: ModelProto) -> dict[str, str]:
     Raises:
         InvalidGraph: it is no text.
     """
-    return _texts(model, PREFIX)
+    return _texts(model, COMPATIBILITY_PREFIX)
 
 
 def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
@@ -140,15 +140,17 @@ def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
     Raises:
         InvalidGraph: as `compatibility_info`.
     """
-    metadata = {PREFIX + ep: info for ep, info in _texts(model, PREFIX).items()}
+    metadata = {COMPATIBILITY_PREFIX + ep: info for ep, info in _texts(model, COMPATIBILITY_PREFIX).items()}
     metadata |= {EARLIER_PREFIX + ep: info for ep, info in _texts(model, EARLIER_PREFIX).items()}
-    eps = dict.fromkeys(key.removeprefix(PREFIX).removeprefix(EARLIER_PREFIX) for key in metadata)
+    eps = dict.fromkeys(
+        key.removeprefix(COMPATIBILITY_PREFIX).removeprefix(EARLIER_PREFIX) for key in metadata
+    )
     return {ep: texts_of(ep, metadata) for ep in eps}
 
 
 def texts_of(ep: str, metadata: Mapping[str, str]) -> list[str]:
     """Return all that one EP said, out of a model's metadata; see `all_compatibility_info`."""
-    newest = metadata.get(PREFIX + ep)
+    newest = metadata.get(COMPATIBILITY_PREFIX + ep)
     try:
         earlier = parse_json(metadata.get(EARLIER_PREFIX + ep, "[]"))
     except (ValueError, RecursionError):
@@ -170,7 +172,7 @@ def set_compatibility_info(model: ModelProto, ep: str, info: str, *, keep_others
         keep_others: whether what it said before is about nodes that are still there.
     """
     earlier = [text for text in all_compatibility_info(model).get(ep, ()) if text != info]
-    set_metadata(model, PREFIX + ep, info)
+    set_metadata(model, COMPATIBILITY_PREFIX + ep, info)
     if keep_others and earlier:
         set_metadata(model, EARLIER_PREFIX + ep, json.dumps(earlier))
 
@@ -198,9 +200,9 @@ def set_metadata(model: ModelProto, key: str, value: str) -> None:
     model.metadata_props.add(key=key, value=value)
 
 
-KEY = "epctx.kernel_type_constraints"
-VERSION = 1
-LONGEST_TEXT = 1 << 20
+KERNEL_TYPES = "epctx.kernel_type_constraints"
+_KERNEL_TYPES_VERSION = 1
+LONGEST_KERNEL_TYPES = 1 << 20
 MOST_PARAMETERS = 1024
 _HINT = "Fetch the model again, or compile again."
 
@@ -211,22 +213,24 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
     Raises:
         InvalidGraph: the text is damaged, too long, or describes an operator twice.
     """
-    text = next((p.value for p in model.metadata_props if p.key == KEY), None)
+    text = next((p.value for p in model.metadata_props if p.key == KERNEL_TYPES), None)
     if text is None:
         return ()
-    if len(text) > LONGEST_TEXT:
+    if len(text) > LONGEST_KERNEL_TYPES:
         raise InvalidGraph(
-            f"the model's {KEY} metadata has {len(text)} characters; at most {LONGEST_TEXT} are read.",
+            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are read.",
             hint=_HINT,
         )
     try:
         data = json.loads(text)
-        if data["version"] != VERSION:
+        if data["version"] != _KERNEL_TYPES_VERSION:
             return ()
         operators = tuple(_read_operator(entry) for entry in data["operators"])
         _check_single(operators)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidGraph(f"the model's {KEY} metadata is damaged: {error!r}.", hint=_HINT) from error
+        raise InvalidGraph(
+            f"the model's {KERNEL_TYPES} metadata is damaged: {error!r}.", hint=_HINT
+        ) from error
     return operators
 
 
@@ -235,7 +239,7 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
     first: dict[tuple[str, str, int], OperatorTypes] = {}
     for operator in operators:
         first.setdefault(_identity(operator), operator)
-    for entry in [p for p in model.metadata_props if p.key == KEY]:
+    for entry in [p for p in model.metadata_props if p.key == KERNEL_TYPES]:
         model.metadata_props.remove(entry)
     if not first:
         return
@@ -249,8 +253,8 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
         }
         for _, operator in sorted(first.items())
     ]
-    text = json.dumps({"version": VERSION, "operators": entries}, separators=(",", ":"))
-    set_metadata(model, KEY, text)
+    text = json.dumps({"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":"))
+    set_metadata(model, KERNEL_TYPES, text)
 
 
 def _identity(operator: OperatorTypes) -> tuple[str, str, int]:

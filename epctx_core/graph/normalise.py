@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.options import ModelOverrides
 
+_log = logging.getLogger("epctx.graph")
+
 FunctionId = tuple[str, str]
 """Domain and name of a function."""
 _Key: TypeAlias = "tuple[str, str, str]"
@@ -320,7 +322,6 @@ def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[_Dimension]:
             yield from value.type.tensor_type.shape.dim
 
 
-_log = logging.getLogger("epctx.graph")
 _FREE_INITIALIZERS = 4
 """The IR version from which an initializer need not be an input, and an input with one can be overridden."""
 

@@ -1,4 +1,8 @@
-"""A file in staging that takes every byte or says why not; knows no publication."""
+"""One publication: files are staged in the folder itself, then brought to their names all or none.
+
+Owns the order of the steps up to the commit point; replay owns those after it. Knows nothing of
+what the files mean.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from epctx_core.graph.mapping import MappedFile
+
+_log = logging.getLogger("epctx.publish")
 
 _AT_ONCE = 64 << 20
 """Bytes that are written or copied between two questions whether to go on."""
@@ -108,9 +114,6 @@ class StagedFile(io.FileIO):
 
 def _create(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o666)
-
-
-_log = logging.getLogger("epctx.publish")
 
 
 class Publication:

@@ -28,6 +28,8 @@ from epctx_core.registry.records import (
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
 
+_log = logging.getLogger("epctx.registry")
+
 
 class Uses:
     """Remembers users by EP; callable from any thread.
@@ -60,9 +62,6 @@ class Uses:
         users = list(self._users.get(key, ()))
         counts = {user: users.count(user) for user in users}
         return [user if count == 1 else f"{user} ({count} times)" for user, count in counts.items()]
-
-
-_log = logging.getLogger("epctx.registry")
 
 
 class GivenClasses:

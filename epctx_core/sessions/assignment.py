@@ -1,4 +1,4 @@
-"""Who takes which node: asks each EP in order of priority and makes partitions of what it claims.
+"""Assignment of nodes to EPs: each is asked in order of priority, and what it claims becomes partitions.
 
 Claims are merged into convex, maximal partitions, but for those that say `exact`; a set that an EP names is never
 split. What cannot be a partition is left to the next EP, with the reason.

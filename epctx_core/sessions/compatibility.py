@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import (
+    COMPATIBILITY_PREFIX,
     EARLIER_PREFIX,
-    PREFIX,
     all_compatibility_info,
     read_metadata,
     texts_of,
@@ -140,10 +140,13 @@ def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | by
     """
     _check_ep(ep)
     infos = read_metadata(
-        path_or_bytes, lambda key: key.startswith(PREFIX) and means(ep, key.removeprefix(PREFIX))
+        path_or_bytes,
+        lambda key: (
+            key.startswith(COMPATIBILITY_PREFIX) and means(ep, key.removeprefix(COMPATIBILITY_PREFIX))
+        ),
     )
     # The EP type as written comes before its short name.
-    return infos.get(PREFIX + ep, next(iter(infos.values()), None))
+    return infos.get(COMPATIBILITY_PREFIX + ep, next(iter(infos.values()), None))
 
 
 def _check_ep(ep: object) -> None:

@@ -1,4 +1,4 @@
-"""Who would take which node of a model, and why the others were refused. Compiles nothing, writes nothing."""
+"""Explanation of a model's assignment: the EP of each node, and why others refused it. Compiles and writes nothing."""
 
 from __future__ import annotations
 

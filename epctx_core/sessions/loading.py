@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
 
+_log = logging.getLogger("epctx.providers")
+
 _WEIGHTS_ONLY = (
     " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
 )
@@ -114,9 +116,6 @@ def reading_of(model: OpenModel, config: SessionConfig, data_reader: DataReader 
         checks=model.checks,
         model_digest=model.source.digest,
     )
-
-
-_log = logging.getLogger("epctx.providers")
 
 
 class Routing:

@@ -21,14 +21,19 @@ from epctx_core.sessions.providers import CPU_EP
 if TYPE_CHECKING:
     import numpy as np
 
+    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.kernels import CpuEngine, KernelMatcher
     from epctx_core.options import RunOptions
     from epctx_core.plugin import CompiledPartition
-    from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.assignment import GraphAssignment, KernelNode
     from epctx_core.sessions.ep_calls import Allocate
     from epctx_core.sessions.providers import ProviderSession
+
+    _FormOfOne = tuple[GraphIndex | int, ...]
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
@@ -201,19 +206,6 @@ def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | Non
         ep=spec.ep,
         hint="The cause is below this error (`__cause__`); `epctx compare` shows where results first differ.",
     )
-
-
-if TYPE_CHECKING:
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.inference import TypeTable
-    from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.kernels import CpuEngine
-    from epctx_core.plugin import CompiledPartition
-    from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import KernelNode
-
-    _FormOfOne = tuple[GraphIndex | int, ...]
 
 
 def partition_step(partition: GraphPartition, compiled: CompiledPartition, owner: PluginRecord) -> StepSpec:

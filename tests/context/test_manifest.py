@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from epctx_core import __version__
 from epctx_core.context.manifest import KEY, Manifest, digested, read_manifest
-from epctx_core.context.metadata import PREFIX, compatibility_info, set_metadata
+from epctx_core.context.metadata import COMPATIBILITY_PREFIX, compatibility_info, set_metadata
 from epctx_core.context.payload_writer import BLOCK, PayloadWriter
 from epctx_core.errors import InvalidGraph
 
@@ -219,7 +219,7 @@ def test_metadata_is_replaced_where_it_stands():
 
 def test_compatibility_information_is_found_by_ep():
     model = ModelProto()
-    set_metadata(model, PREFIX + "QNNExecutionProvider", "v2:6")
+    set_metadata(model, COMPATIBILITY_PREFIX + "QNNExecutionProvider", "v2:6")
     set_metadata(model, "other", "x")
 
     assert compatibility_info(model) == {"QNNExecutionProvider": "v2:6"}

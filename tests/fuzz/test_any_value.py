@@ -19,7 +19,7 @@ from fuzz.seeds import write_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epctx_core.context.metadata import EARLIER_PREFIX, PREFIX, set_metadata
+from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, set_metadata
 
 MANIFEST, KERNEL_TYPES, INITIALIZERS = "epctx.manifest", "epctx.kernel_type_constraints", "epctx.initializers"
 ENTRIES = (
@@ -133,7 +133,7 @@ def test_any_json_in_an_entry_of_the_metadata_ends_well(host, name, key, example
 @pytest.mark.parametrize(("name", "ep"), COMPATIBILITY.items())
 def test_any_compatibility_text_ends_well(host, name, ep, examples):
     seed = host.seeds[name]
-    said = model_of(seed)[1][PREFIX + ep].split(";")
+    said = model_of(seed)[1][COMPATIBILITY_PREFIX + ep].split(";")
     facts = st.lists(st.sampled_from(said) | st.text(max_size=10), max_size=len(said) + 1)
     texts = (
         st.permutations(said)
@@ -142,7 +142,7 @@ def test_any_compatibility_text_ends_well(host, name, ep, examples):
     )
 
     outcomes = host.outcomes(
-        texts.map(";".join), lambda text: with_metadata(seed, PREFIX + ep, text), examples
+        texts.map(";".join), lambda text: with_metadata(seed, COMPATIBILITY_PREFIX + ep, text), examples
     )
 
     assert {"load ok", "load InvalidGraph"} <= outcomes.keys()

@@ -14,7 +14,7 @@ from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_
 
 import epctx_core as epctx
 from epctx_core.context.manifest import KEY
-from epctx_core.context.metadata import KEY as KERNEL_TYPES
+from epctx_core.context.metadata import KERNEL_TYPES
 
 INFO = "ep_compatibility_info."
 

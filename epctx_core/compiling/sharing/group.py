@@ -1,4 +1,7 @@
-"""A model that was published before its share group ends."""
+"""Share group: its members, what their EPs have in common, and the publication at its end.
+
+Core of `ShareGroup` and of groups driven by session options. Knows no option and no table of groups.
+"""
 
 from __future__ import annotations
 

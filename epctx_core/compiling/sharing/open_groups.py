@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
+_log = logging.getLogger("epctx.sharing")
+
 _FILES_ONLY = "A share group is context models in files with binaries in files beside them."
 
 
@@ -116,9 +118,6 @@ def shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
         shared += sum(nbytes for _, _, nbytes in weights & known)
         known |= weights
     return shared
-
-
-_log = logging.getLogger("epctx.sharing")
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,4 +1,8 @@
-"""QNN's version rules as one table: what a payload was made by, against the runtime that loads it."""
+"""The simulated QNN EP: QNN's rules for nodes and payloads over the simulated SDK.
+
+One binary holds all graphs. The first partition's node carries it (main_context 1), the others refer
+to it. Not for hardware.
+"""
 
 from __future__ import annotations
 

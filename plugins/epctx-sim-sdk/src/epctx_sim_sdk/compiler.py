@@ -1,6 +1,6 @@
-"""How much device memory the activations of a graph need at once.
+"""The simulated compiler: from a partition to the SDK's own graph.
 
-Works on shapes alone; a value whose size is not known before a run counts as nothing.
+Opens no device and reads no weight: large weights stay views until the graph is written or run.
 """
 
 from __future__ import annotations

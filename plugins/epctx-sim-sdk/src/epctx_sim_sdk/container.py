@@ -1,7 +1,9 @@
-"""The tables of a container: which graphs it holds, where their bytes lie, and what made them.
+"""The binary format: one container with many graphs, read from a mapping.
 
-Encodes and decodes; every number out of a file is checked here before anything uses it. Knows no files
-and no ONNX beyond the numbers of element types.
+Head, weights, graphs and tables, foot: so that it can be written front to back before any digest is known.
+The foot's digest covers everything but the weights, and the tables carry each weight's digest. Opening
+checks the former and reads no weight. `writing` writes it; the package's README describes it. Every number
+out of a file is checked here before anything uses it.
 """
 
 from __future__ import annotations

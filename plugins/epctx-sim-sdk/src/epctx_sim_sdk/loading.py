@@ -1,7 +1,7 @@
-"""What one EP instance does with the SDK, whoever the vendor: compile, write, open the device, close.
+"""What an EP does with the SDK, whoever its vendor: from partitions to payloads, and from EPContext nodes to runnables.
 
-A vendor's provider calls it from its hooks and adds what is its own: what it takes, how it describes its
-nodes, and its version rules.
+A vendor's provider calls it from its hooks and adds what is its own: what it takes, how it describes its nodes, what
+it demands of a node's attributes, and its version rules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tells what a payload is that no simulated SDK wrote, so that its refusal can say so.
+"""SDK and driver versions, how a vendor's table of version rules is applied, and what payloads of other SDKs are.
 
-Reads a few leading bytes of each format and interprets nothing else.
+Knows how to compare two facts. Which fact matters, and what a difference means, is written in each vendor's package.
+Of a payload that no simulated SDK wrote a few leading bytes are read, so that its refusal can say what it is.
 """
 
 from __future__ import annotations
