@@ -1,4 +1,9 @@
-"""Names of a context model's files, and the only way in which a name out of a model is opened."""
+"""Names of a context model's files, and the only way in which a name out of a model is opened.
+
+A model says file names: of context binaries, of external weights. They are untrusted. A name is opened
+only if it stays in the model's folder (as given, or the folder of the model's real path, so that
+models in caches made of links work), and what is handed out is the open file, not a path to open again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Weights that payloads left in the source model, as a load finds them."""
+"""Weights that payloads left in the source model, as a load finds them.
+
+The source is what the host gives (a buffer, or a path), or the file that the EPContext nodes name, beside
+the context model. Weights in files of their own need no source model: the manifest says where they lie.
+Each is checked against its digest before an EP gets it, and used where it lies.
+"""
 
 from __future__ import annotations
 

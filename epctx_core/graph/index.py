@@ -1,4 +1,7 @@
-"""Linear index over a graph and the graphs in its nodes: producers, consumers, kinds, constants."""
+"""Linear index over a graph and the graphs in its nodes: producers, consumers, kinds, constants.
+
+The bodies of control flow have an index each, so that a model is a tree of indices.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Partitions of a graph: convex, maximal, quantised groups whole."""
+"""Partitions of a graph: convex, maximal, quantised groups whole.
+
+A level sweep gives every unit a key that never falls along an edge: even keys for claimed units, odd for
+the others. Claimed units with one key form a partition. An edge goes from a lower or equal key, so
+contracting all groups leaves a DAG, and the number of groups is the least possible when a group may
+be disconnected.
+"""
 
 from __future__ import annotations
 

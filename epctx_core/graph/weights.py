@@ -1,4 +1,9 @@
-"""Weights of a model: views over mapped files or the model's bytes, and how tensors are stored."""
+"""Weights of a model: views over mapped files or the model's bytes, and how tensors are stored.
+
+Owns how an initializer's bytes are found (inline, in typed fields, in an external file) and moves the
+large ones out of the protobuf, so that whatever handles the model's structure costs nothing for its
+weights. Knows no EP, and opens no path: the caller says how a name out of a model is opened.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Steps of a publication, done or undone; and what a killed one left, finished or discarded."""
+"""Steps of a publication, done or undone; and what a killed one left, finished or discarded.
+
+Each may be stopped anywhere and started again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Discovery: the entry points of installed distributions and of folders that a host adds, without importing a plugin."""
+"""Discovery: the entry points of installed distributions and of folders that a host adds, without importing a plugin.
+
+Reads metadata only, and lets no distribution disturb another.
+"""
 
 from __future__ import annotations
 

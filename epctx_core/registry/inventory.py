@@ -1,4 +1,7 @@
-"""Inventory of a registry: what was discovered and what the host registered, one record each."""
+"""Inventory of a registry: what was discovered and what the host registered, one record each.
+
+A refresh forgets what is gone, but what was imported stays imported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Share groups that session options drive, and what a member of any group may be."""
+"""Share groups that session options drive, and what a member of any group may be.
+
+One table a process. Models meet in a group if they go into one folder and are compiled by the same EPs with
+the same options.
+"""
 
 from __future__ import annotations
 
