@@ -142,10 +142,6 @@ class EntryStore:
         _stamp(folder)
         return Lease(folder, record, lock)
 
-    def contains(self, key: str) -> bool:
-        """Whether there is an entry, sound or not."""
-        return (self.entry_folder(key) / records.NAME).exists()
-
     def entries(self) -> Iterator[Stored]:
         """Yield what is stored; entries that vanish meanwhile are left out."""
         for folder in sorted(self._root.glob("??/*")):

@@ -63,11 +63,6 @@ def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) ->
                 yield path
 
 
-def names_binary(path: Path, binary: str) -> bool:
-    """Whether a model has an EPContext node whose payload is in `binary`."""
-    return _is_among(binary, payload_files(_read(path).graph))
-
-
 def external_locations(model: ModelProto) -> Iterator[str]:
     """Yield the files that a model's tensors say, wherever in the model they stand; some of them twice."""
     for tensor in all_tensors(model.graph, model.functions):
@@ -76,17 +71,12 @@ def external_locations(model: ModelProto) -> Iterator[str]:
 
 
 def _names(path: Path, name: str) -> bool:
-    model = _read(path)
+    model: ModelProto = ModelProto.FromString(path.read_bytes())
     return _is_among(name, payload_files(model.graph)) or _is_among(name, external_locations(model))
 
 
 def _is_among(name: str, names: Iterator[str]) -> bool:
     return any(os.path.normpath(other) == name for other in names)
-
-
-def _read(path: Path) -> ModelProto:
-    model: ModelProto = ModelProto.FromString(path.read_bytes())
-    return model
 
 
 def _mentions(path: Path, text: bytes) -> bool:

@@ -87,6 +87,8 @@ class SessionOption(Generic[T]):
         Raises:
             InvalidArgument: one key says yes and another no.
         """
+        if not self.aliases:
+            return self.value_of(entries.get(self.key, self.default))
         said = {
             o.key: o.value_of(entries[o.key]) for o in (*reversed(self.aliases), self) if o.key in entries
         }

@@ -225,7 +225,5 @@ CLASS_METHODS: Mapping[str, Hook] = {
     if isinstance(method, classmethod)
 }
 """What is asked of the class, before there is an instance, by name; these are not marked with `hookimpl`."""
-REQUIRED_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_to == "run")
-"""What every EP has; one with `get_kernel_registry` may leave out `compile`."""
 CONTEXT_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_to == "save and load")
 """What an EP has whose work is kept in context models."""

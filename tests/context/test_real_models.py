@@ -9,7 +9,7 @@ import pytest
 
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.metadata import compatibility_info
-from epctx_core.context.named_files import models_naming, names_binary
+from epctx_core.context.named_files import models_naming
 from epctx_core.context.node import read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
@@ -108,7 +108,6 @@ def test_vendors_models_have_no_manifest():
 
 def test_both_members_of_a_group_are_known_to_name_the_binary():
     assert [p.name for p in models_naming(REAL, "share1_qnn.bin")] == ["share1_ctx.onnx", "share2_ctx.onnx"]
-    assert not names_binary(REAL / "qnn_ctx0.onnx", "share1_qnn.bin")
 
 
 @pytest.mark.parametrize("name", ["conv", "share1", "share2"])

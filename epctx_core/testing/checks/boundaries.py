@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from epctx_core.testing.models.blocks import Block
     from epctx_core.testing.scene import Scene
 
-ORDER_HINT = (
-    "run gets its inputs, and gives its outputs, in the order of partition.inputs and partition.outputs."
-)
-
 
 def agrees(scene: Scene, model: SmallModel, feeds: Mapping[str, np.ndarray] | None = None) -> None:
     """Run a model in a session; compile it, load it and run it again; compare both with the CPU EP.

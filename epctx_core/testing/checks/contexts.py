@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 NEEDS = ("partitions", "export")
 SEVERAL = (*NEEDS, "several_partitions")
-AGAIN_HINT = "Keep what earlier calls compiled or loaded, and add to it."
 
 
 def _expect_loads(
