@@ -110,6 +110,9 @@ class Descriptions:
             self._checked.add(id(node.attributes))
             self._check_attributes(node)
         self._name_graph(node)
+        doc: object = plain(node.doc_string)
+        if doc is not None and type(doc) is not str:
+            raise self._broken(f"gave a {type(doc).__name__} instead of a text as doc_string")
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")
         if node.payload is not None and id(node.payload) not in self._payloads.writers:

@@ -155,11 +155,14 @@ def encode_descriptions(
         if id(node.partition) not in places:
             raise broken("described a partition that it did not compile")
         carried = None if node.payload is None else numbers[id(node.payload)]
-        main, said = int(node.main_context), sets[id(node.attributes)]
+        main, said = int(bool(node.main_context)), sets[id(node.attributes)]
         graph_name: object = plain(node.graph_name)
         if graph_name is not None and type(graph_name) is not str:
             raise broken(f"gave the graph_name {graph_name!r:.100}, which is not printable text")
-        nodes.append([places[id(node.partition)], carried, main, said, str(node.doc_string), graph_name])
+        doc: object = "" if node.doc_string is None else plain(node.doc_string)
+        if type(doc) is not str:
+            raise broken(f"gave a {type(doc).__name__} instead of a text as doc_string")
+        nodes.append([places[id(node.partition)], carried, main, said, doc, graph_name])
     return {"nodes": nodes, "attributes": attributes}
 
 
@@ -167,7 +170,9 @@ def _attributes(attributes: Mapping[str, Any], broken: Callable[[str], PluginErr
     encoded = {}
     for key, value in attributes.items():
         try:
-            encoded[str(key)] = encode_attribute(value)
+            if not isinstance(key, str):
+                raise TypeError("its name is no text")  # noqa: TRY301 - as of a value
+            encoded[plain(key)] = encode_attribute(value)
         except TypeError as error:
             raise broken(f"set {key!r} to a value that the attribute cannot hold ({error})") from error
     return encoded

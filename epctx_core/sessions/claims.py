@@ -65,7 +65,7 @@ class Claims:
             if item.exact:
                 self.exact.append((nodes, item))
             elif item.fuse:
-                self.fused[item.keep_initializers].append(nodes)
+                self.fused[bool(item.keep_initializers)].append(nodes)
             else:
                 self.single.extend(nodes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -288,6 +289,19 @@ def test_what_a_subclass_says_of_itself_changes_no_answer(route, source):
         assert len(session.run(None, {"x": example()})) == 1
     nodes = epctx.inspect_model(source.with_name("m_ctx.onnx")).ep_contexts
     assert {node.attributes["notes"] for node in nodes} == {"mine"}
+
+
+@pytest.mark.parametrize("route", [by_compiler, by_session])
+def test_a_flag_of_a_claim_is_taken_by_its_truth(route, source):
+    def keeping(honest, _graph):
+        return [
+            replace(item, keep_initializers="yes") if isinstance(item, ComputeCapability) else item
+            for item in honest()
+        ]
+
+    ep = scripted(get_capability=keeping)
+
+    route(ep, source, source.with_name("m_ctx.onnx"))
 
 
 def test_results_of_run_in_a_list_of_an_eps_own_are_the_items_that_it_holds(source):

@@ -334,13 +334,16 @@ class RefusesNonsense(Alpha):
 
 
 class NamesNonsense(Alpha):
-    """Names the graphs in its payload by numbers."""
+    """Names things by numbers."""
 
     name = "NumberingExecutionProvider"
+    options = (ProviderOption("what", str, default="", doc="What it gives as a number."),)
 
     @hookimpl
     def get_ep_context_nodes(self, writer):
-        return [replace(node, graph_name=5) for node in super().get_ep_context_nodes(writer)]
+        what = self.context.options["what"]
+        said = {5: 5} if what == "attributes" else 5
+        return [replace(node, **{what: said}) for node in super().get_ep_context_nodes(writer)]
 
 
 class WithKernels(Alpha):

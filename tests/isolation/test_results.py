@@ -358,8 +358,16 @@ def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(tm
 
 
 @pytest.mark.parametrize("isolate", ["compile", ""])
-def test_a_graph_name_that_is_no_text_is_the_contract_broken_as_without_isolation(tmp_path, isolate):
-    with pytest.raises(epctx.PluginError, match="gave the graph_name 5, which is not printable text"):
-        compiled(
-            tmp_path / "out", source(tmp_path), NamesNonsense, options_for(NamesNonsense, isolate=isolate)
-        )
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("graph_name", "gave the graph_name 5, which is not printable text"),
+        ("doc_string", "gave a int instead of a text as doc_string"),
+        ("attributes", "set 5 to a value that the attribute cannot hold"),
+    ],
+)
+def test_what_is_no_text_is_the_contract_broken_as_without_isolation(tmp_path, isolate, what, message):
+    options = options_for(NamesNonsense, isolate=isolate, provider_options={"what": what})
+
+    with pytest.raises(epctx.PluginError, match=message):
+        compiled(tmp_path / "out", source(tmp_path), NamesNonsense, options)
