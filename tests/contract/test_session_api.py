@@ -40,6 +40,14 @@ def model(source):
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
+TABLE_VERSION = (1, 32)
+"""The onnxruntime whose names the table has; an older one lacks some."""
+
+
+def version_of_onnxruntime():
+    return tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+
+
 def of_onnxruntime(name):
     owner = onnxruntime if name == "onnxruntime" else getattr(onnxruntime, name)
     # A submodule is a name of the module once somebody has imported it.
@@ -61,7 +69,10 @@ def test_every_name_of_onnxruntime_works_or_is_listed(name, source):
     theirs = of_onnxruntime(name)
     ours = {n for n in dir(instance_of(name, source)) if not n.startswith("_")}
 
-    assert theirs - ours == set(UNSUPPORTED[name])
+    listed = set(UNSUPPORTED[name])
+    assert theirs - ours <= listed
+    if version_of_onnxruntime() >= TABLE_VERSION:
+        assert theirs - ours == listed
 
 
 def test_the_compiler_has_every_name_of_onnxruntimes():

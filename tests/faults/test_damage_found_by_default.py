@@ -442,7 +442,8 @@ def test_neither_the_first_load_after_a_compile_nor_the_second_of_another_file_r
             aged(binary)
 
     assert read[0] < size // 2, "the compile left a receipt"
-    assert read[1] >= size, "the file has other times than the compile noted"
+    # The system may drop a page of a file that was read.
+    assert read[1] > 0.99 * size, "the file has other times than the compile noted"
     assert read[2] < size // 2, "the load left a receipt"
 
 
