@@ -45,8 +45,12 @@ def write_blobs(
         facts: by the same names, what else a load needs to know, as JSON can hold it.
         kind: what tells these payloads from other EPs', and versions of them apart.
 
+    Raises:
+        ValueError: facts about no blob, or a table above 16 MiB.
     """
     table, content = {}, dict[str, Any](blobs)
+    if strange := (facts or {}).keys() - content.keys():
+        raise ValueError(f"there are facts about {min(strange)!r:.200}, but no such blob")
     for name, blob in content.items():
         offset, length = payload.align(_ALIGNMENT), None
         if hasattr(blob, "chunks"):
@@ -62,14 +66,18 @@ def write_blobs(
         length = payload.size - offset if length is None else length
         table[name] = {"offset": offset, "length": length, "sha256": digest, "facts": own}
     text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
+    if len(text) > _LONGEST_TABLE:
+        raise ValueError(
+            f"the table would have {len(text):,} bytes, and may have {_LONGEST_TABLE:,}: put facts in a blob"
+        )
     payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
 
 
 class Blobs(Mapping[str, memoryview]):
     """The blobs of a payload that `write_blobs` wrote, by name; views of it, nothing is copied.
 
-    The table's digest is checked here, a blob's when it is asked for; neither where the core has digested the whole
-    payload (`PayloadView.verified`).
+    The table's digest is checked here, a blob's when it is first asked for; neither where the core has digested the
+    whole payload (`PayloadView.verified`). Make one for each payload, not for each node: it reads the whole table.
 
     Args:
         payload: to read.
@@ -79,11 +87,13 @@ class Blobs(Mapping[str, memoryview]):
         InvalidGraph: it is damaged, something else, or of another kind.
 
     Example:
-        >>> program = Blobs(reader.payload(node))[node.partition_name]
+        >>> opened = {payload: Blobs(payload) for payload in set(map(reader.payload, nodes))}
+        >>> programs = [opened[reader.payload(node)][node.partition_name] for node in nodes]
     """
 
     def __init__(self, payload: PayloadView, *, kind: str = "") -> None:
         self._name, self._view, self._trusted = payload.name, payload.view, payload.verified
+        self._checked = set[tuple[int, int, str]]()
         try:
             self._table = self._read(kind)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -93,14 +103,21 @@ class Blobs(Mapping[str, memoryview]):
         """Return a blob.
 
         Raises:
-            KeyError: there is none of that name.
-            InvalidGraph: it is not what was written.
+            InvalidGraph: there is none of that name, or it is not what was written.
         """
-        entry = self._table[name]
+        entry = self._entry(name)
         blob = self._view[entry["offset"] : entry["offset"] + entry["length"]]
-        if not self._trusted and hashlib.sha256(blob).hexdigest() != entry["sha256"]:
-            raise self._damaged(f"the blob {name!r:.200} does not have the digest that its table says")
+        known = entry["offset"], entry["length"], entry["sha256"]
+        if not self._trusted and known not in self._checked:
+            if hashlib.sha256(blob).hexdigest() != entry["sha256"]:
+                raise self._damaged(f"the blob {name!r:.200} does not have the digest that its table says")
+            self._checked.add(known)
         return blob
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return a blob, or the default if there is none of that name."""
+        found = name in self._table
+        return self[name] if found else default
 
     def __contains__(self, name: object) -> bool:
         return name in self._table
@@ -115,10 +132,16 @@ class Blobs(Mapping[str, memoryview]):
         """Return what `write_blobs` was told about a blob.
 
         Raises:
-            KeyError: there is none of that name.
+            InvalidGraph: there is none of that name.
         """
-        facts: Mapping[str, Any] = self._table[name]["facts"]
+        facts: Mapping[str, Any] = self._entry(name)["facts"]
         return facts
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        try:
+            return self._table[name]
+        except KeyError:
+            raise InvalidGraph(f"the payload {self._name} has no blob {name!r:.200}.", hint=_HINT) from None
 
     def _read(self, kind: str) -> dict[str, dict[str, Any]]:
         if len(self._view) < _FOOT.size or bytes(self._view[-len(_MAGIC) :]) != _MAGIC:
@@ -144,6 +167,12 @@ class Blobs(Mapping[str, memoryview]):
                 raise ValueError(f"the blob {name!r:.200} lies outside of the payload")
             if type(entry["sha256"]) is not str or type(entry["facts"]) is not dict:
                 raise ValueError(f"what it says of the blob {name!r:.200}")
+        # Each byte is digested once: blobs lie apart, but for equal weights under several names.
+        last = 0
+        for offset, size in sorted({(entry["offset"], entry["length"]) for entry in table.values()}):
+            if size and offset < last:
+                raise ValueError(f"two blobs overlap at byte {offset:,}")
+            last = max(last, offset + size)
         return table
 
     def _damaged(self, what: str) -> InvalidGraph:

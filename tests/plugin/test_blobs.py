@@ -6,6 +6,7 @@ import hashlib
 import json
 import struct
 
+import onnx
 import pytest
 from end_to_end.engine_eps import EngineProvider
 from end_to_end.small_models import chain, example, saved
@@ -113,8 +114,7 @@ def test_blobs_are_views_at_multiples_of_4096(tmp_path):
     }  # fmt: skip
     assert (payload.content.index(b"second"), payload.content.index(b"of a file")) == (4096, 8192)
     assert blobs["a"].obj is blobs["b"].obj
-    with pytest.raises(KeyError):
-        blobs["d"]
+    assert blobs.get("d") is None
 
 
 def test_a_changed_blob_is_found_when_it_is_asked_for_unless_the_core_has_digested_the_payload():
@@ -155,6 +155,62 @@ def test_a_table_that_contradicts_the_payload_is_refused(entry):
 
     with pytest.raises(epctx.InvalidGraph, match="its table cannot be read"):
         Blobs(payload)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda blobs: blobs["d"], lambda blobs: blobs.facts("d")], ids=["blob", "facts"]
+)
+def test_a_blob_that_is_missing_is_the_fault_of_the_file_and_of_no_plugin(ask):
+    with pytest.raises(epctx.InvalidGraph, match=r"here\.bin has no blob 'd'"):
+        ask(Blobs(written()))
+
+
+def test_a_context_model_that_asks_for_a_missing_blob_is_refused_as_a_bad_file(tmp_path):
+    model = saved(chain(("Relu", "Add", "Sigmoid", "Relu")), tmp_path / "m.onnx")
+    options, registry = options_for(Blobbing, isolate=""), registry_of(Blobbing)
+    compiled = onnx.load(epctx.ModelCompiler(options, model, registry=registry).compile_to_file().output)
+    for attribute in compiled.graph.node[0].attribute:
+        if attribute.name == "partition_name":
+            attribute.s = b"another"
+    onnx.save(compiled, tmp_path / "m_ctx.onnx")
+
+    with pytest.raises(epctx.InvalidGraph, match="has no blob 'another'"):
+        epctx.InferenceSession(tmp_path / "m_ctx.onnx", options, registry=registry)
+
+
+def test_a_blob_is_digested_once_however_many_names_it_has_and_however_often_it_is_asked_for(monkeypatch):
+    digested = []
+    sha256 = hashlib.sha256
+    payload = with_table(lambda table: {f"b{number}": table["b"] for number in range(50)})
+    monkeypatch.setattr(hashlib, "sha256", lambda data: digested.append(len(data)) or sha256(data))
+
+    blobs = Blobs(payload)
+    for _ in range(3):
+        assert all(bytes(blob) == b"second" * 1000 for blob in blobs.values())
+
+    assert digested.count(6000) == 1
+
+
+@pytest.mark.parametrize(("offset", "length"), [(4096, 5999), (4097, 10), (0, 4097)])
+def test_blobs_that_overlap_are_refused(offset, length):
+    other = {"none": {"offset": 4096, "length": 0}, "c": {"offset": offset, "length": length}}
+
+    with pytest.raises(epctx.InvalidGraph, match="two blobs overlap"):
+        Blobs(
+            with_table(
+                lambda table: {**table, **{name: {**table["b"], **entry} for name, entry in other.items()}}
+            )
+        )
+
+
+def test_a_table_that_no_load_would_read_is_not_written():
+    with pytest.raises(ValueError, match="16,777,216"):
+        write_blobs(Memory(), {"a": b""}, {"a": {"text": "x" * (1 << 24)}})
+
+
+def test_facts_about_no_blob_are_refused():
+    with pytest.raises(ValueError, match="'c'"):
+        write_blobs(Memory(), {"a": b""}, {"c": {}})
 
 
 def test_a_container_of_another_kind_is_refused():
