@@ -232,14 +232,6 @@ class FeedOrder:
         return ordered
 
 
-def _check_range(numbers: np.ndarray, dtype: np.dtype[Any]) -> None:
-    """Raise OverflowError for whole numbers that a type cannot hold; numpy before 2.0 wraps them around."""
-    if dtype.kind in "iu" and numbers.size:
-        limits, least, most = np.iinfo(dtype), numbers.min(), numbers.max()
-        if least < limits.min or most > limits.max:
-            raise OverflowError(f"{least if least < limits.min else most} is out of bounds for {dtype}")
-
-
 def _checked(argument: NodeArg, value: Any) -> Any:
     wanted = argument.tensor_type
     if wanted.dtype is None:
@@ -248,7 +240,6 @@ def _checked(argument: NodeArg, value: Any) -> Any:
         array = np.asarray(value)
         if isinstance(value, (list, tuple)) and _are_numbers(array, wanted.dtype):
             # Python's numbers have no type of ONNX's: as with onnxruntime they get the input's.
-            _check_range(array, wanted.dtype)
             with np.errstate(all="ignore"):
                 array = np.array(value, wanted.dtype)
     except (ValueError, TypeError, OverflowError) as error:

@@ -340,6 +340,8 @@ def number_lists(draw):
     return nested(shape)
 
 
+# numpy before 2.0 wraps what does not fit, with a warning, for both.
+@pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered in cast")
 @given(kind=st.sampled_from(NUMERIC), value=number_lists())
 @settings(max_examples=150, deadline=None)
