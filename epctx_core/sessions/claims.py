@@ -90,8 +90,7 @@ class Claims:
 
     def describe(self, index: int) -> str:
         """Return how messages call a node."""
-        node = self._graph.nodes[index]
-        return f"node {node.name!r} ({node.op_type})"
+        return f"node {self._graph.node_name(index)!r} ({self._graph.nodes[index].op_type})"
 
     def broken(self, what: str) -> PluginError:
         """Return the error for an answer that breaks the contract."""

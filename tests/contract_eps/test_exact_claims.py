@@ -205,6 +205,19 @@ def test_what_no_exact_set_can_be_breaks_the_contract(model, tmp_path, ep, messa
     assert list(tmp_path.iterdir()) == [model]
 
 
+def test_exact_sets_that_overlap_break_the_contract_and_a_node_without_a_name_is_named_all_the_same(tmp_path):
+    class Overlapping(Exact):
+        def sets(self, graph):
+            return [graph.nodes[:1], graph.nodes[:2]]
+
+    nameless = chain(OPERATORS)
+    for node in nameless.graph.node:
+        node.name = ""
+
+    with pytest.raises(epctx.PluginError, match=rf"claims node '{OPERATORS[0]}_0' \({OPERATORS[0]}\) twice"):
+        compile_with(Overlapping, saved(nameless, tmp_path / "m.onnx"), tmp_path)
+
+
 def test_sets_that_enclose_each_other_break_the_contract(tmp_path):
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="a"),
