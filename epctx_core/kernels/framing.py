@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +63,9 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 GUARD = "epctx: rows for "
 """What the names of nodes that refuse an empty input begin with."""
 _ENDING = frozenset({"LSTM", "GRU", "DynamicQuantizeLSTM"})
-"""Operators that make onnxruntime end the process when their first input is empty."""
+"""Recurrent operators that make onnxruntime end the process when their first input is empty."""
+_BY_ROWS = "FeatureVectorizer"
+"""The same of ai.onnx.ml, for an input of rows and columns."""
 
 
 def guard_recurrent(model: ModelProto) -> None:
@@ -72,14 +74,19 @@ def guard_recurrent(model: ModelProto) -> None:
     Their names end in a number of their own, after a space.
     """
     # A graph comes before those inside it, which are changed first.
-    found = [nodes for nodes in _node_lists(model) if any(node.op_type in _ENDING for node in nodes)]
+    guarded_types = {*_ENDING, _BY_ROWS}
+    found = [nodes for nodes in _node_lists(model) if any(node.op_type in guarded_types for node in nodes)]
+    ranks = _ranks(model) if found else {}
     number = 0
     for nodes in reversed(found):
         guarded: list[NodeProto] = []
         for node in nodes:
-            if node.op_type in _ENDING and node.input:
+            shapes = _GUARDING[3] if node.op_type in _ENDING and node.input else []
+            if node.op_type == _BY_ROWS and node.input and ranks.get(node.input[0]) == 2:  # noqa: PLR2004
+                shapes = _GUARDING[2]
+            if shapes:
                 number += 1
-                guarded += _guards(node, f"{GUARD}{node.op_type} {node.name!r} {number}")
+                guarded += _guards(node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes)
             guarded.append(node)
         del nodes[:]
         nodes.extend(guarded)
@@ -94,12 +101,22 @@ def _node_lists(model: ModelProto) -> Iterator[RepeatedCompositeFieldContainer[N
         yield from (graph.node for body in inner for _, graph in all_graphs(body))
 
 
-def _guards(node: NodeProto, name: str) -> Iterator[NodeProto]:
+def _ranks(model: ModelProto) -> dict[str, int]:
+    """Return the ranks that are declared, by value."""
+    values = (v for _, graph in all_graphs(model.graph) for v in (*graph.input, *graph.value_info))
+    return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+
+
+_GUARDING = {2: [[0, -1]], 3: [[-1, 0, 0], [0, -1, 0]]}
+"""Shapes by rank: those of the input itself, which cannot be computed where it is empty in rows, or rows and steps."""
+
+
+def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
     """Yield nodes that reshape a node's input to the shape it has, and have the node read their result.
 
     That copies nothing. onnxruntime computes the length written as -1 from the others, and fails if one of those is 0.
     """
-    for step, shape in enumerate(([-1, 0, 0], [0, -1, 0])):
+    for step, shape in enumerate(shapes):
         checked, lengths = f"{name}.{step}", f"{name}.{step} shape"
         value = numpy_helper.from_array(np.array(shape, np.int64))
         yield helper.make_node("Constant", [], [lengths], value=value)

@@ -238,7 +238,7 @@ class OnnxRuntimeModel:
         """Run; inputs and results in the order of the model.
 
         Raises:
-            InvalidArgument: a recurrent operator would get no rows.
+            InvalidArgument: an operator would get no rows that ends the process then.
         """
         names = self._inputs
         # Small pieces have one input, and zip would take longer for it than all else here.

@@ -1,4 +1,4 @@
-"""Recurrent operators that get no rows end onnxruntime's process; a host of epctx gets an error, or the result."""
+"""Operators that get no rows and end onnxruntime's process; a host of epctx gets an error, or the result."""
 
 from __future__ import annotations
 
@@ -89,3 +89,19 @@ def test_constants_without_rows_are_not_computed_while_a_model_is_optimised(oper
         epctx.ModelCompiler(options, source, graph_optimization_level=level).compile_to_file()
     with pytest.raises(epctx.NotImplementedByProvider, match="constants alone"):
         epctx.convert_model(source, tmp_path / "m.ort")
+
+
+def test_columns_of_no_rows_that_are_put_together_are_an_error_too():
+    columns = tensors(a=(TensorProto.FLOAT, ["n", 2]), b=(TensorProto.FLOAT, ["n", 3]))
+    node = helper.make_node(
+        "FeatureVectorizer", ["a", "b"], ["y"], name="join", domain="ai.onnx.ml", inputdimensions=[2, 3]
+    )
+    graph = helper.make_graph([node], "g", columns, tensors(y=(TensorProto.FLOAT, ["n", 5])))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        (y,) = session.run(None, {"a": np.ones((4, 2), np.float32), "b": np.zeros((4, 3), np.float32)})
+        assert y.tolist() == [[1, 1, 0, 0, 0]] * 4
+        with pytest.raises(epctx.InvalidArgument, match="the input of FeatureVectorizer 'join' is empty"):
+            session.run(None, {"a": np.ones((0, 2), np.float32), "b": np.zeros((0, 3), np.float32)})
