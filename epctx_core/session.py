@@ -342,7 +342,8 @@ class InferenceSession(Strict):
     def __del__(self) -> None:
         # A constructor that raised leaves no state behind.
         state = self.__dict__.get("_state")
-        if state is None:
+        # At the interpreter's end the module's names may be gone before a session is.
+        if state is None or not callable(getpid):
             return
         if self._is_inherited:
             keep_forever(state)

@@ -205,6 +205,15 @@ def _stacked(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.
     )
 
 
+class Optional(OpRun):
+    """The evaluator's own puts a value into a list, which the operators that take it out do not expect."""
+
+    op_domain = ""
+
+    def _run(self, x: Any = None, type: Any = None) -> tuple[Any]:  # noqa: A002, ARG002 - ONNX's attribute
+        return (x,)
+
+
 class ZipMap(OpRun):
     """One mapping from classes to numbers a row; the evaluator has none."""
 
@@ -310,6 +319,7 @@ _REPLACED: dict[type[OpRun], int | None] = {
     BatchNormalization: 14,
     Loop: None,
     Scan: None,
+    Optional: None,
     ZipMap: None,
     DictVectorizer: None,
     CategoryMapper: None,

@@ -99,6 +99,15 @@ CASES = {
         {"opset": 9},
         [drawn(2, 3), np.array([[1, 0, 1]]), drawn(1, 3)],
     ),
+    "a value put into an optional and taken out": (
+        """g (float[2,3] x) => (float[2,3] y, bool h) {
+            o = Optional(x)
+            y = OptionalGetElement(o)
+            h = OptionalHasElement(o)
+        }""",
+        {"opset": 18},
+        [drawn(2, 3)],
+    ),
     "CategoryMapper": (
         """g (string[3] x) => (int64[3] y) {
             y = ai.onnx.ml.CategoryMapper<cats_int64s = [4, 5], cats_strings = ["a", "b"], default_int64 = 9>(x)

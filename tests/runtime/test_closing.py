@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx.parser
 import pytest
@@ -113,3 +116,21 @@ def test_what_one_ep_compiled_is_closed_when_the_next_one_fails(model, registry)
         epctx.InferenceSession(model, providers=["Closing", "Failing"], registry=registry)
 
     assert Closing.heard == ["close", "shutdown"]
+
+
+KEPT_TO_THE_END = """
+import json, sys
+import epctx_core as epctx
+session = epctx.InferenceSession(sys.stdin.buffer.read())
+json.kept = lambda: session
+"""
+
+
+def test_a_session_that_outlives_its_modules_at_the_interpreters_end_ends_without_a_word():
+    model = onnx.parser.parse_model(MODEL).SerializeToString()
+
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT_TO_THE_END], input=model, capture_output=True, timeout=60, check=True
+    )
+
+    assert done.stderr == b""
