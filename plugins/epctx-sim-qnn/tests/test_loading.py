@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epctx_sim_qnn import QnnProvider
-from epctx_sim_qnn.provider import RULES
+from epctx_sim_qnn.rules import RULES
 from epctx_sim_sdk.versions import Relation
 from onnx import TensorProto
 

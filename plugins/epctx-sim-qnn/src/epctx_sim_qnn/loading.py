@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from epctx_sim_sdk.loading import Claim, LoadPolicy
 
 from epctx_sim_qnn import settings
-from epctx_sim_qnn.provider import RULES
+from epctx_sim_qnn.rules import RULES
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ProviderContext

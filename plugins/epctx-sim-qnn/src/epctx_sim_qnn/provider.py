@@ -6,9 +6,7 @@ to it. Not for hardware.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-from epctx_sim_sdk.versions import Relation, Rules
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.plugin import (
     BuildInfo,
@@ -38,51 +36,6 @@ if TYPE_CHECKING:
         ProviderOption,
         Refusal,
     )
-
-_NO = Compatibility.EP_UNSUPPORTED
-_RECOMPILE = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
-_OPTIMAL = Compatibility.EP_SUPPORTED_OPTIMAL
-
-RULES: Final[Rules] = {
-    # Another vendor's simulated payload, or one for another QNN backend.
-    ("vendor", Relation.OTHER): _NO,
-    ("vendor", Relation.MISSING): _NO,
-    ("backend", Relation.OTHER): _NO,
-    ("backend", Relation.MISSING): _NO,
-    # The payload's interface and format: what is newer cannot be read.
-    ("api", Relation.OLDER): _OPTIMAL,
-    ("api", Relation.NEWER): _NO,
-    ("api", Relation.OTHER): _NO,
-    ("api", Relation.MISSING): _NO,
-    ("blob", Relation.OLDER): _OPTIMAL,
-    ("blob", Relation.NEWER): _NO,
-    ("blob", Relation.OTHER): _NO,
-    ("blob", Relation.MISSING): _NO,
-    # SDK and driver: an older one of the same major version is as good as the same.
-    ("sdk", Relation.OLDER): _OPTIMAL,
-    ("sdk", Relation.OLDER_MAJOR): _NO,
-    ("sdk", Relation.NEWER): _NO,
-    ("sdk", Relation.NEWER_MAJOR): _NO,
-    ("sdk", Relation.OTHER): _NO,
-    ("sdk", Relation.MISSING): _NO,
-    ("driver", Relation.OLDER): _OPTIMAL,
-    ("driver", Relation.OLDER_MAJOR): _NO,
-    ("driver", Relation.NEWER): _NO,
-    ("driver", Relation.NEWER_MAJOR): _NO,
-    # Made by a driver, and the runtime has none; made without one runs on both.
-    ("driver", Relation.OTHER): _NO,
-    ("driver", Relation.MISSING): _OPTIMAL,
-    # The device: newer hardware runs what was made for older, not at its best.
-    ("htp_arch", Relation.OLDER): _RECOMPILE,
-    ("htp_arch", Relation.NEWER): _NO,
-    ("htp_arch", Relation.OTHER): _NO,
-    ("htp_arch", Relation.MISSING): _NO,
-    ("soc_model", Relation.OLDER): _RECOMPILE,
-    ("soc_model", Relation.NEWER): _RECOMPILE,
-    ("soc_model", Relation.OTHER): _NO,
-    ("soc_model", Relation.MISSING): _OPTIMAL,
-}
-
 
 NOTES = "Simulated QNN payload made by epctx-sim-qnn: not for hardware."
 
@@ -134,6 +87,8 @@ class QnnProvider(ExecutionProvider):
         What a real QNN EP wrote is not judged here: its payload is refused by name when it is opened.
         """
         from epctx_sim_sdk.versions import judge, read_info
+
+        from epctx_sim_qnn.rules import RULES
 
         made_by = read_info(info)
         if made_by is None:
