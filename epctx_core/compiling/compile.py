@@ -24,7 +24,7 @@ from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.assignment import Stopwatch, assign_nodes, compile_partitions
 from epctx_core.sessions.cancellation import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
@@ -38,7 +38,6 @@ from epctx_core.sessions.providers import (
     private_workspace,
 )
 from epctx_core.sessions.source import OpenModel, open_model
-from epctx_core.sessions.stages import Stopwatch, compile_partitions
 
 if TYPE_CHECKING:
     from epctx_core.compiling.emit import ContextModel, GraphsByModel

@@ -17,7 +17,7 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
-from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.assignment import Stopwatch, assign_nodes, compile_partitions
 from epctx_core.sessions.boundary import (
     ModelMetadata,
     NodeArg,
@@ -44,7 +44,6 @@ from epctx_core.sessions.providers import (
     requested_classes,
 )
 from epctx_core.sessions.source import OpenModel, open_model
-from epctx_core.sessions.stages import Stopwatch, compile_partitions
 
 if TYPE_CHECKING:
     import numpy as np
