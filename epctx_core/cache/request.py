@@ -190,9 +190,9 @@ class Request:
         named = config.external_initializers_file
         placement = placement_of(None if named else INITIALIZERS, DEFAULT_THRESHOLD, None, named)
 
-        def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
+        def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
             return destination_of(
-                path_of(self.model) if source is None else source.path,
+                path_of(self.model),
                 str(folder / records.MODEL),
                 replace=True,
                 initializers=placement.file,

@@ -178,9 +178,9 @@ class ModelCompiler:
         """
         output = if_given(given_path, "output_model_path", output_model_path)
 
-        def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
+        def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
             return destination_of(
-                path_of(self._model) if source is None else source.path,
+                path_of(self._model),
                 self._session.config().context_file_path if output is None else output,
                 replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                 binaries=self._binary_information,
@@ -219,7 +219,7 @@ class ModelCompiler:
 
     def _destination_in_memory(self, source: SourceModel | None, has_payloads: bool) -> Destination:
         return destination_in_memory(
-            path_of(self._model) if source is None else source.path,
+            path_of(self._model),
             source.name if source is not None and is_plain_name(source.name) else "model",
             self._session.config().context_file_path,
             writes_binaries=has_payloads and not self._embedded and self._write_function.opener() is None,

@@ -35,9 +35,9 @@ def session_export(
     """
     config = session.config()
 
-    def destination(source: SourceModel | None, _has_payloads: bool) -> Destination:
+    def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
         return destination_of(
-            path_of(model) if source is None else source.path,
+            path_of(model),
             config.context_file_path,
             replace=False,
             initializers=config.external_initializers_file,
