@@ -69,7 +69,7 @@ def core(path: Path) -> None:
     @collection_paused()
     def work() -> None:
         model = parse_model(*read_model(path))
-        graph = GraphIndex(model.graph, types=TypeTable(), weights={}, opset_imports={"": 17}, ir_version=9)
+        graph = GraphIndex(model.graph, types=TypeTable(), weights={}, owner=model)
         partitioner = Partitioner(graph.predecessors)
         groups = partitioner.group([[i] for i, node in enumerate(graph.nodes) if node.op_type != "Tanh"])
         partitioner.take(groups)

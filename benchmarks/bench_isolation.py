@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,11 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        {"compile": compile_network, "load": load_small, "run": run}[sys.argv[1]](*sys.argv[2:])
+        children: dict[str, Callable[..., None]] = {
+            "compile": compile_network,
+            "load": load_small,
+            "run": run,
+        }
+        children[sys.argv[1]](*sys.argv[2:])
     else:
         main()

@@ -193,7 +193,7 @@ def small() -> onnx.ModelProto:
 def filled(name: str) -> onnx.ModelProto:
     """Return a light network of the onnx package with weights."""
     sys.path.insert(0, str(ROOT / "tests" / "networks"))
-    from fill import fill
+    from fill import fill  # type: ignore[import-not-found]  # a script of the tests
 
     return fill(name)
 
@@ -319,7 +319,8 @@ def compare(name: str, first: str, threads: str = "0") -> None:
     )
     clock = time.perf_counter if threads == "0" else time.thread_time
     count = max(1, int(TURN / max(1e-9, min(turn(run, 3, clock) for run in runs.values()))))
-    ours, control = [], []
+    ours: list[float] = []
+    control: list[float] = []
     best = dict.fromkeys(runs, float("inf"))
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end or len(ours) < len(order):
@@ -370,7 +371,8 @@ def main(names: Sequence[str], *, threads: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["make"], ["compare"]):
-        {"make": make, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+        children: dict[str, Callable[..., None]] = {"make": make, "compare": compare}
+        children[sys.argv[1]](*sys.argv[2:])
     else:
         one = "--one-thread" in sys.argv
         main([n for n in sys.argv[1:] if n in NETWORKS] or list(NETWORKS), threads="1" if one else "0")

@@ -50,8 +50,8 @@ def make_int8_layers(path: Path) -> Path:
     DATA.mkdir(exist_ok=True)
     random, size, layers = np.random.default_rng(0), 2048, 16
     weights = [
-        numpy_helper.from_array(np.float32(2**-5), "scale"),
-        numpy_helper.from_array(np.int8(0), "zero"),
+        numpy_helper.from_array(np.array(2**-5, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0, np.int8), "zero"),
     ]
     nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q0"])]
     for i in range(layers):

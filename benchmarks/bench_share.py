@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench_weights import make_matmuls
@@ -70,15 +71,16 @@ def load(count: str, share: str) -> None:
 
     import epctx_core as epctx
     from epctx_core.context import payload_reader as reader
+    from epctx_core.graph.mapping import MappedFile
 
     opened: list[str] = []
 
-    class Counted(reader.MappedFile):
+    class Counted(MappedFile):
         def __init__(self, descriptor: int, path: str) -> None:
             opened.append(path)
             super().__init__(descriptor, path)
 
-    reader.MappedFile = Counted  # type: ignore[misc]
+    reader.MappedFile = Counted  # type: ignore[attr-defined]
     options = with_qnn(ep__share_ep_contexts=share)
     sessions: list[epctx.InferenceSession] = []
     times = []
@@ -92,7 +94,7 @@ def load(count: str, share: str) -> None:
     report(s=later[len(later) // 2], first_s=times[0], resident_bytes=resident_memory(), opened=len(opened))
 
 
-CHILDREN = {"compile": compile_group, "load": load}
+CHILDREN: dict[str, Callable[..., None]] = {"compile": compile_group, "load": load}
 
 
 def main() -> None:

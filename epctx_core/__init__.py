@@ -114,10 +114,22 @@ _HOME = {
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [  # noqa: PLE0604 - one list for look-up and export
-    "__version__",
-    *sorted(_MODULE_OF),
-]
+# Written out, for type checkers read no computed list; a test compares it with the table.
+__all__ = [
+    "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
+    "ExecutionMode", "Fail", "GraphOptimizationLevel", "InferenceSession", "InitializerValue", "InputBudget",
+    "InternalError", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelCompiler", "ModelInfo",
+    "ModelLoadCanceled", "ModelMetadata", "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NotFound",
+    "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
+    "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError", "PluginRecord",
+    "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
+    "ShareReport", "VerifyReport", "__version__", "add_plugin_path", "compile_cached", "convert_model",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
+    "get_compatibility_info_from_model", "get_device", "get_ep_metadata", "get_model_compatibility",
+    "get_version_string", "inspect_model", "load_or_compile", "plugins", "refresh_plugins",
+    "register_execution_provider", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
+    "temporary_execution_provider", "unregister_execution_provider", "verify_model",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -64,7 +64,7 @@ def tour(name: str, make_model, eps: dict[str, dict[str, str]]) -> bool:  # noqa
     print(
         f"The source is deleted, the folder is now {moved.parent.name}/{moved.name}/; another process loads it."
     )
-    outputs = run_elsewhere(moved / report.output.name, moved / "input.npz", moved / "output.npz")
+    outputs = run_elsewhere(moved / f"{name}_ctx.onnx", moved / "input.npz", moved / "output.npz")
 
     worst = max(
         float(np.abs(got - want).max() / (np.abs(want).max() + 1e-6))
@@ -126,7 +126,7 @@ def run_elsewhere(model: Path, inputs: Path, outputs: Path) -> list[np.ndarray]:
 
 def make_resnet50(path: Path) -> Path:
     """Write resnet50 with seeded random weights; see `tests/networks/fill.py`."""
-    command = [sys.executable, NETWORKS / "fill.py", "resnet50", path]
+    command = [sys.executable, str(NETWORKS / "fill.py"), "resnet50", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return path
 
@@ -139,7 +139,7 @@ def copy_bert(path: Path) -> Path:
 
 def make_quantised_shufflenet(path: Path) -> Path:
     """Write shufflenet with seeded random weights, quantised to INT8; see `tests/networks/quantise.py`."""
-    command = [sys.executable, NETWORKS / "quantise.py", "shufflenet", path]
+    command = [sys.executable, str(NETWORKS / "quantise.py"), "shufflenet", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return path
 

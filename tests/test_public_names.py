@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +90,17 @@ def test_light_names_load_neither_onnx_nor_numpy(name):
 
 def test_the_contract_loads_neither_onnx_nor_numpy():
     assert not {"onnx", "numpy", "onnxruntime"} & loaded_after("import epctx_core.plugin")
+
+
+@pytest.mark.parametrize("module", [epctx_core, plugin], ids=["host", "contract"])
+def test_strict_type_checkers_see_the_public_names(module):
+    # They take a name from a package only if a literal list exports it; examples/ and benchmarks/ are
+    # checked as hosts are.
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    lists = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__"
+    ]
+
+    assert [sorted(ast.literal_eval(value)) for value in lists] == [sorted(module.__all__)]
