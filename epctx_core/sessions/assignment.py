@@ -1,8 +1,5 @@
 """Assignment of nodes to EPs: each is asked in order of priority, and what it claims becomes partitions.
 
-Claims are merged into convex, maximal partitions, but for those that say `exact`; a set that an EP names is never
-split. What cannot be a partition is left to the next EP, with the reason.
-
 The bodies of control flow are graphs of their own. A node whose bodies hold an EP's work is nobody's to
 claim: the session runs it. One without stays an ordinary node, which an EP or an engine takes whole.
 
@@ -12,33 +9,27 @@ Partitions are compiled by one call of each EP. `Stopwatch` has the seconds of t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import read_kernel_types
-from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.graph.garbage import collection_paused, collection_resumed
-from epctx_core.graph.partition import CyclicGroupsError, Partitioner
-from epctx_core.graph.subgraph import GraphPartition, GraphSlice
-from epctx_core.graph.view import Node
-from epctx_core.kernels import KernelMatcher, RegistryLookup
-from epctx_core.registry.guard import blame
-from epctx_core.sessions.claims import Claims, PartitionLimits, RefusalRecord, keep_within, whole_units
+from epctx_core.graph.partition import Partitioner
 from epctx_core.sessions.providers import check_compiled
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.kernels import KernelMatcher
     from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes, Purpose
-    from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,26 +173,19 @@ def assign_nodes(
     reserved: dict[BodyPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
-    config, instances = providers.session.config(), providers.instances
-    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
     carried = read_kernel_types(model.source.proto)
     assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
     for ep in eps:
-        has_kernels = instances.implements(ep, "get_kernel_registry")
-        registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
-        matcher = KernelMatcher(registry, carried)
-        if registry is not None:
-            assignment.matchers[ep] = matcher
-        compiles = ep not in kernels_only
-        turn = _Round(model.graph, instances, ep, matcher, assignment.refusals, compiles=compiles)
-        turn.ask(assignment.main)
-        keep_within(assignment.main, ep, limits, turn.refuse)
+        # Nobody is asked by most loads.
+        from epctx_core.sessions.claims import ask_ep
+
+        ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
     for part in assignment.graphs:
         assignment.partitions += part.partitions
     assignment.partitions.sort(key=_place)
     # Nodes that are there already have the numbers before, if epctx wrote them.
     first = sum(map(len, reserved.values()))
-    prefix = config.node_name_prefix
+    prefix = providers.session.config().node_name_prefix
     for number, partition in enumerate(assignment.partitions, first):
         partition.prefix, partition.number = prefix, number
     return assignment
@@ -209,144 +193,6 @@ def assign_nodes(
 
 def _place(partition: GraphPartition) -> tuple[object, ...]:
     return (*partition.graph.place, partition.node_indices[0])
-
-
-class _Round:
-    """One EP's turn."""
-
-    def __init__(
-        self,
-        root: GraphIndex,
-        instances: ProviderInstances,
-        ep: str,
-        matcher: KernelMatcher,
-        refusals: list[RefusalRecord],
-        *,
-        compiles: bool,
-    ) -> None:
-        self._root = root
-        self._instances = instances
-        self._ep = ep
-        self._matcher = matcher
-        self._compiles = compiles
-        self._refusals = refusals
-
-    def refuse(self, reason: str, graph: GraphIndex, nodes: Sequence[int]) -> None:
-        """Record nodes that are left to the next EP."""
-        self._refusals.append(RefusalRecord(ep=self._ep, reason=reason, graph=graph, nodes=tuple(nodes)))
-
-    def ask(self, part: GraphAssignment, parent_node: Node | None = None) -> None:
-        """Ask for a graph's bodies, then for the graph."""
-        for node, body in part.open_bodies():
-            self.ask(body, Node(part.graph, node))
-        part.hold_control_flow()
-        if part.graph.nodes:
-            self._ask_graph(part, parent_node)
-
-    def _ask_graph(self, part: GraphAssignment, parent_node: Node | None) -> None:
-        view = GraphSlice(part.graph, part.partitioner, part.taken, parent_node, self._root)
-        lookup = RegistryLookup(self._matcher, part.graph.types)
-        answer = self._instances.call(self._ep, "get_capability", graph=view, kernels=lookup)
-        claims = Claims(part.graph, self._instances, self._ep, part.taken)
-        for item in answer:
-            claims.add(item)
-        claims.leave_out(view.left_out)
-        if not self._instances.implements(self._ep, "compile"):
-            claims.check_nothing_fused()
-        if self._compiles:
-            part.hold(_exact_partitions(part, claims))
-            for keep in (False, True):
-                part.hold(_partitions(part, claims, view, keep=keep))
-        for index in claims.single:
-            kernel = self._kernel(lookup, view.node(index), claims)
-            part.kernel_nodes.append(KernelNode(ep=self._ep, graph=part.graph, node=index, kernel=kernel))
-        part.take([[index] for index in claims.single])
-        self._refusals.extend(claims.refusals)
-
-    def _kernel(self, lookup: RegistryLookup, node: Node, claims: Claims) -> KernelDef:
-        """Return the kernel of a node that the EP claims with `fuse=False`."""
-        with blame(self._instances.record(self._ep), "get_kernel_registry"):
-            kernel = lookup.lookup(node)
-        if kernel is None:
-            called = claims.describe(node.index)
-            why = lookup.refusal(node) or "it has none of this operator"
-            raise claims.broken(f"claims {called} with fuse=False, but none of its kernels fits ({why})")
-        return kernel
-
-
-def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
-    """Return the sets that an EP names as partitions, without those that would have to shrink or grow."""
-    _check_convex(part.partitioner.check, claims, [nodes for nodes, _ in claims.exact])
-    partitions = []
-    for nodes, item in claims.exact:
-        partition = GraphPartition(part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers)
-        partition.token = item.token
-        bad = part.graph.quantized.incomplete(nodes, part.taken) or _untransportable([partition])
-        for reason in dict.fromkeys(bad.values()):
-            claims.refuse(
-                f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all", nodes
-            )
-        if not bad:
-            partitions.append(partition)
-    return partitions
-
-
-def _partitions(
-    part: GraphAssignment, claims: Claims, view: GraphSlice, *, keep: bool
-) -> list[GraphPartition]:
-    """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
-
-    Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.
-    """
-    units: Sequence[Sequence[int]] = claims.fused[keep]
-    groups: Sequence[Sequence[int]] | None = None
-    if not claims.exact and sorted(claims.fused[keep]) == list(view.grouped):
-        # What the view grouped needs no second look, and may be taken apart again.
-        groups, units = units, view.units
-    else:
-        units = whole_units(part.graph, units, part.taken, claims.refuse)
-    while True:
-        if groups is None:
-            groups = _check_convex(part.partitioner.group, claims, units)
-        partitions = [GraphPartition(part.graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
-        bad = _untransportable(partitions)
-        if not bad:
-            return partitions
-        for unit in units:
-            for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
-                claims.refuse(reason, unit)
-        units = [unit for unit in units if not any(node in bad for node in unit)]
-        units = whole_units(part.graph, units, part.taken, claims.refuse)
-        groups = None
-
-
-def _check_convex(
-    act: Callable[[Sequence[Sequence[int]]], _T], claims: Claims, units: Sequence[Sequence[int]]
-) -> _T:
-    """Do something with an EP's sets; blame the EP for those that enclose other nodes."""
-    try:
-        return act(units)
-    except CyclicGroupsError as error:
-        nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
-        raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None
-
-
-def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
-    """Return the nodes at a boundary whose values an EPContext node cannot have, with the reason."""
-    bad: dict[int, str] = {}
-    for partition in partitions:
-        refused = {
-            value.name: f"the boundary value {value.name!r} is {value.type}, which an EPContext node cannot carry"
-            for value in chain(partition.inputs, partition.outputs)
-            if value.type.elem_type not in BOUNDARY_TYPES
-        }
-        if refused:
-            graph = partition.graph
-            for node in partition.node_indices:
-                for name in (*graph.inputs[node], *graph.outputs[node]):
-                    if name in refused:
-                        bad[node] = refused[name]
-    return bad
 
 
 @dataclass(kw_only=True)

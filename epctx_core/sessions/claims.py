@@ -1,23 +1,35 @@
-"""Claims of an EP on a graph's nodes: checked, and kept within what the host and the EPContext operator allow."""
+"""Claims of an EP on a graph's nodes: asked for, checked, made partitions, and kept within what the host allows.
+
+Claims are merged into convex, maximal partitions, but for those that say `exact`; a set that an EP names is never
+split. What cannot be a partition is left to the next EP, with the reason.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.errors import concealed
+from epctx_core.graph.partition import CyclicGroupsError
+from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.graph.view import Node
+from epctx_core.kernels import KernelMatcher, RegistryLookup
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
+from epctx_core.sessions.assignment import KernelNode
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.plugin import KernelDef
     from epctx_core.registry.instances import ProviderInstances
-    from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.providers import ProviderSession
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,3 +250,162 @@ def _graphs(part: GraphAssignment) -> Iterator[GraphAssignment]:
         for body in bodies.values():
             yield from _graphs(body)
     yield part
+
+
+def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compiles: bool) -> None:
+    """Ask one EP for its claims on all graphs, and make partitions and kernel nodes of them.
+
+    Args:
+        assignment: what is taken so far; the EP's share is added.
+        ep: the EP, with priority over those asked later.
+        providers: the live EPs.
+        compiles: False if only claims with `fuse=False` count.
+    """
+    config, instances = providers.session.config(), providers.instances
+    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
+    has_kernels = instances.implements(ep, "get_kernel_registry")
+    registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
+    matcher = KernelMatcher(registry, assignment.carried)
+    if registry is not None:
+        assignment.matchers[ep] = matcher
+    turn = _Round(assignment.main.graph, instances, ep, matcher, assignment.refusals, compiles=compiles)
+    turn.ask(assignment.main)
+    keep_within(assignment.main, ep, limits, turn.refuse)
+
+
+class _Round:
+    """One EP's turn."""
+
+    def __init__(
+        self,
+        root: GraphIndex,
+        instances: ProviderInstances,
+        ep: str,
+        matcher: KernelMatcher,
+        refusals: list[RefusalRecord],
+        *,
+        compiles: bool,
+    ) -> None:
+        self._root = root
+        self._instances = instances
+        self._ep = ep
+        self._matcher = matcher
+        self._compiles = compiles
+        self._refusals = refusals
+
+    def refuse(self, reason: str, graph: GraphIndex, nodes: Sequence[int]) -> None:
+        """Record nodes that are left to the next EP."""
+        self._refusals.append(RefusalRecord(ep=self._ep, reason=reason, graph=graph, nodes=tuple(nodes)))
+
+    def ask(self, part: GraphAssignment, parent_node: Node | None = None) -> None:
+        """Ask for a graph's bodies, then for the graph."""
+        for node, body in part.open_bodies():
+            self.ask(body, Node(part.graph, node))
+        part.hold_control_flow()
+        if part.graph.nodes:
+            self._ask_graph(part, parent_node)
+
+    def _ask_graph(self, part: GraphAssignment, parent_node: Node | None) -> None:
+        view = GraphSlice(part.graph, part.partitioner, part.taken, parent_node, self._root)
+        lookup = RegistryLookup(self._matcher, part.graph.types)
+        answer = self._instances.call(self._ep, "get_capability", graph=view, kernels=lookup)
+        claims = Claims(part.graph, self._instances, self._ep, part.taken)
+        for item in answer:
+            claims.add(item)
+        claims.leave_out(view.left_out)
+        if not self._instances.implements(self._ep, "compile"):
+            claims.check_nothing_fused()
+        if self._compiles:
+            part.hold(_exact_partitions(part, claims))
+            for keep in (False, True):
+                part.hold(_partitions(part, claims, view, keep=keep))
+        for index in claims.single:
+            kernel = self._kernel(lookup, view.node(index), claims)
+            part.kernel_nodes.append(KernelNode(ep=self._ep, graph=part.graph, node=index, kernel=kernel))
+        part.take([[index] for index in claims.single])
+        self._refusals.extend(claims.refusals)
+
+    def _kernel(self, lookup: RegistryLookup, node: Node, claims: Claims) -> KernelDef:
+        """Return the kernel of a node that the EP claims with `fuse=False`."""
+        with blame(self._instances.record(self._ep), "get_kernel_registry"):
+            kernel = lookup.lookup(node)
+        if kernel is None:
+            called = claims.describe(node.index)
+            why = lookup.refusal(node) or "it has none of this operator"
+            raise claims.broken(f"claims {called} with fuse=False, but none of its kernels fits ({why})")
+        return kernel
+
+
+def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
+    """Return the sets that an EP names as partitions, without those that would have to shrink or grow."""
+    _check_convex(part.partitioner.check, claims, [nodes for nodes, _ in claims.exact])
+    partitions = []
+    for nodes, item in claims.exact:
+        partition = GraphPartition(part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers)
+        partition.token = item.token
+        bad = part.graph.quantized.incomplete(nodes, part.taken) or _untransportable([partition])
+        for reason in dict.fromkeys(bad.values()):
+            claims.refuse(
+                f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all", nodes
+            )
+        if not bad:
+            partitions.append(partition)
+    return partitions
+
+
+def _partitions(
+    part: GraphAssignment, claims: Claims, view: GraphSlice, *, keep: bool
+) -> list[GraphPartition]:
+    """Make partitions of an EP's units, without those that would put a type on the boundary that EPContext can't carry.
+
+    Leaving one out makes new boundaries, so this repeats until nothing changes; each round drops a unit.
+    """
+    units: Sequence[Sequence[int]] = claims.fused[keep]
+    groups: Sequence[Sequence[int]] | None = None
+    if not claims.exact and sorted(claims.fused[keep]) == list(view.grouped):
+        # What the view grouped needs no second look, and may be taken apart again.
+        groups, units = units, view.units
+    else:
+        units = whole_units(part.graph, units, part.taken, claims.refuse)
+    while True:
+        if groups is None:
+            groups = _check_convex(part.partitioner.group, claims, units)
+        partitions = [GraphPartition(part.graph, g, ep=claims.ep, keep_initializers=keep) for g in groups]
+        bad = _untransportable(partitions)
+        if not bad:
+            return partitions
+        for unit in units:
+            for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
+                claims.refuse(reason, unit)
+        units = [unit for unit in units if not any(node in bad for node in unit)]
+        units = whole_units(part.graph, units, part.taken, claims.refuse)
+        groups = None
+
+
+def _check_convex(
+    act: Callable[[Sequence[Sequence[int]]], _T], claims: Claims, units: Sequence[Sequence[int]]
+) -> _T:
+    """Do something with an EP's sets; blame the EP for those that enclose other nodes."""
+    try:
+        return act(units)
+    except CyclicGroupsError as error:
+        nodes = ", ".join(claims.describe(units[g][0]) for g in error.groups[:3])
+        raise claims.broken(f"claims sets that enclose nodes outside of them (at {nodes})") from None
+
+
+def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
+    """Return the nodes at a boundary whose values an EPContext node cannot have, with the reason."""
+    bad: dict[int, str] = {}
+    for partition in partitions:
+        refused = {
+            value.name: f"the boundary value {value.name!r} is {value.type}, which an EPContext node cannot carry"
+            for value in chain(partition.inputs, partition.outputs)
+            if value.type.elem_type not in BOUNDARY_TYPES
+        }
+        if refused:
+            graph = partition.graph
+            for node in partition.node_indices:
+                for name in (*graph.inputs[node], *graph.outputs[node]):
+                    if name in refused:
+                        bad[node] = refused[name]
+    return bad
