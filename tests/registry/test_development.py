@@ -6,10 +6,10 @@ import sys
 import threading
 
 import pytest
-from registry.conftest import PROVIDER
+from registry.packages import PROVIDER
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import InvalidArgument, NotFound, PluginError
-from epctx_core.registry import PluginState, Registry
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import PluginError
 from epctx_core.plugin import Purpose
-from epctx_core.registry import PluginState, Registry
-from epctx_core.registry.discovery import discover
 
 
 def by_name(records):
@@ -174,7 +173,7 @@ def test_metadata_that_is_no_text_is_a_broken_record_and_disturbs_no_other_distr
 def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_business(packages):
     packages.write_metadata("other", b"[console_scripts]\n\xff = other:main\n")
 
-    assert discover() == []
+    assert Registry().records() == []
 
 
 def test_a_complaint_about_a_source_key_does_not_hide_the_ep_of_that_name(packages):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import InvalidArgument, NotFound, PluginError
 from epctx_core.plugin import ExecutionProvider, hookimpl
-from epctx_core.registry import PluginState, Registry
 
 
 class Mine(ExecutionProvider):

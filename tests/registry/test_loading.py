@@ -7,11 +7,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from registry.conftest import PROVIDER
+from registry.packages import PROVIDER
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import PluginError
 from epctx_core.plugin import Availability, Purpose
-from epctx_core.registry import PluginState, Registry
 
 
 def failed(registry, name="A"):

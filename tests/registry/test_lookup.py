@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from epctx_core import Registry
 from epctx_core.errors import InvalidArgument, PluginError
-from epctx_core.registry import Registry
-from epctx_core.registry.discovery import KNOWN_SOURCES, known_name, known_source
 
 
 @pytest.fixture
@@ -156,41 +156,53 @@ def test_a_source_that_differs_by_case_from_an_installed_one_says_so(installed):
     assert "Case counts" in hint
 
 
-@pytest.mark.parametrize("known", dict.fromkeys(KNOWN_SOURCES.values()), ids=lambda known: known.ep)
-def test_every_known_source_is_brought_by_a_package_that_says_it_is_simulated_or_by_none_of_ours(known):
-    hint = known.hint(known.ep)
+SIMULATED = ("QNN", "OpenVINO", "VitisAI")
+"""The vendors for whose EPs we ship a simulated one."""
+OTHERS = ("MorphiZen", "TensorRT", "NvTensorRTRTX")
+"""The other vendors whose EPs of onnxruntime write EPContext nodes."""
 
-    assert known_source(known.ep) is known
-    assert not known.reserved.startswith("epctx-sim-")
-    if known.package is None:
+
+def hints_about(vendor):
+    """Return what is said to a host that names a vendor's EP, and of a node with that source."""
+    registry = Registry(entry_points=False)
+    with pytest.raises(InvalidArgument) as caught:
+        registry.resolve(vendor)
+    _, hint = registry.explain_missing(f"{vendor}ExecutionProvider")
+    return caught.value.hint, hint
+
+
+@pytest.mark.parametrize("vendor", SIMULATED)
+def test_a_known_source_is_brought_by_a_package_that_says_it_is_simulated(vendor):
+    for hint in hints_about(vendor):
+        assert f"epctx-sim-{vendor.lower()} brings a simulated one" in hint
+        assert f"The name epctx-{vendor.lower()} is reserved for the vendor" in hint
+
+
+@pytest.mark.parametrize("vendor", OTHERS)
+def test_another_known_source_is_brought_by_no_package_of_ours(vendor):
+    for hint in hints_about(vendor):
         assert "epctx brings no package" in hint
         assert "pip install" not in hint
-    else:
-        assert known.package.startswith("epctx-sim-")
-        assert "simulated" in hint
+        assert re.search(r"epctx-(?!sim-)\S+ is reserved", hint)
 
 
 def test_the_packages_of_known_sources_are_the_ones_that_are_shipped():
-    shipped = {path.name for path in Path(__file__).parents[2].glob("plugins/epctx-sim-*")} - {
-        "epctx-sim-sdk"
-    }
+    shipped = {path.name for path in Path(__file__).parents[2].glob("plugins/epctx-sim-*")}
 
-    assert {known.package for known in KNOWN_SOURCES.values() if known.package} == shipped
+    assert {f"epctx-sim-{vendor.lower()}" for vendor in SIMULATED} == shipped - {"epctx-sim-sdk"}
 
 
-def test_every_ep_of_onnxruntime_that_writes_epcontext_nodes_is_known():
-    vendors = {"QNN", "OpenVINO", "VitisAI", "MorphiZen", "TensorRT", "NvTensorRTRTX"}
-
-    assert {
-        v for v in vendors if known_name(v) is None or known_source(f"{v}ExecutionProvider") is None
-    } == set()
-
-
-@pytest.mark.parametrize("name", ["TensorRT", "NvTensorRTRTXExecutionProvider"])
-def test_a_known_ep_without_a_package_of_ours_says_so(installed, name):
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("TensorRT", "TensorrtExecutionProvider"),
+        ("NvTensorRTRTXExecutionProvider", "NvTensorRTRTXExecutionProvider"),
+    ],
+)
+def test_a_known_ep_without_a_package_of_ours_says_so(installed, name, source):
     with pytest.raises(InvalidArgument) as caught:
         Registry().resolve(name)
-    _, hint = Registry().explain_missing(known_name(name).ep)
+    _, hint = Registry().explain_missing(source)
 
     assert "epctx brings no package for" in caught.value.hint
     assert "NVIDIA" in hint

@@ -6,15 +6,15 @@ import os
 import sys
 import zipfile
 
+import importlib_metadata
 import pytest
-from registry.conftest import PROVIDER
+from registry.packages import PROVIDER
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import InvalidArgument, NoSuchFile, PluginError
-from epctx_core.registry import PluginState, Registry
-from epctx_core.registry.discovery import distributions
 
 # The library imports its reader of archives with the first one, here before the tests take it off sys.path.
-list(distributions(path=[__file__]))
+list(importlib_metadata.distributions(path=[__file__]))
 
 NAME = "AcmeExecutionProvider"
 ENTRY_POINTS = f"""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 
+import importlib_metadata
+import numpy as np
 import pluggy
 import pytest
+from end_to_end.small_models import chain
 from registry.providers import ep, raising
 
+from epctx_core import InferenceSession, PluginState, Registry
 from epctx_core.errors import PluginError
 from epctx_core.plugin import EPContextNode, Refusal
-from epctx_core.registry import PluginState, ProviderInstances, Registry, discovery, loading
 
 
 def test_one_broken_import_does_not_end_the_loading_of_the_others(packages):
@@ -74,73 +77,97 @@ def test_an_argument_with_a_default_that_pluggy_would_not_pass_is_refused_by_nam
     def compile_some(self, partitions=()):
         return list(partitions)
 
-    problems = loading.find_problems(ep("A", compile=compile_some))
+    with pytest.raises(
+        PluginError, match="compile has a default for 'partitions', so it might never be passed"
+    ):
+        Registry(entry_points=False).register(ep("A", compile=compile_some))
 
-    assert [problem.what for problem in problems] == [
-        "compile has a default for 'partitions', so it might never be passed"
-    ]
+
+MODEL = chain(["Relu"]).SerializeToString()
+X = np.ones((2, 3), np.float32)
 
 
-def test_annotations_that_name_nothing_at_run_time_do_not_keep_a_hook_from_being_called(packages, context):
+def test_annotations_that_name_nothing_at_run_time_do_not_keep_a_hook_from_being_called(packages):
     body = (
+        "    seen = []\n"
         "    @hookimpl\n"
-        "    def load_context(self, nodes: 'Sequence[Missing]', reader: Missing) -> list[Missing]:\n"
-        "        return list(nodes)\n"
+        "    def on_run_start(self, tag: 'Sequence[Missing]') -> Missing:\n"
+        "        self.seen.append(tag)\n"
     )
     packages.install("epctx-a", "A", body=body)
     registry = Registry()
-    cls = registry.load(registry.resolve("A"))
-    instances = ProviderInstances()
-    instances.add(registry.resolve("A"), cls, context)
 
-    assert instances.call("A", "load_context", nodes=["n"], reader=None) == ["n"]
+    with InferenceSession(MODEL, providers=["A"], registry=registry) as session:
+        session.run(None, {"x": X})
 
-
-def refuse(self, context):
-    raise OSError("no device")
+    assert registry.load(registry.resolve("A")).seen == [""]
 
 
-def test_a_registration_that_fails_midway_leaves_the_name_free(session, context, record_of):
-    instances = session(ep("A"))
-    good = ep("B")
-    with pytest.raises(PluginError, match="no device"):
-        instances.add(record_of(good), type("B", (good,), {"__init__": refuse}), context)
+def test_an_ep_that_can_not_be_made_leaves_its_name_free():
+    def refuse(self, context):
+        raise OSError("no device")
 
-    instances.add(record_of(good), good, context)
+    registry = Registry(entry_points=False)
+    bad, good = type("B", (ep("B"),), {"__init__": refuse}), ep("B")
+    with (
+        registry.temporary(bad),
+        pytest.raises(PluginError, match="no device"),
+        InferenceSession(MODEL, providers=["B"], registry=registry),
+    ):
+        pass
 
-    assert instances.names == ("A", "B")
-    assert instances.call("B", "compile", partitions=[1]) == [("B", 1)]
+    registry.register(good)
+
+    assert registry.load(registry.resolve("B")) is good
 
 
-def test_the_caller_of_a_hook_is_made_once_and_not_for_each_call(session, monkeypatch):
-    instances = session(ep("A", on_run_start=lambda self, tag: None), ep("B"))
-    made = []
-    make = instances._manager.subset_hook_caller
-    monkeypatch.setattr(
-        instances._manager, "subset_hook_caller", lambda *given: made.append(given[0]) or make(*given)
+def test_the_caller_of_a_hook_is_made_once_and_not_for_each_call(monkeypatch):
+    registry = Registry(entry_points=False)
+    started, made = [], []
+    registry.register(
+        ep("A", get_capability=lambda self: [], on_run_start=lambda self, tag: started.append(tag))
     )
+    make = pluggy.PluginManager.subset_hook_caller
+    with InferenceSession(MODEL, providers=["A"], registry=registry) as session:
+        session.run(None, {"x": X})
+        monkeypatch.setattr(
+            pluggy.PluginManager, "subset_hook_caller", lambda *given: made.append(given[1]) or make(*given)
+        )
+        for _ in range(20):
+            session.run(None, {"x": X})
 
-    for _ in range(100):
-        instances.call("A", "on_run_start", tag="")
-
-    assert made == ["on_run_start"]
+    assert len(started) == 21
+    assert "on_run_start" not in made
 
 
-def test_distributions_are_walked_when_first_asked_and_not_for_each_question(packages, monkeypatch):
+class CountsWalks(importlib_metadata.DistributionFinder):
+    """Finds no distribution, and counts how often it was asked for them."""
+
+    def __init__(self):
+        self.walks = 0
+
+    def find_spec(self, fullname, path=None, target=None):
+        return None
+
+    def find_distributions(self, context=None):
+        self.walks += 1
+        return []
+
+
+def test_distributions_are_walked_when_first_asked_and_not_for_each_question(packages):
     packages.install("epctx-a", "A")
-    walks = []
-    discover = discovery.discover
-    monkeypatch.setattr("epctx_core.registry.inventory.discover", lambda: walks.append(1) or discover())
+    finder = CountsWalks()
+    sys.meta_path.append(finder)
 
     registry = Registry()
-    before = len(walks)
+    before = finder.walks
     for _ in range(10):
         registry.available()
         registry.resolve("A")
         registry.route("A")
         registry.explain_missing("B")
 
-    assert (before, len(walks)) == (0, 1)
+    assert (before, finder.walks) == (0, 1)
     assert "epctx_a" not in sys.modules
 
 
@@ -152,4 +179,5 @@ def test_the_marker_of_another_project_is_no_hook_of_ours():
         def shutdown(self):
             return None
 
-    assert "has a hook's name but no @hookimpl" in loading.find_problems(Provider)[0].what
+    with pytest.raises(PluginError, match="has a hook's name but no @hookimpl"):
+        Registry(entry_points=False).register(Provider)

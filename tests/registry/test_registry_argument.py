@@ -9,9 +9,9 @@ from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, saved
 
 import epctx_core as epctx
-from epctx_core.registry import default_registry
-from epctx_core.registry.registry import Registry
 
+COMMON = inspect.signature(epctx.plugins).parameters["registry"].default
+"""The registry of everyone who gives none."""
 LOOKS_UP_NO_EP = {
     "convert_model", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
     "get_compatibility_info_from_model", "get_device", "get_version_string", "set_default_logger_severity",
@@ -34,7 +34,7 @@ def test_every_public_function_takes_a_registry_by_keyword_and_has_the_common_on
         assert "registry" not in parameters
         return
     assert parameters["registry"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert parameters["registry"].default is default_registry
+    assert parameters["registry"].default is COMMON
 
 
 def test_no_other_public_class_takes_a_registry():
@@ -46,13 +46,13 @@ def test_no_other_public_class_takes_a_registry():
 
 
 def test_everything_works_with_a_registry_of_ones_own_and_never_asks_the_common_one(tmp_path, monkeypatch):
-    registry = Registry(entry_points=False)
+    registry = epctx.Registry(entry_points=False)
     source = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
     options = epctx.SessionOptions()
     options.add_provider("Alpha")
     asked = []
     for method in ("records", "resolve", "load", "route", "availability", "register", "refresh", "available"):
-        monkeypatch.setattr(default_registry, method, lambda *_a, **_k: asked.append(1))
+        monkeypatch.setattr(COMMON, method, lambda *_a, **_k: asked.append(1))
 
     epctx.register_execution_provider(Alpha, registry=registry)
     output = tmp_path / "m_ctx.onnx"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import PluginError
-from epctx_core.registry import PluginState, Registry
 
 
 @pytest.fixture

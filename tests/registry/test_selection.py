@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from epctx_core import PluginState, Registry
 from epctx_core.errors import InvalidArgument, PluginError
-from epctx_core.registry import PluginState, Registry
 
 EP = "QNNExecutionProvider"
 

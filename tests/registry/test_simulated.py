@@ -8,7 +8,6 @@ import pytest
 
 import epctx_core as epctx
 from epctx_core.errors import PluginError
-from epctx_core.registry import PluginState, Registry
 
 EP = "QNNExecutionProvider"
 SIMULATED = "    simulated = True\n"
@@ -31,18 +30,18 @@ def states(registry):
 def test_our_own_packages_are_known_to_be_simulated_by_their_names(packages):
     packages.install("epctx-sim-qnn", EP)
 
-    (record,) = Registry().records()
+    (record,) = epctx.Registry().records()
 
-    assert (record.simulated, record.state) == (True, PluginState.DISCOVERED)
+    assert (record.simulated, record.state) == (True, epctx.PluginState.DISCOVERED)
 
 
 def test_a_real_ep_is_used_before_a_simulated_one_which_is_not_imported(real, caplog):
     real.install("epctx-sim-qnn", EP, code="1 / 0")
-    registry = Registry()
+    registry = epctx.Registry()
 
     record = registry.resolve("qnn")
 
-    assert (record.distribution, record.state) == ("acme-qnn", PluginState.LOADED)
+    assert (record.distribution, record.state) == ("acme-qnn", epctx.PluginState.LOADED)
     assert registry.route(EP).distribution == "acme-qnn"
     assert registry.available() == [EP, "CPUExecutionProvider"]
     (notice,) = caplog.messages
@@ -54,7 +53,7 @@ def test_a_real_ep_is_used_before_a_simulated_one_which_is_not_imported(real, ca
 
 def test_a_simulated_ep_that_only_its_class_tells_is_asked(real):
     real.install("acme-sim", EP, body=SIMULATED)
-    registry = Registry()
+    registry = epctx.Registry()
     before = states(registry), imported()
 
     assert registry.available() == [EP, "CPUExecutionProvider"]
@@ -68,12 +67,12 @@ def test_a_simulated_ep_that_only_its_class_tells_is_asked(real):
 def test_a_vendor_that_calls_itself_simulated_is(real):
     real.install("acme-sim", EP, body='    vendor = "Acme (SIMULATED)"\n')
 
-    assert Registry().resolve(EP).distribution == "acme-qnn"
+    assert epctx.Registry().resolve(EP).distribution == "acme-qnn"
 
 
 def test_the_simulated_one_can_be_named_or_preferred(real, caplog):
     real.install("epctx-sim-qnn", EP)
-    registry = Registry()
+    registry = epctx.Registry()
 
     named = registry.resolve("epctx-sim-qnn:QNN")
     registry.prefer(EP, distribution="epctx-sim-qnn")
@@ -87,7 +86,7 @@ def test_the_simulated_one_can_be_named_or_preferred(real, caplog):
 def test_two_of_one_kind_stay_a_question_to_the_host(packages, kinds):
     for distribution, body in zip(("acme-qnn", "acme-sim"), kinds, strict=True):
         packages.install(distribution, EP, body=body)
-    registry = Registry()
+    registry = epctx.Registry()
 
     with pytest.raises(PluginError, match=r"ambiguous: acme-qnn 1\.0 and acme-sim 1\.0 bring") as caught:
         registry.resolve(EP)
@@ -102,12 +101,12 @@ def test_a_simulated_one_does_not_silently_replace_a_broken_one(packages):
     with pytest.raises(
         PluginError, match=r"whether acme-qnn 1\.0 is simulated is not known, as it is broken"
     ):
-        Registry().resolve(EP)
+        epctx.Registry().resolve(EP)
 
 
 def test_what_is_no_truth_value_breaks_the_contract(packages):
     packages.install("acme-qnn", EP, body='    simulated = "yes"\n')
-    registry = Registry()
+    registry = epctx.Registry()
 
     with pytest.raises(PluginError, match="simulated is 'yes', not True or False"):
         registry.load(registry.resolve(EP))
@@ -116,7 +115,7 @@ def test_what_is_no_truth_value_breaks_the_contract(packages):
 def test_the_metadata_of_an_ep_says_whether_it_is_simulated(packages):
     packages.install("acme-qnn", EP)
     packages.install("acme-sim", "OtherExecutionProvider", body=SIMULATED)
-    registry = Registry()
+    registry = epctx.Registry()
 
     said = [epctx.get_ep_metadata(ep, registry=registry)["simulated"] for ep in ("QNN", "Other", "CPU")]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from registry.conftest import PROVIDER
+from registry.packages import PROVIDER
 from registry.providers import ep
 
+from epctx_core import Registry
 from epctx_core.plugin import Purpose
-from epctx_core.registry import Registry
 
 ROUNDS = 30
 

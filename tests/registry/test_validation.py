@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 
 import pytest
+from end_to_end.small_models import chain
+from registry.packages import PROVIDER
 
+from epctx_core import InferenceSession, Registry
 from epctx_core.errors import PluginError
 from epctx_core.plugin import ExecutionProvider, ProviderOption, hookimpl
-from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
-from epctx_core.registry.loading import check_provider_class, find_problems, implemented_hooks
 
 
 class Valid(ExecutionProvider):
@@ -51,67 +52,81 @@ def passing_on(function):
     return inner
 
 
-def problem_of(cls, **known):
-    (problem,) = find_problems(cls, **known)
-    return problem
+def registered(cls):
+    """Return the record of a class that passes the check."""
+    registry = Registry(entry_points=False)
+    registry.register(cls)
+    return registry.resolve(cls.name)
+
+
+def error_of(cls):
+    """Return the error for a class with a single mistake."""
+    with pytest.raises(PluginError) as caught:
+        registered(cls)
+    assert ";" not in caught.value.message
+    return caught.value
 
 
 def test_a_valid_class_has_no_problem():
-    check_provider_class(Valid, name="ValidExecutionProvider", distribution="epctx-valid", version="1.0")
-
-    assert find_problems(Valid) == []
+    assert registered(Valid).usable
 
 
-@pytest.mark.parametrize("hook", [hook.name for hook in HOOKS.values() if hook.needed_to == "run"])
+@pytest.mark.parametrize("hook", ["get_capability", "compile"])
 def test_a_missing_required_hook_is_named(hook):
-    assert problem_of(without(hook)).what == f"the required hook {hook} is missing"
+    assert error_of(without(hook)).message.endswith(f": the required hook {hook} is missing.")
 
 
 def test_a_hook_without_its_mark_is_named():
     def shutdown(self):
         pass
 
-    problem = problem_of(changed(shutdown=shutdown))
+    error = error_of(changed(shutdown=shutdown))
 
-    assert "shutdown has a hook's name but no @hookimpl" in problem.what
-    assert "@hookimpl" in problem.hint
+    assert "shutdown has a hook's name but no @hookimpl" in error.message
+    assert "@hookimpl" in error.hint
 
 
 def test_an_override_without_its_mark_is_named():
     def compile_(self, partitions):
         return []
 
-    assert "compile has a hook's name but no @hookimpl" in problem_of(changed(compile=compile_)).what
+    assert "compile has a hook's name but no @hookimpl" in error_of(changed(compile=compile_)).message
 
 
 def test_a_hook_set_to_none_is_a_hook_left_out():
     with_shutdown = changed(shutdown=hookimpl(lambda self: None))
     quiet = type("Quiet", (with_shutdown,), {"shutdown": None})
 
-    assert find_problems(quiet) == []
-    assert "shutdown" not in implemented_hooks(quiet)
+    registry = Registry(entry_points=False)
+    registry.register(quiet)
+    with InferenceSession(
+        chain(["Relu"]).SerializeToString(), providers=["Valid"], registry=registry
+    ) as session:
+        assert session.get_providers() == ["ValidExecutionProvider", "CPUExecutionProvider"]
 
 
 def test_a_misspelt_hook_is_named_with_the_nearest_one():
-    problem = problem_of(changed(load_contxt=hookimpl(lambda self, nodes: [])))
+    error = error_of(changed(load_contxt=hookimpl(lambda self, nodes: [])))
 
-    assert "there is no hook 'load_contxt'" in problem.what
-    assert "Did you mean 'load_context'?" in problem.hint
+    assert "there is no hook 'load_contxt'" in error.message
+    assert "Did you mean 'load_context'?" in error.hint
 
 
 @pytest.mark.parametrize("options", [{"specname": "shutdwn"}, {"specname": "shutdwn", "optionalhook": True}])
 def test_a_misspelt_hook_is_named_also_where_pluggy_would_let_it_pass(options):
-    problem = problem_of(changed(release=hookimpl(lambda self: None, **options)))
+    error = error_of(changed(release=hookimpl(lambda self: None, **options)))
 
-    assert "there is no hook 'shutdwn'" in problem.what
+    assert "there is no hook 'shutdwn'" in error.message
 
 
 def test_a_hook_may_be_implemented_under_another_name_but_only_once():
     once = changed(release=hookimpl(lambda self: None, specname="shutdown"))
     twice = changed(release=hookimpl(lambda self, partitions: [], specname="compile"))
 
-    assert find_problems(once) == []
-    assert {p.what for p in find_problems(twice)} == {
+    assert registered(once).usable
+    with pytest.raises(PluginError) as caught:
+        registered(twice)
+    assert set(caught.value.message.rstrip(".").partition(": ")[2].split("; ")) == {
         "compile is not the only implementation of compile",
         "release is not the only implementation of compile",
     }
@@ -122,14 +137,18 @@ def test_a_class_method_marked_as_a_hook_is_named(name):
     method = classmethod(lambda cls, *, info=None, options=None: None)
     method.__func__.epctx_impl = {}
 
-    problem = problem_of(changed(**{name: method}))
+    error = error_of(changed(**{name: method}))
 
-    assert f"{name} is marked with @hookimpl but is no hook" in problem.what
+    assert f"{name} is marked with @hookimpl but is no hook" in error.message
 
 
-@pytest.mark.parametrize("name", CLASS_METHODS)
+@pytest.mark.parametrize(
+    "name", ["accepts_source", "availability", "get_compatibility_info", "validate_compatibility"]
+)
 def test_a_class_method_without_its_decorator_is_named(name):
-    assert problem_of(changed(**{name: lambda self, source: True})).what == f"{name} is not a class method"
+    error = error_of(changed(**{name: lambda self, source: True}))
+
+    assert error.message.endswith(f": {name} is not a class method.")
 
 
 @pytest.mark.parametrize("options", [{"wrapper": True}, {"hookwrapper": True}])
@@ -137,7 +156,7 @@ def test_a_wrapper_is_refused(options):
     def on_run_start(self, ep, tag):
         return (yield)
 
-    assert "is a hook wrapper" in problem_of(changed(on_run_start=hookimpl(on_run_start, **options))).what
+    assert "is a hook wrapper" in error_of(changed(on_run_start=hookimpl(on_run_start, **options))).message
 
 
 @pytest.mark.parametrize(
@@ -154,16 +173,16 @@ def test_a_wrapper_is_refused(options):
     ],
 )
 def test_an_argument_that_would_not_be_passed_is_named(method, why):
-    problem = problem_of(changed(compile=hookimpl(method)))
+    error = error_of(changed(compile=hookimpl(method)))
 
-    assert why in problem.what
-    assert "Arguments of compile: ep, partitions" in problem.hint
+    assert why in error.message
+    assert "Arguments of compile: ep, partitions" in error.hint
 
 
 def test_an_unknown_argument_is_named_with_the_nearest_one():
-    problem = problem_of(changed(compile=hookimpl(lambda self, partition: [])))
+    error = error_of(changed(compile=hookimpl(lambda self, partition: [])))
 
-    assert "Did you mean 'partitions'?" in problem.hint
+    assert "Did you mean 'partitions'?" in error.hint
 
 
 def test_hooks_that_would_do_nothing_when_called_are_named():
@@ -173,8 +192,8 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
     def shutdown(self):
         yield
 
-    assert "compile is async" in problem_of(changed(compile=hookimpl(compile_))).what
-    assert "shutdown has a yield" in problem_of(changed(shutdown=hookimpl(shutdown))).what
+    assert "compile is async" in error_of(changed(compile=hookimpl(compile_))).message
+    assert "shutdown has a yield" in error_of(changed(shutdown=hookimpl(shutdown))).message
 
 
 @pytest.mark.parametrize(
@@ -189,15 +208,15 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
     ids=["static", "static marked outside", "class method", "decorated", "other name for self"],
 )
 def test_the_usual_forms_of_a_method_are_hooks(decorated):
-    assert find_problems(changed(compile=decorated)) == []
+    assert registered(changed(compile=decorated)).usable
 
 
 def test_a_property_is_not_evaluated_and_a_hook_that_is_one_is_named():
     def explode(self):
         raise AssertionError("evaluated")
 
-    assert find_problems(changed(device=property(explode))) == []
-    assert "no @hookimpl" in problem_of(changed(shutdown=property(hookimpl(explode)))).what
+    assert registered(changed(device=property(explode))).usable
+    assert "no @hookimpl" in error_of(changed(shutdown=property(hookimpl(explode)))).message
 
 
 def test_something_callable_that_is_no_method_is_named():
@@ -205,7 +224,7 @@ def test_something_callable_that_is_no_method_is_named():
         def __call__(self, partitions):
             return []
 
-    assert "compile is no method" in problem_of(changed(compile=hookimpl(Callable()))).what
+    assert "compile is no method" in error_of(changed(compile=hookimpl(Callable()))).message
 
 
 def test_an_object_that_answers_to_every_attribute_is_not_taken_for_a_hook():
@@ -216,26 +235,26 @@ def test_an_object_that_answers_to_every_attribute_is_not_taken_for_a_hook():
         def __call__(self):
             raise AssertionError("called")
 
-    assert find_problems(changed(log=Anything())) == []
+    assert registered(changed(log=Anything())).usable
 
 
 @pytest.mark.parametrize("name", [None, "", 7, "QNN/../x", "a b", "über"])
 def test_a_name_that_can_not_be_a_source_or_part_of_a_file_name_is_refused(name):
-    assert "name is" in problem_of(changed(name=name)).what
+    assert "name is" in error_of(changed(name=name)).message
 
 
 def test_a_class_without_a_name_is_refused():
-    assert "name is None" in problem_of(without("name")).what
+    assert "name is None" in error_of(without("name")).message
 
 
 @pytest.mark.parametrize("suffix", ["../x", "a/b", None, 3])
 def test_a_binary_suffix_that_can_not_be_part_of_a_file_name_is_refused(suffix):
-    assert "binary_suffix is" in problem_of(changed(binary_suffix=suffix)).what
+    assert "binary_suffix is" in error_of(changed(binary_suffix=suffix)).message
 
 
 @pytest.mark.parametrize("version", ["1", 0, -1, None, True, 1.0])
 def test_an_api_version_that_is_no_number_is_refused(version):
-    assert "api_version is" in problem_of(changed(api_version=version)).what
+    assert "api_version is" in error_of(changed(api_version=version)).message
 
 
 @pytest.mark.parametrize(
@@ -250,21 +269,36 @@ def test_an_api_version_that_is_no_number_is_refused(version):
     ],
 )
 def test_options_that_are_no_provider_options_are_refused(options, why):
-    assert why in problem_of(changed(options=options)).what
+    assert why in error_of(changed(options=options)).message
 
 
 def test_a_vendor_that_is_no_text_is_refused():
-    assert problem_of(changed(vendor=None)).what == "vendor is None, not text"
+    assert error_of(changed(vendor=None)).message.endswith(": vendor is None, not text.")
 
 
-def test_all_problems_are_told_at_once_with_who_brings_the_class():
+def test_all_problems_are_told_at_once():
     cls = changed(vendor=3, compile=hookimpl(lambda self, partition: []))
 
-    with pytest.raises(PluginError) as caught:
-        check_provider_class(cls, name="Other", distribution="epctx-test", version="1.2")
+    with pytest.raises(PluginError, match="is no valid Execution Provider: ") as caught:
+        registered(cls)
 
     error = caught.value
-    assert "of epctx-test 1.2 is no valid Execution Provider" in error.message
-    assert error.message.count(";") == 2
-    assert (error.ep, error.distribution, error.version) == ("Other", "epctx-test", "1.2")
+    assert error.message.count(";") == 1
+    assert "vendor is 3" in error.message
+    assert "takes 'partition'" in error.message
     assert "Did you mean 'partitions'?" in error.hint
+
+
+def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
+    packages.install("epctx-test", "Other", version="1.2", value="epctx_test:Provider")
+    packages.write_module("epctx_test", PROVIDER.format(name="Changed", body="    vendor = 3\n"))
+    registry = Registry()
+
+    with pytest.raises(PluginError) as caught:
+        registry.load(registry.resolve("Other"))
+
+    error = caught.value
+    assert "Other (epctx-test 1.2)" in error.message
+    assert "its name is 'Changed', but it was found as 'Other'" in error.message
+    assert "vendor is 3" in error.message
+    assert (error.ep, error.distribution, error.version) == ("Other", "epctx-test", "1.2")
