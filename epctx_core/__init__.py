@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     )
     from epctx_core.sessions.conversion import convert_model
     from epctx_core.sessions.ep_metadata import get_ep_metadata
+    from epctx_core.sessions.explanation import Explanation, NodeExplanation, explain_model
     from epctx_core.sessions.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.sessions.process_settings import (
         disable_telemetry_events,
@@ -95,6 +96,7 @@ _HOME = {
     ),
     "epctx_core.sessions.conversion": ("convert_model",),
     "epctx_core.sessions.ep_metadata": ("get_ep_metadata",),
+    "epctx_core.sessions.explanation": ("Explanation", "NodeExplanation", "explain_model"),
     "epctx_core.sessions.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
         "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
@@ -117,18 +119,20 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 # Written out, for type checkers read no computed list; a test compares it with the table.
 __all__ = [
     "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
-    "ExecutionMode", "Fail", "GraphOptimizationLevel", "InferenceSession", "InitializerValue", "InputBudget",
-    "InternalError", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelCompiler", "ModelInfo",
-    "ModelLoadCanceled", "ModelMetadata", "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NotFound",
+    "ExecutionMode", "Explanation", "Fail", "GraphOptimizationLevel", "InferenceSession",
+    "InitializerValue", "InputBudget", "InternalError", "InvalidArgument", "InvalidGraph",
+    "InvalidProtobuf", "ModelCompiler", "ModelInfo", "ModelLoadCanceled", "ModelMetadata",
+    "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NodeExplanation", "NotFound",
     "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
-    "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError", "PluginRecord",
-    "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
-    "ShareReport", "VerifyReport", "__version__", "add_plugin_path", "compile_cached", "convert_model",
-    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
-    "get_compatibility_info_from_model", "get_device", "get_ep_metadata", "get_model_compatibility",
-    "get_version_string", "inspect_model", "load_or_compile", "plugins", "refresh_plugins",
-    "register_execution_provider", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
-    "temporary_execution_provider", "unregister_execution_provider", "verify_model",
+    "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError",
+    "PluginRecord", "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions",
+    "ShareGroup", "ShareReport", "VerifyReport", "__version__", "add_plugin_path", "compile_cached",
+    "convert_model", "disable_telemetry_events", "enable_telemetry_events", "explain_model",
+    "get_all_providers", "get_available_providers", "get_compatibility_info_from_model", "get_device",
+    "get_ep_metadata", "get_model_compatibility", "get_version_string", "inspect_model", "load_or_compile",
+    "plugins", "refresh_plugins", "register_execution_provider", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_seed", "temporary_execution_provider",
+    "unregister_execution_provider", "verify_model",
 ]  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
-from epctx_core.options import GraphOptimizationLevel
+from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.plugin import Purpose
+from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.cancellation import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
@@ -19,9 +20,7 @@ from epctx_core.sessions.providers import CPU_EP, ProviderSession, choose_provid
 from epctx_core.sessions.source import open_model
 
 if TYPE_CHECKING:
-    from epctx_core.options import SessionOptions
-    from epctx_core.registry import Registry
-    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.source import OpenModel
 
 
@@ -34,6 +33,7 @@ class NodeExplanation:
         operator: with its domain, if that is not ONNX's own.
         ep: who takes it: an EP, or the CPU EP for what is left.
         partition: the partition's number in the model's order, or None for what is in none.
+        kernel: whether a kernel of `ep` runs it, on its own.
         compiled: whether it is an EPContext node already; `ep` is then its source.
         refusals: EP and reason, for each EP asked before `ep`.
     """
@@ -42,6 +42,7 @@ class NodeExplanation:
     operator: str
     ep: str
     partition: int | None = None
+    kernel: bool = False
     compiled: bool = False
     refusals: tuple[tuple[str, str], ...] = ()
 
@@ -52,6 +53,7 @@ class NodeExplanation:
             "operator": self.operator,
             "ep": self.ep,
             "partition": self.partition,
+            "kernel": self.kernel,
             "compiled": self.compiled,
             "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals],
         }
@@ -86,27 +88,40 @@ class Explanation:
 
 @collection_paused()
 def explain_model(
-    path_or_bytes: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    sess_options: SessionOptions | None = None,
+    *,
+    registry: Registry = default_registry,
+    purpose: Purpose = Purpose.EXPORT,
 ) -> Explanation:
-    """Ask EPs what they take of a model, as a compile does.
+    """Ask EPs which nodes of a model they take, and compile nothing.
 
     Args:
         path_or_bytes: the model.
-        session: EPs and options.
+        sess_options: EPs and options, as for a compile. None for the defaults.
         registry: where EPs are looked up.
+        purpose: what the EPs' instances are made for: EXPORT as in a compile, RUN as in a session.
 
     Raises:
         NotImplementedByProvider: an EP cannot compile on this machine.
         PluginError: a plugin is broken, or breaks the contract.
         EpctxError: the model cannot be read; see `ModelCompiler.compile_to_file`.
+
+    Example:
+        >>> options = SessionOptions()
+        >>> options.add_provider("QNN")
+        >>> explanation = explain_model("model.onnx", options)
+        >>> [(node.name, node.refusals) for node in explanation.left]
+        [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
+    session = sess_options or SessionOptions()
     cancel = CompileCancellation(session.cancellation)
     with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
-        choices, _ = choose_providers(session.providers, session, registry, Purpose.EXPORT)
+        choices, _ = choose_providers(session.providers, session, registry, purpose)
         model = open_model(path_or_bytes, session.config(), lambda: kept_functions(c.cls for c in choices))
         providers.start(
             choices,
-            purpose=Purpose.EXPORT,
+            purpose=purpose,
             model=model.identity,
             engine=CpuEngine(EnginePolicy()),
         )
@@ -123,28 +138,23 @@ def _explained(model: OpenModel, assignment: Assignment) -> Iterator[NodeExplana
         for node in refusal.nodes:
             reasons.setdefault((id(refusal.graph), node), []).append((refusal.ep, refusal.reason))
     for part in assignment.graphs:
-        takers = _takers(part, numbers)
+        takers = {
+            node: (partition.ep, numbers[id(partition)])
+            for partition in part.partitions
+            for node in partition.node_indices
+        }
+        kernels = {kernel.node: kernel.ep for kernel in part.kernel_nodes}
         for index in range(len(part.graph.nodes)):
             if index in part.executed:
                 continue
             source = sources.get((part.graph.path, index))
-            ep, partition = takers.get(index, (source or CPU_EP, None))
+            ep, partition = takers.get(index, (kernels.get(index, source or CPU_EP), None))
             yield NodeExplanation(
                 name=part.graph.node_name(index),
                 operator="::".join(filter(None, (part.graph.domains[index], part.graph.op_types[index]))),
                 ep=ep,
                 partition=partition,
+                kernel=index in kernels,
                 compiled=source is not None,
                 refusals=tuple(dict.fromkeys(reasons.get((id(part.graph), index), ()))),
             )
-
-
-def _takers(part: GraphAssignment, numbers: dict[int, int]) -> dict[int, tuple[str, int | None]]:
-    """Return node to its EP and the number of its partition."""
-    takers: dict[int, tuple[str, int | None]] = {
-        kernel.node: (kernel.ep, None) for kernel in part.kernel_nodes
-    }
-    for partition in part.partitions:
-        for node in partition.node_indices:
-            takers[node] = (partition.ep, numbers[id(partition)])
-    return takers

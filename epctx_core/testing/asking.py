@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError
@@ -10,23 +9,21 @@ from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.testing.table import CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from epctx_core.testing.models.building import SmallModel
     from epctx_core.testing.observing import Call
     from epctx_core.testing.scene import Scene
 
 
-@contextmanager
-def asked(scene: Scene, model: SmallModel, act: Any = None) -> Iterator[list[Call]]:
-    """Give the calls of get_capability that one assignment makes; an error is one of the EP's."""
+def asked(scene: Scene, model: SmallModel, act: Any = None) -> list[Call]:
+    """Return the calls of get_capability that one assignment makes; an error is one of the EP's."""
     watched, watch = scene.observed(**({} if act is None else {"get_capability": act}))
     try:
-        with watched.assignment(model):
-            pass
+        watched.explain(model)
     except EpctxError as error:
         raise CheckFailed(f"of the model {model.name}: {error.message}", hint=error.hint or "") from error
-    yield watch.of("get_capability")
+    return watch.of("get_capability")
 
 
 def answer_of(items: Sequence[Any]) -> list[Any]:

@@ -5,55 +5,37 @@ A scene is shared by the checks of one run. Knows no check; what it keeps is wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 
-from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core import Explanation, explain_model
 from epctx_core.plugin import Purpose
-from epctx_core.sessions.assignment import assign_nodes
-from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions
-from epctx_core.sessions.source import open_model
 from epctx_core.testing.models.blocks import BARRIERS, BLOCKS, Block, Piece
 from epctx_core.testing.models.building import SmallModel
 from epctx_core.testing.models.structures import chain, parted, single
 from epctx_core.testing.setting import Setting
 from epctx_core.testing.table import Skipped
 
-if TYPE_CHECKING:
-    from epctx_core.sessions.assignment import Assignment
-
 
 class Scene(Setting):
     """One EP under the kit, and the work that it takes."""
 
-    @contextmanager
-    def assignment(self, model: SmallModel, *, purpose: Purpose = Purpose.RUN) -> Iterator[Assignment]:
-        """Give who takes what of a model; nothing is compiled."""
-        session = self.session_options()
-        with closing(ProviderSession(session, self.registry)) as providers:
-            choices, _ = choose_providers(session.providers, session, self.registry, purpose)
-            opened = open_model(
-                model.data, session.config(), lambda: kept_functions(choice.cls for choice in choices)
-            )
-            providers.start(
-                choices,
-                purpose=purpose,
-                model=opened.identity,
-                engine=CpuEngine(EnginePolicy()),
-            )
-            yield assign_nodes(opened, providers, list(providers.choices))
+    def explain(self, model: SmallModel, *, purpose: Purpose = Purpose.RUN) -> Explanation:
+        """Return which nodes of a model the EP takes; nothing is compiled."""
+        return explain_model(model.data, self.session_options(), registry=self.registry, purpose=purpose)
 
     def claimed(self, model: SmallModel) -> list[frozenset[str]]:
         """Return the names of the nodes that the EP takes: a set a partition, and one a node run by a kernel."""
-        with self.assignment(model) as assignment:
-            partitions = [frozenset(map(p.graph.node_name, p.node_indices)) for p in assignment.partitions]
-            kernels = [part.kernel_nodes for part in assignment.graphs]
-            return partitions + [frozenset([k.graph.node_name(k.node)]) for nodes in kernels for k in nodes]
+        partitions: dict[int, set[str]] = {}
+        kernels = []
+        for node in self.explain(model).nodes:
+            if node.partition is not None:
+                partitions.setdefault(node.partition, set()).add(node.name)
+            elif node.kernel:
+                kernels.append(frozenset([node.name]))
+        return [*map(frozenset, partitions.values()), *kernels]
 
     def takes(self, block: Block) -> bool:
         """Whether the EP takes a block's operator."""

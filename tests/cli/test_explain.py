@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+
+import epctx_core
+from epctx_core.plugin import (
+    ComputeCapability,
+    ExecutionProvider,
+    KernelDef,
+    KernelRegistry,
+    Purpose,
+    hookimpl,
+)
 
 
 def test_a_network_that_an_ep_takes_whole_passes(epctx, resnet):
@@ -121,3 +132,53 @@ def test_options_of_the_ep_count(epctx, resnet):
 
     assert said.code == 2
     assert "htp_arch" in said.err
+
+
+def test_a_host_gets_the_same_explanation_from_python(epctx, resnet):
+    options = epctx_core.SessionOptions()
+    options.add_provider("VitisAI")
+    options.add_provider("QNN")
+
+    explanation = epctx_core.explain_model(resnet.path, options)
+
+    said = epctx("explain", resnet.path, "--ep", "VitisAI", "--ep", "QNN", "--json")
+    assert explanation.as_dict() == {key: said.json[key] for key in ("eps", "nodes", "left")}
+    assert not explanation.left
+
+
+def test_a_node_that_a_kernel_of_an_ep_runs_is_told_as_such(tmp_path):
+    class Rectifier(ExecutionProvider):
+        name = "RectifierExecutionProvider"
+
+        @hookimpl
+        def get_capability(self, graph, kernels):
+            return [ComputeCapability([n], fuse=False) for n in graph.nodes if kernels.lookup(n)]
+
+        @hookimpl
+        def get_kernel_registry(self):
+            return KernelRegistry(
+                [
+                    KernelDef(
+                        op_type="Relu",
+                        since_version=14,
+                        create=lambda _node: lambda inputs: [np.maximum(inputs[0], 0)],
+                    )
+                ]
+            )
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] z) { y = Relu(x) z = Neg(y) }'
+    )
+    registry = epctx_core.Registry(entry_points=False)
+    registry.register(Rectifier)
+    options = epctx_core.SessionOptions()
+    options.add_provider(Rectifier.name)
+
+    explanation = epctx_core.explain_model(
+        model.SerializeToString(), options, registry=registry, purpose=Purpose.RUN
+    )
+
+    assert [(node.operator, node.ep, node.kernel) for node in explanation.nodes] == [
+        ("Relu", "RectifierExecutionProvider", True),
+        ("Neg", "CPUExecutionProvider", False),
+    ]

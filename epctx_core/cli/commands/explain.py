@@ -28,12 +28,11 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Ask the EPs and tell; 1 if something is left to the CPU EP."""
-    from epctx_core.registry import default_registry
-    from epctx_core.sessions.explanation import explain_model
+    from epctx_core import explain_model
 
     if not arguments.ep:
         raise no_ep("explain")
-    explanation = explain_model(arguments.model, session_options(arguments, console), default_registry)
+    explanation = explain_model(arguments.model, session_options(arguments, console))
     _tell(arguments.model, explanation, console)
     console.result({"model": arguments.model, **explanation.as_dict()})
     return FAILED if explanation.left else DONE

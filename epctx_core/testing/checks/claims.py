@@ -51,8 +51,7 @@ def check_takes_something(scene: Scene) -> None:
 def check_valid(scene: Scene) -> None:
     """The core refuses what is none, so that an assignment that ends is valid."""
     for model in (*_structures(scene), *scene.claimed_models()):
-        with asked(scene, model):
-            pass
+        asked(scene, model)
 
 
 @check("claims", "it gives the same answer when it is asked twice")
@@ -69,8 +68,7 @@ def check_pure(scene: Scene) -> None:
         return second
 
     for model in _structures(scene):
-        with asked(scene, model, twice):
-            pass
+        asked(scene, model, twice)
 
 
 @check("claims", "two instances give the same answer")
@@ -86,8 +84,8 @@ def check_instances_agree(scene: Scene) -> None:
 
 
 def _answers(scene: Scene, model: SmallModel) -> list[Any]:
-    with asked(scene, model) as calls:
-        return [answer_of(call.result) for call in calls]
+    calls = asked(scene, model)
+    return [answer_of(call.result) for call in calls]
 
 
 @check("claims", "asking it changes nothing of the graph")
@@ -105,8 +103,7 @@ def check_graph_unchanged(scene: Scene) -> None:
         return result
 
     for model in _structures(scene):
-        with asked(scene, model, compared):
-            pass
+        asked(scene, model, compared)
 
 
 def _content(graph: GraphView) -> tuple[Any, ...]:
@@ -124,13 +121,13 @@ def check_reasons(scene: Scene) -> None:
     """Users read them in reports."""
     refusals = 0
     for model in (*_structures(scene), foreign_operators(scene)):
-        with asked(scene, model) as calls:
-            for item in (item for call in calls for item in call.result if isinstance(item, Refusal)):
-                refusals += 1
-                if not isinstance(item.reason, str) or not item.reason.strip():
-                    raise CheckFailed(
-                        f"it refuses nodes of the model {model.name} with the reason {item.reason!r}."
-                    )
+        calls = asked(scene, model)
+        for item in (item for call in calls for item in call.result if isinstance(item, Refusal)):
+            refusals += 1
+            if not isinstance(item.reason, str) or not item.reason.strip():
+                raise CheckFailed(
+                    f"it refuses nodes of the model {model.name} with the reason {item.reason!r}."
+                )
     if not refusals:
         raise Skipped("the EP refuses nothing in words")
 
@@ -139,14 +136,14 @@ def check_reasons(scene: Scene) -> None:
 def check_no_contradiction(scene: Scene) -> None:
     """One of the two would be wrong."""
     for model in _structures(scene):
-        with asked(scene, model) as calls:
-            for call, claimed in zip(calls, claimed_places(calls), strict=True):
-                refused = [n.index for item in call.result if isinstance(item, Refusal) for n in item.nodes]
-                both = sorted(set(claimed) & set(refused))
-                if both:
-                    raise CheckFailed(
-                        f"of the model {model.name} it both takes and refuses the nodes {both[:5]}."
-                    )
+        calls = asked(scene, model)
+        for call, claimed in zip(calls, claimed_places(calls), strict=True):
+            refused = [n.index for item in call.result if isinstance(item, Refusal) for n in item.nodes]
+            both = sorted(set(claimed) & set(refused))
+            if both:
+                raise CheckFailed(
+                    f"of the model {model.name} it both takes and refuses the nodes {both[:5]}."
+                )
 
 
 @check("claims", "names of nodes and values do not matter")
@@ -154,12 +151,13 @@ def check_names_do_not_matter(scene: Scene) -> None:
     """The same graph with other names, and with nodes that have none."""
     model = chain(scene.block)
     for renamed in (_renamed(model, "other/names:0 ü "), _without_node_names(model)):
-        with asked(scene, model) as calls, asked(scene, renamed) as others:
-            if claimed_places(calls) != claimed_places(others):
-                raise CheckFailed(
-                    "it takes other nodes of the same graph with other names.",
-                    hint="Decide by operators, types and attributes; a name may be anything, or empty.",
-                )
+        calls = asked(scene, model)
+        others = asked(scene, renamed)
+        if claimed_places(calls) != claimed_places(others):
+            raise CheckFailed(
+                "it takes other nodes of the same graph with other names.",
+                hint="Decide by operators, types and attributes; a name may be anything, or empty.",
+            )
 
 
 def _renamed(model: SmallModel, prefix: str) -> SmallModel:
@@ -234,15 +232,13 @@ def check_unknown_types(scene: Scene) -> None:
     del graph.output[0].type.tensor_type.shape.dim[:]
     graph.output[0].type.tensor_type.ClearField("shape")
     proto.opset_import.append(onnx.helper.make_opsetid("com.example.unknown", 1))
-    with asked(scene, SmallModel("unknown_types", proto)):
-        pass
+    asked(scene, SmallModel("unknown_types", proto))
 
 
 @check("claims", "omitted optional inputs are no accident")
 def check_omitted_inputs(scene: Scene) -> None:
     """Clip without a lower bound, Resize with sizes only: names that are empty."""
-    with asked(scene, _with_omitted_inputs()):
-        pass
+    asked(scene, _with_omitted_inputs())
 
 
 def _with_omitted_inputs() -> SmallModel:
@@ -265,8 +261,8 @@ def _with_omitted_inputs() -> SmallModel:
 @check("claims", "bodies of control flow are taken or refused like any graph")
 def check_bodies(scene: Scene) -> None:
     """Asked for both branches, then for the graph that holds them."""
-    with asked(scene, in_bodies(scene.block)) as calls:
-        bodies = [call for call in calls if call.arguments["graph"].parent_node is not None]
+    calls = asked(scene, in_bodies(scene.block))
+    bodies = [call for call in calls if call.arguments["graph"].parent_node is not None]
     if not bodies:
         raise Skipped("the core showed it no body")
 
@@ -283,5 +279,4 @@ def check_opsets(scene: Scene) -> None:
             onnx.checker.check_model(proto)
         except onnx.checker.ValidationError:
             continue
-        with asked(scene, SmallModel(f"opset_{version}", proto)):
-            pass
+        asked(scene, SmallModel(f"opset_{version}", proto))

@@ -77,8 +77,7 @@ def check_every_purpose(scene: Scene) -> None:
     """Made, asked for its claims and shut down."""
     purposes = [Purpose.RUN] + [Purpose.EXPORT, Purpose.LOAD] * scene.requirements.export
     for purpose in purposes:
-        with scene.assignment(scene.network, purpose=purpose):
-            pass
+        scene.explain(scene.network, purpose=purpose)
 
 
 # --- shutdown -------------------------------------------------------------------------------------------
@@ -114,12 +113,7 @@ def _ended(scene: Scene, what: str, do: Callable[[Scene], object], **acts: Any) 
 @check("export", "shutdown ends an instance that did nothing")
 def check_shutdown_unused(scene: Scene) -> None:
     """Made for a model and shut down before it was asked to compile."""
-
-    def only_ask(watched: Scene) -> None:
-        with watched.assignment(scene.network):
-            pass
-
-    _ended(scene, "of an instance that compiled nothing", only_ask)
+    _ended(scene, "of an instance that compiled nothing", lambda watched: watched.explain(scene.network))
 
 
 @check("export", "shutdown ends a session")

@@ -36,8 +36,7 @@ def _definitions(scene: Scene) -> list[KernelDef]:
 
     watched, _ = scene.observed(get_kernel_registry=twice)
     # Of any model: kernels that match nothing are looked at, too.
-    with watched.assignment(single(BLOCKS[0])):
-        pass
+    watched.explain(single(BLOCKS[0]))
     if answers[0] is None:
         raise Skipped("the EP gives no kernel registry")
     if not all(isinstance(answer, KernelRegistry) for answer in answers):
@@ -120,11 +119,7 @@ def check_constraints(scene: Scene) -> None:
 def _models_of_kernels(scene: Scene) -> list[SmallModel]:
     """Return models of which the EP runs a node by a kernel."""
     _definitions(scene)
-    found = []
-    for model in scene.claimed_models():
-        with scene.assignment(model) as assignment:
-            if any(part.kernel_nodes for part in assignment.graphs):
-                found.append(model)
+    found = [m for m in scene.claimed_models() if any(node.kernel for node in scene.explain(m).nodes)]
     if not found:
         raise Skipped("the EP runs no node of the kit's models by a kernel")
     return found

@@ -41,8 +41,7 @@ def check_only_shown(scene: Scene) -> None:
 
 def _assign(scene: Scene, model: SmallModel) -> None:
     try:
-        with scene.assignment(model):
-            pass
+        scene.explain(model)
     except EpctxError as error:
         raise CheckFailed(f"of the model {model.name}: {error.message}", hint=error.hint or "") from error
 
@@ -69,11 +68,11 @@ def check_convex(scene: Scene) -> None:
     if scene.block.join is None:
         raise Skipped("the EP takes none of the kit's pieces of work that join two values")
     for model in (around(scene.block, scene.barrier), read_on_both_sides(scene.block, scene.barrier)):
-        with asked(scene, model) as calls:
-            for call in calls:
-                for item in call.result:
-                    if isinstance(item, ComputeCapability) and item.fuse:
-                        _expect_convex(call.arguments["graph"], [node.index for node in item.nodes])
+        calls = asked(scene, model)
+        for call in calls:
+            for item in call.result:
+                if isinstance(item, ComputeCapability) and item.fuse:
+                    _expect_convex(call.arguments["graph"], [node.index for node in item.nodes])
 
 
 def _expect_convex(graph: GraphView, places: Sequence[int]) -> None:
@@ -107,8 +106,8 @@ def check_maximal_branches(scene: Scene) -> None:
 def _expect_one(scene: Scene, model: SmallModel) -> None:
     found = scene.claimed(model)
     if len(found) != 1:
-        with asked(scene, model) as calls:
-            items = [item for call in calls for item in call.result]
+        calls = asked(scene, model)
+        items = [item for call in calls for item in call.result]
         if any(isinstance(item, ComputeCapability) and item.exact for item in items):
             raise Skipped("the EP says exactly which sets it takes")
         raise CheckFailed(

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.plugin import PLUGIN_API, Availability, Compatibility, ProviderOption, Purpose
-from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.loading import find_problems
 from epctx_core.testing.table import CheckFailed, Skipped, check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from epctx_core.plugin import Partition
     from epctx_core.testing.scene import Scene
 
 FOREIGN_SOURCES = ("SomebodyElsesExecutionProvider", "", "ExecutionProvider", "CPUExecutionProvider")
@@ -114,8 +114,7 @@ def check_every_choice(scene: Scene) -> None:
     for name, choice in choices:
         text = str(int(choice)) if isinstance(choice, bool) else str(choice)
         try:
-            with scene.with_options({name: text}).assignment(model):
-                pass
+            scene.with_options({name: text}).explain(model)
         except InvalidArgument:
             continue
 
@@ -165,16 +164,22 @@ def check_available(scene: Scene) -> None:
 
 
 def _typed_options(scene: Scene) -> Mapping[str, Any]:
-    return parse_provider_options(scene.provider.name, scene.provider.options, scene.options)
+    watched, watch = scene.observed()
+    watched.explain(scene.network)
+    return watch.contexts[0].options
 
 
 def _info(scene: Scene) -> str:
     """Return what the EP writes about its own work."""
-    with scene.assignment(scene.network, purpose=Purpose.EXPORT) as assignment:
-        infos = [
-            scene.provider.get_compatibility_info(assignment.partitions, _typed_options(scene))
-            for _ in range(2)
-        ]
+    infos: list[str] = []
+
+    def asked_twice(honest: Any, partitions: Sequence[Partition], **_others: Any) -> Any:
+        options = watch.contexts[0].options
+        infos.extend(scene.provider.get_compatibility_info(partitions, options) for _ in range(2))
+        return honest()
+
+    watched, watch = scene.observed(compile=asked_twice)
+    watched.compile(scene.network)
     if not all(isinstance(info, str) for info in infos):
         raise CheckFailed(
             f"get_compatibility_info gave {infos[0]!r}, which is no text.", hint='"" for nothing.'
@@ -191,14 +196,14 @@ def _info(scene: Scene) -> str:
 @check(
     "signatures",
     "what it writes about compatibility is text, and the same each time",
-    needs=("partitions", "compatibility"),
+    needs=("partitions", "export", "compatibility"),
 )
 def check_info(scene: Scene) -> None:
     """Ask twice."""
     _info(scene)
 
 
-@check("signatures", "it supports what it compiled itself", needs=("partitions", "compatibility"))
+@check("signatures", "it supports what it compiled itself", needs=("partitions", "export", "compatibility"))
 def check_info_comes_back(scene: Scene) -> None:
     """Its own verdict on its own text."""
     info = _info(scene)
