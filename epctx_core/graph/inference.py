@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnx import TensorShapeProto
 
     from epctx_core.graph.bodies import BodyPath
-    from epctx_core.plugin.views import Dimension
+    from epctx_core.plugin.types import Dimension
 
 ONLY_DECLARED = "epctx.declared"
 """Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""

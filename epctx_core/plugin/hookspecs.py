@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import onnx
 
     from epctx_core.plugin.kernels import KernelLookup, KernelRegistry
-    from epctx_core.plugin.storage import ContextReader, ContextWriter
-    from epctx_core.plugin.types import ComputeCapability, ContextNode, EPContextNode, Refusal
-    from epctx_core.plugin.views import CompiledPartition, GraphView, Partition, TensorView
+    from epctx_core.plugin.storage import ContextReader, ContextWriter, EPContextNode
+    from epctx_core.plugin.types import CompiledPartition, ContextNode
+    from epctx_core.plugin.views import ComputeCapability, GraphView, Partition, Refusal, TensorView
 
 PLUGIN_API = 1
 """The version of this contract. It evolves by additions; an EP declares the one it was written for."""
@@ -79,11 +79,16 @@ class Hook:
         return self.answer.startswith("Sequence[")
 
     @property
+    def answers(self) -> list[str]:
+        """The types that an answer, or each item of a list, may have."""
+        return self.answer.removeprefix("Sequence[").removesuffix("]").split(" | ")
+
+    @property
     def expected(self) -> str:
-        """What an answer, or each item of a list, is expected to be, in words."""
-        names = self.answer.removeprefix("Sequence[").removesuffix("]").split(" | ")
+        """The same in words."""
         return " or ".join(
-            name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}" for name in names
+            name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+            for name in self.answers
         )
 
     def implementation(self, function: Callable[..., Any], **marks: Any) -> Callable[..., Any]:

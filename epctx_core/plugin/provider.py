@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options import WeightlessMode
+from epctx_core.options.choices import WeightlessMode
 from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, Purpose
 
 if TYPE_CHECKING:

@@ -6,15 +6,16 @@ that is the core's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core.plugin.types import ContextNode
-    from epctx_core.plugin.views import TensorView
+    from epctx_core.plugin.views import Partition, TensorView
 
 T = TypeVar("T")
 
@@ -157,3 +158,36 @@ class Workspace(Protocol):
 
     def take(self, graph_name: str) -> object | None:
         """Take a graph that another session left; it is gone from the workspace afterwards."""
+
+
+@dataclass(frozen=True)
+class EPContextNode:
+    """What an EP says about the EPContext node of one partition.
+
+    Args:
+        partition: the partition compiled.
+        payload: what `writer.payload()` gave, on a primary; None on a node that refers to another's.
+        main_context: 1 on a node that carries a payload, by the vendor's rule.
+        attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
+            that the core writes are refused: see `CORE_ATTRIBUTES`.
+        doc_string: what model viewers show beside the node.
+        graph_name: what stands in `partition_name`, for a runtime that names its graphs itself and finds them by
+            that alone; `partition.name` without it. It differs for each node of the EP in a model, and in a share group
+            two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
+            `partition.name` and not put before it.
+
+    Several nodes may carry one payload, with main_context 1 and 0. Where payloads are embedded the core stores
+    it in the first of them that has 1 and makes the others refer to it. A load gets it from each of them.
+    """
+
+    partition: Partition
+    payload: Payload | None = None
+    main_context: int = 1
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    doc_string: str = ""
+    _: KW_ONLY
+    graph_name: str | None = None
+
+
+CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
+"""Attributes of the EPContext node that only the core writes."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from epctx_core.plugin.storage import Payload
-    from epctx_core.plugin.views import NodeView, Partition, ValueInfo
+    import numpy as np
 
 
 class Severity(Enum):
@@ -112,68 +112,76 @@ class Compatibility(IntEnum):
     EP_UNSUPPORTED = 3
 
 
-@dataclass(frozen=True)
-class ComputeCapability:
-    """Nodes that an EP takes as one unit.
+Dimension: TypeAlias = "int | str | None"
+"""A length, a symbolic name (dim_param), or None where nothing is known."""
 
-    Args:
-        nodes: what is taken. The set must be convex; the core merges sets into maximal partitions
-            and never splits one.
-        fuse: True to have them compiled; False to have each run by the EP's kernel registry.
-        keep_initializers: True to leave the weights in the model, as inputs of the EPContext node.
-        exact: True for a set that is a partition as it stands, as an EP says that compiled it to find out what it
-            takes: it is merged with no other, and refused whole where it would have to shrink. Not with `fuse=False`.
-        token: comes back as `Partition.token`, such as what was compiled; only with `exact`. It stays in the process
-            of the EP.
+
+class Extent(NamedTuple):
+    """Where a tensor's bytes lie: an absolute path, an offset and a length in bytes."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type and shape of a value.
+
+    Attributes:
+        elem_type: an `onnx.TensorProto.DataType`, or None for what is not a dense tensor or not known.
+        shape: one entry a dimension, or None if even the rank is unknown.
     """
 
-    nodes: Sequence[NodeView]
-    _: KW_ONLY
-    fuse: bool = True
-    keep_initializers: bool = False
-    exact: bool = False
-    token: object = field(default=None, repr=False, compare=False)
+    elem_type: int | None
+    shape: tuple[Dimension, ...] | None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a known length."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The numpy (or ml_dtypes) type of an element, or None without one."""
+        if self.elem_type is None:
+            return None
+        import numpy as np
+        import onnx
+
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
+
+    def __str__(self) -> str:
+        import onnx
+
+        kind = "?" if self.elem_type is None else onnx.TensorProto.DataType.Name(self.elem_type).lower()
+        dims = "?" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
+        return f"{kind}[{dims}]"
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Nodes that an EP does not take, with the reason a user reads."""
-
-    reason: str
-    nodes: Sequence[NodeView]
+UNKNOWN_TYPE = TensorType(None, None)
 
 
-@dataclass(frozen=True)
-class EPContextNode:
-    """What an EP says about the EPContext node of one partition.
+class ValueInfo(NamedTuple):
+    """A named value with its type; the boundary of partitions and context nodes is made of these."""
 
-    Args:
-        partition: the partition compiled.
-        payload: what `writer.payload()` gave, on a primary; None on a node that refers to another's.
-        main_context: 1 on a node that carries a payload, by the vendor's rule.
-        attributes: the vendor's own (`ep_sdk_version`, `notes`, `max_size`, private ones). Those
-            that the core writes are refused: see `CORE_ATTRIBUTES`.
-        doc_string: what model viewers show beside the node.
-        graph_name: what stands in `partition_name`, for a runtime that names its graphs itself and finds them by
-            that alone; `partition.name` without it. It differs for each node of the EP in a model, and in a share group
-            two models have it in common only for equal partitions. `ep.context_node_name_prefix` is part of
-            `partition.name` and not put before it.
+    name: str
+    type: TensorType
 
-    Several nodes may carry one payload, with main_context 1 and 0. Where payloads are embedded the core stores
-    it in the first of them that has 1 and makes the others refer to it. A load gets it from each of them.
-    """
+    @property
+    def elem_type(self) -> int | None:
+        """An `onnx.TensorProto.DataType`, or None."""
+        return self.type.elem_type
 
-    partition: Partition
-    payload: Payload | None = None
-    main_context: int = 1
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    doc_string: str = ""
-    _: KW_ONLY
-    graph_name: str | None = None
+    @property
+    def shape(self) -> tuple[Dimension, ...] | None:
+        """The dimensions, or None if the rank is unknown."""
+        return self.type.shape
 
-
-CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
-"""Attributes of the EPContext node that only the core writes."""
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The numpy (or ml_dtypes) type of an element."""
+        return self.type.dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,3 +210,24 @@ class ContextNode:
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
     attributes: Mapping[str, Any]
+
+
+RunFunction: TypeAlias = "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Sequence[np.ndarray]]"
+
+
+@dataclass(frozen=True)
+class CompiledPartition:
+    """A partition (or a loaded EPContext node), ready to run.
+
+    Args:
+        run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
+            boundary. Inputs are read-only; results never alias inputs; given outputs are written in
+            place and returned. The core checks what it gives. Stateless and callable from many threads.
+            None only under purpose EXPORT.
+        close: called once when the session ends, after the last run. Several partitions may have one, such as
+            `runtime.close` of a runtime object that all of them run on: it is called once, after the others are closed.
+    """
+
+    run: RunFunction | None
+    _: KW_ONLY
+    close: Callable[[], None] | None = None

@@ -1,14 +1,11 @@
-"""Read-only views that an EP gets: graph, node, tensor, partition; and how it groups the nodes that it takes."""
+"""Read-only views that an EP gets: graph, node, tensor, partition; and what it says of the nodes that it takes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
-
-from epctx_core.plugin.types import ComputeCapability, Refusal
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import os
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-RunFunction: TypeAlias = "Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Sequence[np.ndarray]]"
+    from epctx_core.plugin.types import Extent, ValueInfo
 
 
 class Partition(Protocol):
@@ -76,21 +73,34 @@ class Partition(Protocol):
 
 
 @dataclass(frozen=True)
-class CompiledPartition:
-    """A partition (or a loaded EPContext node), ready to run.
+class ComputeCapability:
+    """Nodes that an EP takes as one unit.
 
     Args:
-        run: `run(inputs, outputs=None)` with C-contiguous numpy arrays in the order of the
-            boundary. Inputs are read-only; results never alias inputs; given outputs are written in
-            place and returned. The core checks what it gives. Stateless and callable from many threads.
-            None only under purpose EXPORT.
-        close: called once when the session ends, after the last run. Several partitions may have one, such as
-            `runtime.close` of a runtime object that all of them run on: it is called once, after the others are closed.
+        nodes: what is taken. The set must be convex; the core merges sets into maximal partitions
+            and never splits one.
+        fuse: True to have them compiled; False to have each run by the EP's kernel registry.
+        keep_initializers: True to leave the weights in the model, as inputs of the EPContext node.
+        exact: True for a set that is a partition as it stands, as an EP says that compiled it to find out what it
+            takes: it is merged with no other, and refused whole where it would have to shrink. Not with `fuse=False`.
+        token: comes back as `Partition.token`, such as what was compiled; only with `exact`. It stays in the process
+            of the EP.
     """
 
-    run: RunFunction | None
+    nodes: Sequence[NodeView]
     _: KW_ONLY
-    close: Callable[[], None] | None = None
+    fuse: bool = True
+    keep_initializers: bool = False
+    exact: bool = False
+    token: object = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Nodes that an EP does not take, with the reason a user reads."""
+
+    reason: str
+    nodes: Sequence[NodeView]
 
 
 _NUMBERED = re.compile(r"epctx_n(\d+)(?!\d)")
@@ -156,78 +166,6 @@ def supported_partitions(
         *(ComputeCapability(nodes, keep_initializers=keep_initializers) for nodes in groups),
         *(Refusal(reason, nodes) for reason, nodes in refused.items()),
     ]
-
-
-Dimension: TypeAlias = "int | str | None"
-"""A length, a symbolic name (dim_param), or None where nothing is known."""
-
-
-class Extent(NamedTuple):
-    """Where a tensor's bytes lie: an absolute path, an offset and a length in bytes."""
-
-    file: str
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """Element type and shape of a value.
-
-    Attributes:
-        elem_type: an `onnx.TensorProto.DataType`, or None for what is not a dense tensor or not known.
-        shape: one entry a dimension, or None if even the rank is unknown.
-    """
-
-    elem_type: int | None
-    shape: tuple[Dimension, ...] | None
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every dimension is a known length."""
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The numpy (or ml_dtypes) type of an element, or None without one."""
-        if self.elem_type is None:
-            return None
-        import numpy as np
-        import onnx
-
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
-
-    def __str__(self) -> str:
-        import onnx
-
-        kind = "?" if self.elem_type is None else onnx.TensorProto.DataType.Name(self.elem_type).lower()
-        dims = "?" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
-        return f"{kind}[{dims}]"
-
-
-UNKNOWN_TYPE = TensorType(None, None)
-
-
-class ValueInfo(NamedTuple):
-    """A named value with its type; the boundary of partitions and context nodes is made of these."""
-
-    name: str
-    type: TensorType
-
-    @property
-    def elem_type(self) -> int | None:
-        """An `onnx.TensorProto.DataType`, or None."""
-        return self.type.elem_type
-
-    @property
-    def shape(self) -> tuple[Dimension, ...] | None:
-        """The dimensions, or None if the rank is unknown."""
-        return self.type.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The numpy (or ml_dtypes) type of an element."""
-        return self.type.dtype
 
 
 class TensorView(Protocol):

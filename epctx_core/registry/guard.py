@@ -6,7 +6,6 @@ Knows records and the table of hooks, not the registry.
 from __future__ import annotations
 
 import traceback
-import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, EPFail, PluginError, concealed
-from epctx_core.plugin import hookspecs
+from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.registry.records import PluginState
 
 if TYPE_CHECKING:
@@ -142,16 +141,16 @@ def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[
 
 
 @cache
-def _expected(hook: str) -> Any:
-    """Return the type, or union of types, that the specification of a hook says."""
+def _expected(hook: str) -> tuple[type, ...]:
+    """Return the types that the specification of a hook allows for an answer, or for each item of a list."""
     import numpy as np
     import onnx
 
     from epctx_core import plugin
 
-    names = {**vars(hookspecs), **vars(plugin), "np": np, "onnx": onnx}
-    answer = typing.get_type_hints(getattr(hookspecs.HookSpecs, hook), names)["return"]
-    return typing.get_args(answer)[0] if hookspecs.HOOKS[hook].gives_list else answer
+    homes = {"np": np, "onnx": onnx, "": plugin}
+    names = [name.rpartition(".") for name in HOOKS[hook].answers]
+    return tuple(type(None) if name == "None" else getattr(homes[home], name) for home, _, name in names)
 
 
 def plugin_error(

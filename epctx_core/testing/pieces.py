@@ -13,7 +13,7 @@ from epctx_core.testing.table import Skipped
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ValueInfo
-    from epctx_core.plugin.views import RunFunction
+    from epctx_core.plugin.types import RunFunction
     from epctx_core.testing.models.building import SmallModel
     from epctx_core.testing.scene import Scene
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         PayloadView,
         PreparedModel,
     )
-    from epctx_core.plugin.views import RunFunction
+    from epctx_core.plugin.types import RunFunction
 
 MAGIC = b"HONEST\r\n"
 VERSION = 3

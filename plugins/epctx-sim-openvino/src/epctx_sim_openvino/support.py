@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_core.plugin import GraphView, NodeView
-    from epctx_core.plugin.views import Dimension
+    from epctx_core.plugin.types import Dimension
     from epctx_sim_openvino.bodies import Bodies
     from epctx_sim_openvino.devices import DeviceChoice
 

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from epctx_core.plugin import (
-    BuildInfo,
-    Compatibility,
-    EPContextNode,
-    ExecutionProvider,
-    hookimpl,
-    supported_partitions,
-)
+from epctx_core.plugin import BuildInfo, Compatibility, ExecutionProvider, hookimpl
 from epctx_sim_qnn import settings
 
 if TYPE_CHECKING:
@@ -29,6 +22,7 @@ if TYPE_CHECKING:
         ContextNode,
         ContextReader,
         ContextWriter,
+        EPContextNode,
         Finding,
         GraphView,
         Partition,
@@ -114,11 +108,10 @@ class QnnProvider(ExecutionProvider):
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         """Take what the table of operators allows, of the main graph: QNN has no control flow."""
+        from epctx_core.plugin import Refusal, supported_partitions
         from epctx_sim_qnn.operators import Support
 
         if graph.parent_node is not None:
-            from epctx_core.plugin import Refusal
-
             reason = f"QNN compiles the main graph only, and this is in a body of {graph.parent_node.op_type}"
             return [Refusal(reason, graph.nodes)]
 
@@ -133,6 +126,8 @@ class QnnProvider(ExecutionProvider):
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Write one container with all graphs, those of a share group too; the first node carries it."""
+        from epctx_core.plugin import EPContextNode
+
         graphs = self._session.shared_graphs(writer)
         if not graphs:
             return []
