@@ -103,27 +103,27 @@ class Descriptions:
 
     def _check_node(self, node: EPContextNode) -> None:
         if type(node.attributes) is not dict:
-            with blame(self._choice.record, "get_ep_context_nodes"):
-                # What was checked is what is written, whatever a mapping says when it is asked again.
-                object.__setattr__(node, "attributes", dict(plain(node.attributes)))
+            # What was checked is what is written, whatever a mapping says when it is asked again.
+            object.__setattr__(node, "attributes", dict(plain(node.attributes)))
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
             self._check_attributes(node)
-        self._name_graph(node)
-        doc: object = plain(node.doc_string)
-        if doc is not None and type(doc) is not str:
-            raise self._broken(f"gave a {type(doc).__name__} instead of a text as doc_string")
+        name = self._text(node.graph_name, "graph_name")
+        if name is not None and not (name and name.isprintable()):
+            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
+        if isinstance(node.partition, GraphPartition):
+            node.partition.said_name = name or ""
+        self._text(node.doc_string, "doc_string")
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")
         if node.payload is not None and id(node.payload) not in self._payloads.writers:
             raise self._broken("gave a payload that did not come from this call's writer")
 
-    def _name_graph(self, node: EPContextNode) -> None:
-        name: Any = plain(node.graph_name)
-        if name is not None and not (type(name) is str and name and name.isprintable()):
-            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
-        if isinstance(node.partition, GraphPartition):
-            node.partition.said_name = name or ""
+    def _text(self, value: Any, what: str) -> str | None:
+        text = plain(value)
+        if text is not None and type(text) is not str:
+            raise self._broken(f"gave a {type(text).__name__} instead of a text as {what}")
+        return text
 
     def _check_attributes(self, node: EPContextNode) -> None:
         owned = CORE_ATTRIBUTES & node.attributes.keys()
@@ -450,7 +450,8 @@ def _describe_partitions(
         graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
         payloads = _payload_set(choice, outputs, ledger, graphs)
         described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
-        ordered = Descriptions(choice, partitions, payloads).check(described)
+        with blame(choice.record, "get_ep_context_nodes"):  # whose attributes and flags are looked at
+            ordered = Descriptions(choice, partitions, payloads).check(described)
         common = ledger.close_ep(payloads.references)
         made, entries = _context_nodes(ep, ordered, payloads.writers, common)
     return made, entries, payloads.writers.values()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manifest
@@ -16,7 +16,7 @@ from epctx_core.context.metadata import all_compatibility_info, set_compatibilit
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.plugin import BuildInfo, Compatibility
-from epctx_core.registry.guard import blame, contract_broken, plain
+from epctx_core.registry.guard import ask, blame, contract_broken, plain
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.compatibility import judge
 
@@ -161,13 +161,15 @@ def build_info(choice: ProviderChoice) -> BuildInfo:
     Raises:
         PluginError: its class raised, or gave something else.
     """
-    with blame(choice.record, "get_build_info"):
-        info = choice.cls.get_build_info(choice.options)
-        if not isinstance(info, BuildInfo) or not all(isinstance(t, str) for t in asdict(info).values()):
-            raise contract_broken(
-                choice.record, "get_build_info", f"gave {info!r:.80} instead of a BuildInfo of texts"
-            )
-        return BuildInfo(**{name: plain(text) for name, text in asdict(info).items()})
+    record, method = choice.record, "get_build_info"
+    info = ask(record, choice.cls, method, choice.options)
+    with blame(record, method):
+        texts = {field.name: plain(getattr(info, field.name)) for field in fields(BuildInfo)}
+    for name, text in texts.items():
+        if type(text) is not str:
+            what = f"gave a BuildInfo whose {name} is a {type(text).__name__} instead of a text"
+            raise contract_broken(record, method, what)
+    return BuildInfo(**texts)
 
 
 def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:
@@ -182,13 +184,7 @@ def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:
 
 def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartition]) -> str:
     """Return what an EP wants a later load to know; EPs without partitions are asked, too."""
-    with blame(choice.record, "get_compatibility_info"):
-        info = choice.cls.get_compatibility_info(partitions, choice.options)
-    info = plain(info)
-    if type(info) is not str:
-        raise contract_broken(
-            choice.record, "get_compatibility_info", f"gave {type(info).__name__}, not text,"
-        )
+    info: str = ask(choice.record, choice.cls, "get_compatibility_info", partitions, choice.options)
     return info
 
 

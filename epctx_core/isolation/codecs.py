@@ -158,7 +158,7 @@ def encode_descriptions(
         main, said = int(bool(node.main_context)), sets[id(node.attributes)]
         graph_name: object = plain(node.graph_name)
         if graph_name is not None and type(graph_name) is not str:
-            raise broken(f"gave the graph_name {graph_name!r:.100}, which is not printable text")
+            raise broken(f"gave a {type(graph_name).__name__} instead of a text as graph_name")
         doc: object = "" if node.doc_string is None else plain(node.doc_string)
         if type(doc) is not str:
             raise broken(f"gave a {type(doc).__name__} instead of a text as doc_string")

@@ -79,13 +79,18 @@ class Hook:
         return self.answer.startswith("Sequence[")
 
     @property
-    def answers(self) -> list[str]:
-        """The types that an answer, or each item of a list, may have."""
-        return self.answer.removeprefix("Sequence[").removesuffix("]").split(" | ")
+    def list_or_none(self) -> bool:
+        """Whether None may be given instead of a list."""
+        return self.gives_list and self.answer.endswith("] | None")
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The types that an answer, or each item of a list, may have, as the specification writes them."""
+        return tuple(self.answer.removeprefix("Sequence[").partition("]")[0].split(" | "))
 
     @property
     def expected(self) -> str:
-        """The same in words."""
+        """What an answer, or each item of a list, is expected to be, in words."""
         return " or ".join(
             name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
             for name in self.answers

@@ -5,18 +5,21 @@ Knows records and the table of hooks, not the registry.
 
 from __future__ import annotations
 
+import builtins
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, EPFail, PluginError, concealed
-from epctx_core.plugin.hookspecs import HOOKS
+from epctx_core.plugin.hookspecs import CLASS_METHODS
 from epctx_core.registry.records import PluginState
 
 if TYPE_CHECKING:
+    from epctx_core.plugin import ExecutionProvider
     from epctx_core.plugin.hookspecs import Hook
     from epctx_core.registry.records import PluginRecord
 
@@ -110,14 +113,58 @@ def contract_broken(record: PluginRecord, hook: str, what: str) -> PluginError:
     Args:
         record: whose answer.
         hook: to which hook.
-        what: completes "the plugin ... in <hook>", such as `gave 2 results for 3 partitions`.
+        what: completes "it ...", such as `gave 2 results for 3 partitions`. Of what the plugin gave it shows types
+            and plain values alone: the `repr` of anything else is the plugin's code.
     """
     return plugin_error(
-        f"{record.label} {what} in {hook}.",
+        f"{record.label} broke the contract in {hook}: it {what}.",
         record,
         hook=hook,
         hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
     )
+
+
+def ask(record: PluginRecord, cls: type[ExecutionProvider], method: str, *arguments: object) -> Any:
+    """Ask an EP's class; return its answer, checked by the table of hooks.
+
+    Raises:
+        PluginError: it raised, or answered something else.
+        EpctxError: it raised this one.
+    """
+    with blame(record, method):
+        answer = getattr(cls, method)(*arguments)
+    return answered(record, CLASS_METHODS[method], answer)
+
+
+def answered(record: PluginRecord, hook: Hook, answer: Any) -> Any:
+    """Return an answer if the table of hooks allows it: lists and texts as plain ones, a flag by its truth.
+
+    Raises:
+        PluginError: it is something else.
+    """
+    if hook.answer == "bool":
+        with blame(record, hook.name):
+            return bool(answer)
+    if hook.gives_list or hook.answer == "str":
+        answer = plain(answer)
+    if hook.gives_list:
+        if answer is None and hook.list_or_none:
+            return None
+        if type(answer) is not list:
+            raise plugin_error(
+                f"{record.label} returned {kind_of(answer)} from {hook.name} instead of a list.",
+                record,
+                hook=hook.name,
+                hint="Return a list or tuple, an empty one for nothing.",
+            )
+    if not hook.caller_checks:
+        check_answer(record, hook, answer)
+    return answer
+
+
+def kind_of(value: object) -> str:
+    """Return how messages call a value of a plugin's: no code of the plugin's runs."""
+    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[object] = ()) -> None:
@@ -131,9 +178,9 @@ def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[
     """
     if hook.answer == "None":  # whatever an EP returns there is dropped
         return
-    expected = _expected(hook.name)
+    expected = _types(hook.answers)
     for number, item in enumerate(answer if hook.gives_list else [answer]):
-        if not isinstance(item, expected):
+        if not issubclass(type(item), expected):
             given = f" for {names[number]}" if names else ""
             raise contract_broken(
                 record, hook.name, f"gave a {type(item).__name__} instead of {hook.expected}{given}"
@@ -141,16 +188,20 @@ def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[
 
 
 @cache
-def _expected(hook: str) -> tuple[type, ...]:
-    """Return the types that the specification of a hook allows for an answer, or for each item of a list."""
-    import numpy as np
-    import onnx
-
+def _types(names: tuple[str, ...]) -> tuple[type, ...]:
+    """Return types by the names that specifications write."""
     from epctx_core import plugin
 
-    homes = {"np": np, "onnx": onnx, "": plugin}
-    names = [name.rpartition(".") for name in HOOKS[hook].answers]
-    return tuple(type(None) if name == "None" else getattr(homes[home], name) for home, _, name in names)
+    found: list[type] = []
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        if module:
+            found.append(getattr(import_module({"np": "numpy"}.get(module, module)), attribute))
+        else:
+            found.append(
+                type(None) if name == "None" else getattr(plugin, name, None) or getattr(builtins, name)
+            )
+    return tuple(found)
 
 
 def plugin_error(

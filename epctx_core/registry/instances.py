@@ -28,7 +28,7 @@ from epctx_core.errors import (
 )
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry import trace
-from epctx_core.registry.guard import blame, check_answer, describe, plain, plugin_error
+from epctx_core.registry.guard import answered, blame, check_answer, describe, kind_of, plugin_error
 from epctx_core.registry.loading import MarkedMethod, implemented_hooks, marked_methods, parameter_problems
 
 if TYPE_CHECKING:
@@ -69,18 +69,7 @@ class _Live:
             entered.add(hook)
             with blame(record, hook):
                 answer = bound(*[arguments[place] for place in places])
-            if row.gives_list:
-                answer = plain(answer)
-                if type(answer) is not list:
-                    raise plugin_error(
-                        f"{record.label} returned {_kind(answer)} from {hook} instead of a list.",
-                        record,
-                        hook=hook,
-                        hint="Return a list or tuple, an empty one for nothing.",
-                    )
-            if not row.caller_checks:
-                check_answer(record, row, answer)
-            return answer
+            return answered(record, row, answer)
 
         return row.implementation(implementation)
 
@@ -178,7 +167,7 @@ class ProviderInstances:
             provider = cls(context)
         if type(provider) is not cls:
             raise plugin_error(
-                f"{record.label}: {cls.__qualname__}(context) made {_kind(provider)} instead of an instance.",
+                f"{record.label}: {cls.__qualname__}(context) made {kind_of(provider)} instead of an instance.",
                 record,
                 hook="__init__",
                 hint="Leave out __new__.",
@@ -360,10 +349,12 @@ def _release_from_pluggy(error: BaseException) -> None:
 def _single(live: _Live, hook: str, results: object) -> Any:
     """Return the one result out of pluggy's list, which leaves out None."""
     if not isinstance(results, list) or len(results) > 1:
-        raise _wrapper_failed(live, hook, f"it returned {_kind(results)} instead of the list that yield gave")
+        raise _wrapper_failed(
+            live, hook, f"it returned {kind_of(results)} instead of the list that yield gave"
+        )
     result = results[0] if results else None
     if HOOKS[hook].gives_list and not isinstance(result, (list, tuple)):
-        raise _wrapper_failed(live, hook, f"it turned the EP's list into {_kind(result)}")
+        raise _wrapper_failed(live, hook, f"it turned the EP's list into {kind_of(result)}")
     return result
 
 
@@ -373,7 +364,3 @@ def _wrapper_failed(live: _Live, hook: str, what: str) -> Fail:
         ep=live.record.name,
         hint="The EP is not at fault; see the wrappers that this program registers.",
     )
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"

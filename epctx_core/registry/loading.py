@@ -14,7 +14,7 @@ from epctx_core.errors import EpctxError, PluginError, suggestion
 from epctx_core.plugin import PLUGIN_API, Availability, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME, find_top_level
-from epctx_core.registry.guard import blame, broken_by, describe, plugin_error
+from epctx_core.registry.guard import ask, broken_by, describe
 from epctx_core.registry.records import PluginRecord, PluginState, same_distribution, simulates
 
 if TYPE_CHECKING:
@@ -460,25 +460,12 @@ class Answer:
 def ask_availability(record: PluginRecord, cls: type[ExecutionProvider], purpose: Purpose) -> Answer:
     """Ask a class whether this machine has what a purpose needs; raises nothing but KeyboardInterrupt."""
     try:
-        return Answer(said=_availability(record, cls, purpose))
+        return Answer(said=ask(record, cls, "availability", purpose))
     except EpctxError as error:
         raised = error.__cause__ or error
         reason = f"its availability failed: {describe(raised).splitlines()[0]}"
         text = "".join(traceback.format_exception(raised))
         return Answer(said=Availability(False, reason=reason), error=error, traceback=text)
-
-
-def _availability(record: PluginRecord, cls: type[ExecutionProvider], purpose: Purpose) -> Availability:
-    with blame(record, "availability"):
-        answer = cls.availability(purpose)
-    if isinstance(answer, Availability):
-        return answer
-    raise plugin_error(
-        f"{record.label} returned {type(answer).__name__} from availability, not an Availability.",
-        record,
-        hook="availability",
-        hint="Return Availability(True), or Availability(False, reason=…, hint=…).",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

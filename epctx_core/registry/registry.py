@@ -18,7 +18,7 @@ from epctx_core.errors import EpctxError, InvalidArgument, PluginError
 from epctx_core.registry import lookup
 from epctx_core.registry.discovery import CPU_PROVIDER
 from epctx_core.registry.forking import PerProcess
-from epctx_core.registry.guard import blame, broken_by, plugin_error
+from epctx_core.registry.guard import ask, broken_by, plugin_error
 from epctx_core.registry.inventory import Entry, GivenClasses, Inventory, check_given
 from epctx_core.registry.loading import ask_availability, import_provider
 from epctx_core.registry.lookup import route_source
@@ -366,8 +366,7 @@ class Registry:
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
             cls = self.load(record)
-            with blame(record, "accepts_source"):
-                return bool(cls.accepts_source(source))
+            return bool(ask(record, cls, "accepts_source", source))
         except EpctxError as error:
             _log.warning("%s", error.message)
             entry = self._entry_of(record)

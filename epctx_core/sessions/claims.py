@@ -59,6 +59,10 @@ class Claims:
 
     def add(self, item: ComputeCapability | Refusal) -> None:
         """Check one item of the answer and file it."""
+        with blame(self._record, "get_capability"):  # whose iterators and items run
+            self._add(item)
+
+    def _add(self, item: ComputeCapability | Refusal) -> None:
         if isinstance(item, Refusal):
             reason: object = plain(item.reason)
             if type(reason) is not str:
@@ -120,14 +124,13 @@ class Claims:
 
     def _indices(self, nodes: Any) -> list[int]:
         most = len(self._claimed)
-        with blame(self._record, "get_capability"):  # whose iterator and items run
-            try:
-                nodes = list(islice(nodes, most + 1))
-                own = [n.index for n in nodes if isinstance(n, Node) and n.is_in(self._graph)]
-                numbers = (n if isinstance(n, int) else n.index for n in nodes)
-                indices = own if len(own) == len(nodes) else [*map(int.__index__, numbers)]
-            except (TypeError, AttributeError):
-                raise self.broken("names something else than nodes of the graph") from None
+        try:
+            nodes = list(islice(nodes, most + 1))
+            own = [n.index for n in nodes if isinstance(n, Node) and n.is_in(self._graph)]
+            numbers = (n if isinstance(n, int) else n.index for n in nodes)
+            indices = own if len(own) == len(nodes) else [*map(int.__index__, numbers)]
+        except (TypeError, AttributeError):
+            raise self.broken("names something else than nodes of the graph") from None
         if len(nodes) > most:
             raise self.broken(f"names more nodes than the graph has, which are {most}")
         for node in nodes if indices is not own else ():

@@ -20,7 +20,7 @@ from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility
 from epctx_core.registry import Registry, default_registry
-from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.registry.guard import ask
 from epctx_core.registry.records import means
 from epctx_core.sessions.providers import CPU_EP, choose_provider
 
@@ -43,11 +43,7 @@ def judge(choice: ProviderChoice, info: str) -> Compatibility:
     Raises:
         PluginError: it raised, or gave something else.
     """
-    with blame(choice.record, "validate_compatibility"):
-        verdict = choice.cls.validate_compatibility(info, choice.options)
-        if not isinstance(verdict, Compatibility):
-            what = f"gave {verdict!r:.80} instead of a Compatibility"
-            raise contract_broken(choice.record, "validate_compatibility", what)
+    verdict: Compatibility = ask(choice.record, choice.cls, "validate_compatibility", info, choice.options)
     return verdict
 
 

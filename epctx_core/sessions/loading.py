@@ -17,7 +17,7 @@ from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByPro
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import CONTAINER_CODES, Finding, Purpose
-from epctx_core.registry.guard import blame, contract_broken, plain
+from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.lookup import others_of
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
@@ -454,13 +454,9 @@ def look_into(
         PluginError: it raised, or its answer is not what the contract asks for.
         EpctxError: it raised this one.
     """
+    findings: list[Finding] | None = ask(choice.record, choice.cls, LOOK, context, nodes, reader)
     with blame(choice.record, LOOK):
-        answer = plain(choice.cls.verify_payloads(context, nodes, reader))
-        if answer is None:
-            return None
-        if type(answer) is not list or not all(isinstance(item, Finding) for item in answer):
-            raise contract_broken(choice.record, LOOK, f"gave {answer!r:.80} instead of a list of Finding")
-        for finding in answer:
+        for finding in findings or ():
             if finding.code not in CONTAINER_CODES:
                 raise contract_broken(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
-        return answer
+    return findings

@@ -456,9 +456,9 @@ class ProviderSession:
         """Plugin records of the session's EPs, in order of priority."""
         return tuple(choice.record for choice in self.choices.values())
 
-    def keep(self, results: Iterable[object]) -> None:
+    def keep(self, results: Iterable[Any]) -> None:
         """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
-        self._runnables.extend(r for r in results if isinstance(r, CompiledPartition))
+        self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))
 
     def close(self) -> None:
         """Close runnables, shut all EPs down, release what they shared; further calls do nothing.

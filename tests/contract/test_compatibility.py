@@ -65,7 +65,7 @@ def test_an_empty_text_is_not_written(source):
 @pytest.mark.entry(88)
 @pytest.mark.parametrize("info", [None, b"bytes", 7])
 def test_what_is_no_text_breaks_the_contract_and_nothing_is_written(source, info):
-    with pytest.raises(PluginError, match="not text") as caught:
+    with pytest.raises(PluginError, match="instead of a str") as caught:
         compiled(source, judging(info=info))
 
     assert caught.value.hook == "get_compatibility_info"

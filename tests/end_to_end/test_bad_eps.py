@@ -304,6 +304,73 @@ def test_a_flag_of_a_claim_is_taken_by_its_truth(route, source):
     route(ep, source, source.with_name("m_ctx.onnx"))
 
 
+class Opaque:
+    """An object that cannot be shown, compared, counted or asked for its truth."""
+
+    __repr__ = __str__ = __bool__ = __eq__ = __hash__ = __iter__ = __len__ = __float__ = __index__ = raising
+    __class__ = property(raising)
+
+
+def flagged(**flags):
+    def act(honest, *_given):
+        return [replace(item, **flags) if hasattr(item, "fuse") else item for item in honest()]
+
+    return act
+
+
+OPAQUE = [
+    ("get_capability", lambda _honest, _graph: [Opaque()], "gave a Opaque instead of a ComputeCapability"),
+    ("get_capability", flagged(keep_initializers=Opaque()), "own words"),
+    ("get_capability", flagged(exact=Opaque()), "own words"),
+    ("compile", lambda honest: [Opaque() for _ in honest()], "gave a Opaque instead of a CompiledPartition"),
+    (
+        "get_ep_context_nodes",
+        nodes_of(lambda node: changed(node, graph_name=Opaque())),
+        "gave a Opaque instead of a text as graph_name",
+    ),
+    ("get_ep_context_nodes", nodes_of(lambda node: changed(node, main_context=Opaque())), "own words"),
+    (
+        "get_ep_context_nodes",
+        nodes_of(lambda node: changed(node, attributes={"mine": Opaque()})),
+        "own words",
+    ),
+]
+
+
+@pytest.mark.parametrize(("hook", "act", "match"), OPAQUE)
+def test_what_no_message_can_show_is_named_by_its_type_or_blamed_on_its_ep(
+    hook, act, match, source, tmp_path
+):
+    ep = scripted(**{hook: act})
+
+    with refused(PluginError, match, folder=tmp_path, ep=ep.name, hook=hook):
+        by_compiler(ep, source, source.with_name("m_ctx.onnx"))
+
+
+CLASS_ANSWERS = {
+    "availability": "gave a Opaque instead of an Availability",
+    "get_build_info": "gave a Opaque instead of a BuildInfo",
+    "get_compatibility_info": "gave a Opaque instead of a str",
+}
+
+
+@pytest.mark.parametrize("method", CLASS_ANSWERS)
+def test_an_answer_of_a_class_method_is_checked_by_the_table_of_hooks(method, source, tmp_path):
+    ep = scripted()
+    setattr(ep, method, classmethod(lambda _cls, *_given: Opaque()))
+
+    with refused(PluginError, CLASS_ANSWERS[method], folder=tmp_path, ep=ep.name, hook=method):
+        by_compiler(ep, source, source.with_name("m_ctx.onnx"))
+
+
+def test_what_breaks_the_contract_says_whose_where_and_what(source, tmp_path):
+    ep = scripted(compile=lambda honest: honest()[:1])
+    message = rf"^{ep.name} \(.*\) broke the contract in compile: it gave 1 results for 2"
+
+    with refused(PluginError, message, folder=tmp_path, ep=ep.name, hook="compile"):
+        by_compiler(ep, source, source.with_name("m_ctx.onnx"))
+
+
 def test_results_of_run_in_a_list_of_an_eps_own_are_the_items_that_it_holds(source):
     with session_with(scripted(), source) as session:
         expected = session.run(None, {"x": example()})

@@ -361,7 +361,7 @@ def test_a_reason_that_is_no_text_is_the_contract_broken_as_without_isolation(tm
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("graph_name", "gave the graph_name 5, which is not printable text"),
+        ("graph_name", "gave a int instead of a text as graph_name"),
         ("doc_string", "gave a int instead of a text as doc_string"),
         ("attributes", "set 5 to a value that the attribute cannot hold"),
     ],

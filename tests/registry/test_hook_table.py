@@ -38,7 +38,7 @@ def test_a_new_hook_is_called_and_checked_by_its_row(own_hook, session):
 
     assert instances.implements("A", "prefer")
     assert instances.call("A", "prefer", nodes=1, tag="none") == []
-    with pytest.raises(PluginError, match="gave a str instead of a Refusal in prefer"):
+    with pytest.raises(PluginError, match="broke the contract in prefer: it gave a str instead of a Refusal"):
         instances.call("A", "prefer", nodes=1, tag="t")
     with pytest.raises(InvalidArgument, match="its arguments: nodes, tag"):
         instances.call("A", "prefer", tag="t")

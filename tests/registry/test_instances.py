@@ -124,7 +124,7 @@ def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(
 ):
     instances = session(ep("A", **{hook: lambda self: answer}))
 
-    with pytest.raises(PluginError, match=f"gave a int instead of {expected} in {hook}") as caught:
+    with pytest.raises(PluginError, match=f"in {hook}: it gave a int instead of {expected}") as caught:
         instances.call("A", hook, **arguments)
 
     assert (caught.value.ep, caught.value.hook) == ("A", hook)
