@@ -60,11 +60,11 @@ def core(path: Path) -> None:
 
     from epctx_core.graph.garbage import collection_paused
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.model_io import parse_model, read_model
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.splice import splice
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.graph.type_table import TypeTable
 
     @collection_paused()
     def work() -> None:

@@ -26,14 +26,14 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.garbage import collection_resumed
-from epctx_core.graph.inference import declared_types
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
-from epctx_core.kernels.contrib_types import resolve_types
+from epctx_core.graph.type_table import declared_types
 from epctx_core.plugin import Purpose, Severity
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.loading import LOOK, look_into
 from epctx_core.sessions.providers import check_compiled
+from epctx_core.sessions.source import inferred_types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -75,7 +75,7 @@ def read_back(
     records: dict[str, list[ContextNodeRecord]] = {}
     for record in read_placed_nodes(_named_nodes(proto, names)):
         records.setdefault(record.source, []).append(record)
-    types, manifest = declared_types(proto, resolve_types), read_manifest(proto)
+    types, manifest = declared_types(proto, lambda: inferred_types(proto)), read_manifest(proto)
     tensors = source_tensors or {}
     with Scratch() as scratch:
         for ep, own in records.items():

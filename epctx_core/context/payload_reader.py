@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.scratch import Scratch
     from epctx_core.context.weightless import SourceWeights
-    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
 

@@ -12,14 +12,13 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.options.choices import FREE_MESSAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from epctx_core.options import InputBudget
 
-FREE_MESSAGES = 1 << 18
-"""Messages that a model may have however few bytes it has for each."""
 _MOST_LEVELS = 100
 """Levels of messages that protobuf decodes."""
 _PIECE = 1 << 20
@@ -45,7 +44,7 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     """
     allowed = allowed_counts(len(data), budget)
     least = min(allowed.values())
-    if len(data) // 2 <= least or _most_fields(data) <= least:
+    if _most_fields(data) <= least:
         return
     for what, count in _counted(data, allowed).items():
         if count > allowed[what]:

@@ -21,8 +21,6 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
     outer_names,
 )
-from epctx_core.graph.canonical import node_kinds
-from epctx_core.graph.partition import QuantizedGroups
 from epctx_core.graph.weights import body_weights
 
 if TYPE_CHECKING:
@@ -31,7 +29,8 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
 
     from epctx_core.graph.bodies import BodyPath
-    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.partition import QuantizedGroups
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.graph.weights import Weight
 
 OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
@@ -254,11 +253,15 @@ class GraphIndex:
     @cached_property
     def quantized(self) -> QuantizedGroups:
         """The groups of operators with what quantizes around them."""
+        from epctx_core.graph.partition import QuantizedGroups
+
         return QuantizedGroups(self)
 
     @cached_property
     def kinds(self) -> list[int]:
         """For each node the number of its kind; see `epctx_core.graph.canonical`."""
+        from epctx_core.graph.canonical import node_kinds
+
         return node_kinds(self)
 
     @cached_property

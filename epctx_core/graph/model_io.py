@@ -19,11 +19,9 @@ from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.bodies import all_graphs
-from epctx_core.graph.counting import check_budget
 from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
 from epctx_core.graph.mapping import NotRegularError, open_regular
-from epctx_core.graph.normalise import normalise
 from epctx_core.graph.weights import (
     MAX_RANK,
     OpenExternal,
@@ -33,7 +31,7 @@ from epctx_core.graph.weights import (
     is_detached,
     write_out_sparse,
 )
-from epctx_core.options import InputBudget
+from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -108,8 +106,13 @@ def read_model(
         InvalidGraph: it decodes to more than the budget.
     """
     data, path = _read(model)
-    if not is_ort_format(data):
-        check_budget(data, budget or InputBudget(), path)
+    budget = budget or InputBudget()
+    # A message, node or text takes two bytes at least. Most models are small, for their weights lie beside them.
+    least = min(budget.messages, FREE_MESSAGES, budget.nodes, budget.names, budget.bodies)
+    if len(data) // 2 > least and not is_ort_format(data):
+        from epctx_core.graph.counting import check_budget
+
+        check_budget(data, budget, path)
     return data, path
 
 
@@ -349,6 +352,8 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
         try:
             onnx.checker.check_model(structure(source.proto) if data is None else data)
         except onnx.checker.ValidationError:
+            from epctx_core.graph.normalise import normalise
+
             normalise(source.proto)
             onnx.checker.check_model(_with_types(structure(source.proto)))
     except (onnx.checker.ValidationError, ValueError) as error:

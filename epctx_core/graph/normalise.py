@@ -210,7 +210,7 @@ def given_weights(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> 
     Raises:
         InvalidArgument: the model has no such initializer, or one of another type or shape.
     """
-    tensors = {tensor.name: tensor for tensor in proto.graph.initializer} if initializers else {}
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     given: dict[str, Weight] = {}
     for name, array in initializers.items():
         if name not in tensors:
@@ -230,7 +230,7 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
     Raises:
         InvalidArgument: no input has such a dimension, or one gets two lengths.
     """
-    for tensor in source.proto.graph.initializer if given else ():
+    for tensor in source.proto.graph.initializer:
         weight = given.get(tensor.name)
         if weight is not None:
             source.weights[weight.name] = weight
@@ -239,9 +239,7 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
 
 
 def overridden_digest(digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]) -> str:
-    """Return the digest (hex) of a model as it is with what the host put in place; its own without that."""
-    if not overrides:
-        return digest
+    """Return the digest (hex) of a model as it is with what the host put in place of it."""
     values = {name: weights[name].digest for name in overrides.initializers}
     lengths = {**overrides.dimensions}, {**overrides.denotations}
     parts = [digest, *(repr(sorted(part.items())) for part in (values, *lengths))]

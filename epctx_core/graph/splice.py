@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.graph.bodies import outer_names
-from epctx_core.graph.inference import ONLY_DECLARED, is_only_declared, tensor_type
+from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, tensor_type
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
 
 

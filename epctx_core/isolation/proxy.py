@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.isolation.remote import IsolatedEp
     from epctx_core.plugin import ContextNode, ProviderContext
     from epctx_core.plugin.storage import PayloadView

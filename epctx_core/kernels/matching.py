@@ -16,7 +16,7 @@ from epctx_core.plugin import OperatorTypes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import KernelDef, KernelRegistry, NodeView
 
 

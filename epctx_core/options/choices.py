@@ -118,6 +118,10 @@ class DataReader:
     max_size: int
 
 
+FREE_MESSAGES = 1 << 18
+"""Messages that a model may have however few bytes it has for each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputBudget:
     """Bounds on what a model's bytes may decode to, counted before anything is decoded; of an `.ort` file, as it is decoded.

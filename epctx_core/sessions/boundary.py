@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
     from epctx_core.plugin.types import Dimension
     from epctx_core.sessions.assignment import Assignment

@@ -17,7 +17,7 @@ from epctx_core.registry.guard import contract_broken, describe, plain
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
-    from epctx_core.graph.inference import TypeTable
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord

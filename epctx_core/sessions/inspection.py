@@ -16,8 +16,8 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.source_references import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.errors import InvalidGraph, errors_typed
 from epctx_core.graph.bodies import all_graphs
-from epctx_core.graph.inference import tensor_type
 from epctx_core.graph.model_io import names_as_text, read_model, text_of
+from epctx_core.graph.type_table import tensor_type
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.loading import find_maker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByPro
 from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import TypeTable, declared_types, infer_types, is_only_declared
 from epctx_core.graph.model_io import (
     SourceModel,
     detach_model,
@@ -35,20 +34,17 @@ from epctx_core.graph.model_io import (
     passes_checker,
     read_model,
 )
-from epctx_core.graph.normalise import (
-    FunctionId,
-    apply_overrides,
-    given_weights,
-    inline_functions,
-    overridden_digest,
-)
-from epctx_core.kernels.contrib_types import resolve_types
+from epctx_core.graph.type_table import TypeTable, declared_types, is_only_declared
 from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import ModelProto
 
+    from epctx_core.graph.normalise import FunctionId
+    from epctx_core.graph.weights import Weight
     from epctx_core.options import SessionConfig
 
 _log = logging.getLogger("epctx.graph")
@@ -104,7 +100,11 @@ class OpenModel:
     @property
     def identity(self) -> ModelIdentity:
         """What an EP may know about the model."""
-        digest = overridden_digest(self.source.digest, self.overrides, self.source.weights)
+        digest = self.source.digest
+        if self.overrides:
+            from epctx_core.graph.normalise import overridden_digest
+
+            digest = overridden_digest(digest, self.overrides, self.source.weights)
         return ModelIdentity(name=self.source.name, digest=digest, opset_imports=self.source.opset_imports)
 
 
@@ -129,14 +129,7 @@ def open_model(
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `decode_model`, `detach_model`.
     """
     data, path = read_model(path_or_bytes, config.input_budget)
-    found = "ORT" if is_ort_format(data) else "ONNX"
-    if config.model_format not in {None, found}:
-        raise InvalidProtobuf(
-            f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
-            f"is not in that format.",
-            path=path,
-            hint="Leave the option out: the format is told by the bytes.",
-        )
+    found = _format_of(data, path, config)
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
     checked = found == "ONNX" and OP_TYPE.encode() in data and passes_checker(data)
     if found == "ORT":
@@ -153,13 +146,20 @@ def open_model(
         verification=config.verification,
         checks=checks,
     )
-    given = given_weights(proto, config.overrides.initializers)
+    given: Mapping[str, Weight] = {}
+    if config.overrides:
+        from epctx_core.graph.normalise import apply_overrides, given_weights
+
+        given = given_weights(proto, config.overrides.initializers)
     source = detach_model(proto, data, path, folder.open, checked=checked, changed=bool(given))
     source.locations = folder.opened
     for weight in source.weights.values():
         weight.source_name = weight.name
-    apply_overrides(source, config.overrides, given)
+    if config.overrides:
+        apply_overrides(source, config.overrides, given)
     if source.proto.functions:
+        from epctx_core.graph.normalise import inline_functions
+
         inline_functions(source, kept_functions())
     model = index_model(source)
     model.overrides = config.overrides
@@ -169,6 +169,18 @@ def open_model(
         more = f"; {len(refuted) - _SHOWN} more" if len(refuted) > _SHOWN else ""
         _log.warning("%s declares what is not so: %s%s.", source.where, "; ".join(refuted[:_SHOWN]), more)
     return model
+
+
+def _format_of(data: bytes, path: Path | None, config: SessionConfig) -> str:
+    found = "ORT" if is_ort_format(data) else "ONNX"
+    if config.model_format not in {None, found}:
+        raise InvalidProtobuf(
+            f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
+            f"is not in that format.",
+            path=path,
+            hint="Leave the option out: the format is told by the bytes.",
+        )
+    return found
 
 
 def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
@@ -181,6 +193,14 @@ def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
     return frozenset(names.difference(value.name for value in outputs if is_only_declared(value)))
 
 
+def inferred_types(proto: ModelProto, trusted: Collection[str] = ()) -> TypeTable:
+    """Return the types of a model's values, also of operators that only onnxruntime knows; see `infer_types`."""
+    from epctx_core.graph.inference import infer_types
+    from epctx_core.kernels.contrib_types import resolve_types
+
+    return infer_types(proto, resolve_types, trusted)
+
+
 def index_model(source: SourceModel) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
@@ -188,8 +208,12 @@ def index_model(source: SourceModel) -> OpenModel:
         InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output that nothing gives.
     """
     nodes = source.proto.graph.node
-    find = declared_types if OP_TYPE in {node.op_type for node in nodes} else infer_types
-    types = find(source.proto, resolve_types, _proven_by_writer(source.proto))
+    trusted = _proven_by_writer(source.proto)
+    types = (
+        declared_types(source.proto, lambda: inferred_types(source.proto, trusted), trusted)
+        if OP_TYPE in {node.op_type for node in nodes}
+        else inferred_types(source.proto, trusted)
+    )
     graph = GraphIndex(
         source.proto.graph,
         types=types,

@@ -10,8 +10,8 @@ from epctx_core.context.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import Scratch, scratch_folder
 from epctx_core.context.workspace import PrivateWorkspace
-from epctx_core.graph.inference import types_of
 from epctx_core.graph.model_io import names_as_text
+from epctx_core.graph.type_table import types_of
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.sessions.loading import source_weights

@@ -18,7 +18,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.inference import TypeTable
+from epctx_core.graph.type_table import TypeTable
 
 EP = "TestExecutionProvider"
 CONTENT = noise(5000)

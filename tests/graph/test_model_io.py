@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 
 from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph import model_io
-from epctx_core.graph.inference import TypeTable, declared_types, infer_types
+from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import detach_model, parse_model, read_model
+from epctx_core.graph.type_table import TypeTable, declared_types
 from epctx_core.plugin import UNKNOWN_TYPE
 
 
@@ -225,7 +226,8 @@ def declaring(*values):
 
 
 def test_declared_types_cost_no_inference(monkeypatch):
-    types = declared_types(declaring(value("a", shape=[2])))
+    made = declaring(value("a", shape=[2]))
+    types = declared_types(made, lambda: infer_types(made))
     monkeypatch.delattr("onnx.shape_inference.infer_shapes")
 
     assert str(types.get("a")) == "float[2]"
@@ -238,14 +240,14 @@ def test_a_type_that_is_not_declared_is_inferred_when_it_is_asked_for(entries):
     for entry in made.graph.value_info:
         entry.ClearField("type")
 
-    assert str(declared_types(made).get("a")) == "float[2]"
+    assert str(declared_types(made, lambda: infer_types(made)).get("a")) == "float[2]"
 
 
 def test_inference_of_declared_types_that_contradict_each_other_is_refused_when_one_is_missing():
     made = model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], [value("y", INT64)])
 
     with pytest.raises(InvalidGraph, match="type inference refuses the model"):
-        declared_types(made).get("a")
+        declared_types(made, lambda: infer_types(made)).get("a")
 
 
 def test_a_large_structure_that_is_checked_on_its_bytes_is_read_the_same(monkeypatch):
