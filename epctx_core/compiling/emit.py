@@ -25,7 +25,7 @@ from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
-from epctx_core.kernels import described
+from epctx_core.kernels.matching import described
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken, plain
@@ -516,7 +516,7 @@ def _spliced(
     model: OpenModel, main: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], kept: KeptNodes
 ) -> ModelProto:
     """Return the model with EPContext nodes in the place of partitions."""
-    order = main.partitioner.execution_order()
+    order = main.execution_order()
     return splice(model.source.proto, model.graph, order, _replacements(main, nodes, kept))
 
 
@@ -530,9 +530,7 @@ def _replacements(
     replacements.update(kept.nodes.get(part.graph.path, {}))
     for node in part.executed:
         bodies = {
-            name: splice_body(
-                body.graph, body.partitioner.execution_order(), _replacements(body, nodes, kept)
-            )
+            name: splice_body(body.graph, body.execution_order(), _replacements(body, nodes, kept))
             for name, body in part.bodies[node].items()
         }
         replacements[node] = with_bodies(part.graph.nodes[node], bodies)

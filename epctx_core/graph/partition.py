@@ -203,20 +203,18 @@ class Partitioner:
 
     Args:
         predecessors: for each node the nodes that it reads from; nodes are in topological order.
+        taken: the groups that were taken; whoever has the list may change it.
     """
 
-    def __init__(self, predecessors: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, predecessors: Sequence[Sequence[int]], taken: list[Sequence[int]] | None = None
+    ) -> None:
         self._predecessors = predecessors
-        self._taken: list[list[int]] = []
+        self._taken: list[Sequence[int]] = [] if taken is None else taken
 
     def take(self, groups: Iterable[Sequence[int]]) -> None:
         """Fix groups: later calls see each as one unit."""
-        self._taken.extend(list(group) for group in groups)
-
-    def release(self, groups: Iterable[Sequence[int]]) -> None:
-        """Take groups back: their nodes are free again."""
-        firsts = {group[0] for group in groups}
-        self._taken = [group for group in self._taken if group[0] not in firsts]
+        self._taken.extend(groups)
 
     def check(self, groups: Sequence[Sequence[int]]) -> None:
         """Check that groups can be contracted as they are, beside what was taken.

@@ -29,7 +29,7 @@ from epctx_core.isolation.models import (
 )
 from epctx_core.isolation.stand_ins import RemotePayload, RemoteReader, RemoteSlice, RemoteWriter
 from epctx_core.isolation.values import decode_attributes, decode_nodes, encode_attribute, encode_nodes
-from epctx_core.kernels import KernelMatcher, RegistryLookup
+from epctx_core.kernels.matching import KernelMatcher, RegistryLookup
 from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Refusal
 from epctx_core.registry.guard import check_answer, contract_broken, plain
 

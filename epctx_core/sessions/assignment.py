@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import read_kernel_types
 from epctx_core.graph.garbage import collection_paused, collection_resumed
-from epctx_core.graph.partition import Partitioner
 from epctx_core.sessions.providers import check_compiled
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.kernels import KernelMatcher
+    from epctx_core.kernels.matching import KernelMatcher
     from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes, Purpose
     from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import ProviderSession
@@ -47,7 +47,6 @@ class GraphAssignment:
 
     Attributes:
         graph: its index.
-        partitioner: knows what was taken.
         taken: for each node whether it is somebody's already.
         bodies: control-flow node to its bodies by attribute.
         executed: the control-flow nodes whose bodies hold an EP's work: the session runs them itself.
@@ -56,7 +55,7 @@ class GraphAssignment:
 
     def __init__(self, graph: GraphIndex, reserved: Mapping[BodyPath, Sequence[int]]) -> None:
         self.graph = graph
-        self.partitioner = Partitioner(graph.predecessors)
+        self._groups: list[Sequence[int]] = []
         self.taken = [False] * len(graph.nodes)
         self.bodies = {
             node: {name: GraphAssignment(body, reserved) for name, body in bodies.items()}
@@ -68,9 +67,22 @@ class GraphAssignment:
         self.take([[node] for node in reserved.get(graph.path, ())])
         self.hold_control_flow()
 
+    @cached_property
+    def partitioner(self) -> Partitioner:
+        """Groups nodes around those that were taken."""
+        from epctx_core.graph.partition import Partitioner
+
+        return Partitioner(self.graph.predecessors, self._groups)
+
+    def execution_order(self) -> list[list[int]]:
+        """Return what was taken and all other nodes in an order that can be run; see `Partitioner`."""
+        if all(len(group) == 1 for group in self._groups):
+            return [[node] for node in range(len(self.taken))]
+        return self.partitioner.execution_order()
+
     def take(self, groups: Sequence[Sequence[int]]) -> None:
         """Make groups of nodes somebody's."""
-        self.partitioner.take(groups)
+        self._groups += groups
         for group in groups:
             for node in group:
                 self.taken[node] = True
@@ -88,7 +100,8 @@ class GraphAssignment:
 
     def release_nodes(self, groups: Sequence[Sequence[int]]) -> None:
         """Make groups that were taken free again."""
-        self.partitioner.release(groups)
+        firsts = {group[0] for group in groups}
+        self._groups[:] = [group for group in self._groups if group[0] not in firsts]
         for node in chain.from_iterable(groups):
             self.taken[node] = False
 
@@ -98,6 +111,15 @@ class GraphAssignment:
             if not self.taken[node] and any(any(body.taken) for body in bodies.values()):
                 self.executed.add(node)
                 self.take([[node]])
+
+    def fix(self, groups: Sequence[Sequence[int]]) -> None:
+        """Keep groups of nodes together that stay nobody's."""
+        self._groups += groups
+
+    def cpu_groups(self) -> list[list[int]]:
+        """Return what is left to run in the fewest convex groups."""
+        left = self.left_to_run()
+        return self.partitioner.group([[node] for node in left]) if left else []
 
     def left_over(self) -> list[int]:
         """Return the nodes that nobody took."""

@@ -256,10 +256,7 @@ class _Builder:
 
             self._model = optimise_model(self._model, self._providers, self._level)
         assignment = self._assign(settled=self._routing.settled if exporter is None else ())
-        groups = [
-            (part, part.partitioner.group([[node] for node in part.left_to_run()]))
-            for part in assignment.graphs
-        ]
+        groups = [(part, part.cpu_groups()) for part in assignment.graphs]
         self._check_allowed(assignment, groups)
         if exporter is not None:
             exporter.check(self._model, assignment)
@@ -274,7 +271,7 @@ class _Builder:
             self._checks.finish()
             exporter.write()
         for part, cpu in groups:
-            part.partitioner.take(cpu)
+            part.fix(cpu)
         return self._finish(assignment, planner)
 
     def _assign(self, settled: Collection[str]) -> Assignment:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
-from epctx_core.errors import EpctxError, InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.subgraph import Subgraph
+from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 from epctx_core.graph.view import Node, attribute_value
-from epctx_core.kernels import RegistryLookup
 from epctx_core.registry.guard import blame, contract_broken, describe
-from epctx_core.sessions.ep_calls import Boundary, allocator, buffer, checked, into_memory, telling
+from epctx_core.sessions.ep_calls import Boundary, allocator, buffer, checked, into_memory
 from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.inference import TypeTable
     from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.kernels import CpuEngine, KernelMatcher
+    from epctx_core.graph.type_table import TypeTable
+    from epctx_core.kernels import CpuEngine
+    from epctx_core.kernels.matching import KernelMatcher
     from epctx_core.options import RunOptions
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import GraphAssignment, KernelNode
+    from epctx_core.sessions.cpu_steps import CpuSteps
     from epctx_core.sessions.ep_calls import Allocate
     from epctx_core.sessions.providers import ProviderSession
-
-    _FormOfOne = tuple[GraphIndex | int, ...]
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
@@ -311,71 +310,6 @@ def _kept(step: StepSpec) -> StepSpec:
     return step._replace(run=run_and_drop, outputs=[step.outputs[place] for place in kept], in_place=False)
 
 
-class CpuSteps:
-    """Makes the steps of the default CPU EP; small equal groups are prepared once.
-
-    Args:
-        engine: the session's.
-    """
-
-    def __init__(self, engine: CpuEngine) -> None:
-        self._engine = engine
-        self._known: dict[tuple[GraphIndex, tuple[int, ...]], RunStep] = {}
-        self._ones: dict[_FormOfOne | None, RunStep] = {}
-
-    def step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
-        """Return the step of a group of left-over nodes.
-
-        Raises:
-            NotImplementedByProvider: an operator that no engine has.
-        """
-        one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
-        if one in self._ones:
-            node = nodes[0]
-            return StepSpec(
-                graph.node_name(node), CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node]
-            )
-        spec, plain = self._piece(graph, nodes)
-        if plain and one is not None:
-            self._ones[one] = spec.run
-        return spec
-
-    def _piece(self, graph: GraphIndex, nodes: Sequence[int]) -> tuple[StepSpec, bool]:
-        """Return the step, and whether operators, wiring and types are all that decides its work."""
-        piece = Subgraph(graph, nodes)
-        plain = piece.plain_form
-        # A form means something within its graph.
-        form = None if plain is None else (graph, plain)
-        run = self._known.get(form) if form is not None else None
-        if run is None:
-            run = self._engine.prepare_piece(piece.model(), piece.weights).run
-            if form is not None:
-                self._known[form] = run
-        name = graph.node_name(nodes[0])
-        run = telling(run, Boundary.of(graph.types, (), piece.output_names))
-        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names), form is not None
-
-
-def _form_of_one(graph: GraphIndex, node: int) -> _FormOfOne | None:
-    """Return what tells a node from others of its graph, in less time still than `Subgraph.plain_form`.
-
-    Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
-    reads a weight or one value twice, and for one of whose results some are not read.
-    """
-    inputs, outputs = graph.inputs[node], graph.outputs[node]
-    names = {*inputs, *outputs}
-    if len(names) < len(inputs) + len(outputs) or "" in names or not graph.constants.isdisjoint(names):
-        return None
-    consumers, results = graph.consumers, graph.results
-    if not all(name in consumers or name in results for name in outputs):
-        return None
-    # A table makes equal types one object. What is declared is told of, what is proven is computed with.
-    types = [
-        type_of(name) for type_of in (graph.types.get, graph.types.proven) for name in (*inputs, *outputs)
-    ]
-    return graph, graph.kinds[node], *map(id, types)
-
-
 def _run_of(compiled: CompiledPartition) -> RunStep:
     if compiled.run is None:
         raise AssertionError("check_compiled lets nothing without `run` through")
@@ -399,11 +333,10 @@ class Planner:
         steps: Mapping[GraphIndex, Mapping[int, StepSpec]],
         matchers: Mapping[str, KernelMatcher],
     ) -> None:
+        self._engine, self._matchers = engine, matchers
         self._instances = providers.instances
-        self._matchers = matchers
         found = {ep: allocator(self._instances, ep) for ep in self._instances.names}
         self._allocators = {ep: allocate for ep, allocate in found.items() if allocate is not None}
-        self._cpu = CpuSteps(engine)
         self._steps = {graph: dict(known) for graph, known in steps.items()}
 
     def add_compiled(self, compiled: Mapping[GraphPartition, CompiledPartition]) -> None:
@@ -419,25 +352,14 @@ class Planner:
         for kernel in part.kernel_nodes:
             steps[kernel.node] = kernel_step(part.graph, kernel, self._instances.record(kernel.ep))
         for group in cpu_groups:
-            try:
-                steps[group[0]] = self._cpu.step(part.graph, group)
-            except NotImplementedByProvider as error:
-                why = self._why_no_kernel(part.graph, group, error.node)
-                raise NotImplementedByProvider(
-                    error.message + why, node=error.node, hint=error.hint
-                ) from error
+            steps[group[0]] = self._cpu.step(part.graph, group)
 
-    def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
-        """Say why the kernels that EPs have for a node do not fit it; nothing where none has any."""
-        lookups = {ep: RegistryLookup(matcher, graph.types) for ep, matcher in self._matchers.items()}
-        nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
-        reasons = [
-            f"; {self._instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
-            for node in nodes
-            for ep, lookup in lookups.items()
-            if (reason := lookup.refusal(node)) is not None
-        ]
-        return "".join(reasons)
+    @cached_property
+    def _cpu(self) -> CpuSteps:
+        # A context model mostly has no other nodes.
+        from epctx_core.sessions.cpu_steps import CpuSteps
+
+        return CpuSteps(self._engine, self._instances, self._matchers)
 
     def _in_memory_of_eps(self, specs: Sequence[StepSpec], graph: GraphIndex) -> Sequence[StepSpec]:
         """Have steps write into memory of the EP that runs them, or else of the first EP that reads what they make.
@@ -469,7 +391,7 @@ class Planner:
         for node in part.executed:
             plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
-        firsts = [group[0] for group in part.partitioner.execution_order()]
+        firsts = [group[0] for group in part.execution_order()]
         # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
         made = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
         specs = self._in_memory_of_eps(made, graph)

@@ -142,17 +142,14 @@ def _prepare(
                 kernels := [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")],
                 kernels_only=kernels,
             )
-            groups = [
-                (part, part.partitioner.group([[node] for node in part.left_to_run()]))
-                for part in assignment.graphs
-            ]
+            groups = [(part, part.cpu_groups()) for part in assignment.graphs]
             # No EP makes anything for this plan.
             planner = Planner(
                 engine, ProviderSession(subject.session, subject.registry), _stand_ins(model, assignment), {}
             )
             for part, cpu in groups:
                 planner.prepare(part, cpu)
-                part.partitioner.take(cpu)
+                part.fix(cpu)
             planner.plan(assignment.main)
     except (InvalidArgument, ModelLoadCanceled):
         raise

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from epctx_core.errors import PluginError
 from epctx_core.graph.view import Node
-from epctx_core.kernels import KernelMatcher, RegistryLookup
+from epctx_core.kernels.matching import KernelMatcher, RegistryLookup
 from epctx_core.plugin import KernelDef, KernelRegistry, OperatorTypes
 
 
