@@ -41,9 +41,9 @@ if TYPE_CHECKING:
         GraphOptimizationLevel,
         InputBudget,
         OrtCompileApiFlags,
-        RunOptions,
         SessionOptions,
     )
+    from epctx_core.options.run import RunOptions
     from epctx_core.registry import PluginRecord, PluginState, Registry
     from epctx_core.registry.default import (
         add_plugin_path,
@@ -99,8 +99,9 @@ _HOME = {
     "epctx_core.sessions.explanation": ("Explanation", "NodeExplanation", "explain_model"),
     "epctx_core.sessions.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
-        "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "RunOptions", "SessionOptions",
+        "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "SessionOptions",
     ),
+    "epctx_core.options.run": ("RunOptions",),
     "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
     "epctx_core.registry.default": (
         "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.kernels.engines import run_stoppably
-from epctx_core.options import RunOptions, SessionOptions
-from epctx_core.options.unsupported import Strict, tell_without_effect
+from epctx_core.options import SessionOptions
+from epctx_core.options.strict import Strict, tell_without_effect
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
@@ -27,6 +27,7 @@ from epctx_core.sessions.providers import CPU_EP
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from epctx_core.options.run import RunOptions
     from epctx_core.sessions.boundary import OrtEpAssignedSubgraph
 
 _log = logging.getLogger("epctx.session")
@@ -352,6 +353,8 @@ class InferenceSession(Strict):
 
 
 def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
+    from epctx_core.options.run import RunOptions
+
     if not isinstance(options, RunOptions):
         kind = f"{type(options).__module__}.{type(options).__name__}"
         raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")

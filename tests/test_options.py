@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epctx_core import errors
+from epctx_core import RunOptions, errors
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
 from epctx_core.options import (
     CancellationFlag,
@@ -16,14 +16,14 @@ from epctx_core.options import (
     GraphOptimizationLevel,
     Isolation,
     OrtCompileApiFlags,
-    RunOptions,
     SessionConfig,
     SessionOptions,
     Verification,
     WeightlessMode,
 )
 from epctx_core.options.session import MAX_KEY_LENGTH, MAX_VALUE_LENGTH
-from epctx_core.options.table import IGNORED_KEYS, SESSION_OPTIONS, SessionOption, is_ignored
+from epctx_core.options.table import SESSION_OPTIONS, SessionOption
+from epctx_core.options.unsupported import IGNORED_KEYS, is_ignored
 
 PACKAGE = Path(errors.__file__).parent
 ROWS = {name: row for name, row in vars(SessionConfig).items() if isinstance(row, SessionOption)}

@@ -19,7 +19,8 @@ from epctx_core import _version
 from epctx_core.cache.installation import installed_states, newest_change
 from epctx_core.compiling.provenance import build_info
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.table import IGNORED_KEYS, OWNED_STARTS, SESSION_OPTIONS, CachePart
+from epctx_core.options.table import SESSION_OPTIONS, CachePart
+from epctx_core.options.unsupported import IGNORED_KEYS, OWNED_STARTS
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:

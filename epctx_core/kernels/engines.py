@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
     from epctx_core.kernels.splitting import Part
-    from epctx_core.options import RunOptions
+    from epctx_core.options.run import RunOptions
     from epctx_core.plugin import OptimizedModel, PreparedModel, TensorView
 
 PREPACK_LIMIT = 64 << 20

@@ -1,4 +1,4 @@
-"""What a host asks for: session options by their keys and by value, and the options of a run.
+"""What a host asks for: session options by their keys and by value, and (in `run`) the options of a run.
 
 Names, arguments and meanings are ONNX Runtime's; what of them epctx does not have is a table (`unsupported`).
 """
@@ -16,7 +16,6 @@ from epctx_core.options.choices import (
     Verification,
     WeightlessMode,
 )
-from epctx_core.options.run import RunOptions
 from epctx_core.options.session import CancellationFlag, SessionOptions
 from epctx_core.options.table import SessionConfig
 
@@ -29,7 +28,6 @@ __all__ = [
     "Isolation",
     "ModelOverrides",
     "OrtCompileApiFlags",
-    "RunOptions",
     "SessionConfig",
     "SessionOptions",
     "Verification",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.unsupported import WITHOUT_EFFECT, Strict, tell_without_effect
+from epctx_core.options.strict import WITHOUT_EFFECT, Strict, tell_without_effect
 
 
 class Stoppable(Protocol):

@@ -22,15 +22,8 @@ from epctx_core.options.choices import (
     ModelOverrides,
     is_whole,
 )
-from epctx_core.options.table import (
-    SESSION_OPTIONS,
-    SessionConfig,
-    is_ignored,
-    is_provider_option,
-    suggested_key,
-    unknown_option,
-)
-from epctx_core.options.unsupported import WITHOUT_EFFECT, Strict, tell_without_effect
+from epctx_core.options.strict import WITHOUT_EFFECT, Strict
+from epctx_core.options.table import SESSION_OPTIONS, SessionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
@@ -155,10 +148,10 @@ class SessionOptions(Strict):
             )
         if key in SESSION_OPTIONS:
             SESSION_OPTIONS[key].check(value)
-        elif is_ignored(key):
-            tell_without_effect(f"the session option {key!r}", "epctx does not act on it")
-        elif not is_provider_option(key):
-            raise unknown_option(key)
+        else:
+            from epctx_core.options.unsupported import check_key
+
+            check_key(key)
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
@@ -171,6 +164,8 @@ class SessionOptions(Strict):
             return self._entries[key]
         if key in SESSION_OPTIONS:
             return SESSION_OPTIONS[key].default
+        from epctx_core.options.unsupported import suggested_key
+
         raise InvalidArgument(f"session option {key!r} was never set.{suggested_key(key)}")
 
     def add_provider(
@@ -210,12 +205,21 @@ class SessionOptions(Strict):
     @property
     def ignored_config_entries(self) -> tuple[str, ...]:
         """The keys that were set and that epctx does not act on."""
-        return tuple(filter(is_ignored, self._entries))
+        return self._other_keys(ignored=True)
 
     @property
     def provider_option_keys(self) -> tuple[str, ...]:
         """The keys that were set and have the form of one EP's option."""
-        return tuple(filter(is_provider_option, self._entries))
+        return self._other_keys(ignored=False)
+
+    def _other_keys(self, *, ignored: bool) -> tuple[str, ...]:
+        """Return those of the two kinds of keys that are set and no row, see `add_session_config_entry`."""
+        others = [key for key in self._entries if key not in SESSION_OPTIONS]
+        if not others:
+            return ()
+        from epctx_core.options.unsupported import is_ignored
+
+        return tuple(key for key in others if is_ignored(key) is ignored)
 
     def provider_config_entries(self, ep: str) -> dict[str, str]:
         """Return the options given as `ep.<lower-case ep name>.<key>` for one EP type."""

@@ -1,27 +1,23 @@
-"""Names of ONNX Runtime's Python API that epctx does not have, or has without effect, each with the reason.
+"""What of ONNX Runtime epctx does not have: names of its Python API, each with the reason, and keys of session options.
 
-A host that moves over from onnxruntime hears of each on its first use: nothing is swallowed. What changes no result
-is accepted and logged once. `docs/differences-from-onnxruntime.md` shows the tables; a test checks both against the
-installed onnxruntime.
+Imported when a host uses such a name, or a key that is no row of `table`. `docs/differences-from-onnxruntime.md` shows
+the names; a test checks both against the installed onnxruntime.
 """
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.options.strict import MEMORY, THREADS, tell_without_effect
+from epctx_core.options.table import SESSION_OPTIONS
 
-_MEMORY = "memory of runs belongs to onnxruntime and to the EPs; there is no arena or pattern to switch"
-_THREADS = "each prepared piece has the threads that intra_op_num_threads and its size call for"
 _PROFILE = "steps are not profiled"
-_LOG = "logging is Python's: the logger 'epctx' and its levels"
 _DEVICES = "EPs are chosen by name and not by device; use add_provider"
 _BINDING = "values are numpy arrays in the memory of this process; use run"
 _ORDER = "steps run in the model's order of dependence"
-_SAME = "engines are not switched; the CPU EP computes as onnxruntime does"
 _CAPTURE = "there are no captured graphs"
 _TUNING = "no EP tunes itself through the core"
 _PACKAGE = "packages of several models are not read; a context model and its files travel as CompileReport.required_files says"
@@ -78,8 +74,8 @@ UNSUPPORTED: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "ModelPackageContext": _PACKAGE,
                 "ModelPackageOptions": _PACKAGE,
                 "ModelPackageWriteMode": _PACKAGE,
-                "OrtAllocatorType": _MEMORY,
-                "OrtArenaCfg": _MEMORY,
+                "OrtAllocatorType": MEMORY,
+                "OrtArenaCfg": MEMORY,
                 "OrtDevice": _BINDING,
                 "OrtDeviceMemoryType": _BINDING,
                 "OrtDeviceVendorId": _DEVICES,
@@ -87,9 +83,9 @@ UNSUPPORTED: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "OrtExecutionProviderDevicePolicy": _DEVICES,
                 "OrtHardwareDevice": _DEVICES,
                 "OrtHardwareDeviceType": _DEVICES,
-                "OrtMemType": _MEMORY,
-                "OrtMemoryInfo": _MEMORY,
-                "OrtMemoryInfoDeviceType": _MEMORY,
+                "OrtMemType": MEMORY,
+                "OrtMemoryInfo": MEMORY,
+                "OrtMemoryInfoDeviceType": MEMORY,
                 "OrtSparseFormat": _BINDING,
                 "OrtSyncStream": _DEVICES,
                 "OrtValue": _BINDING,
@@ -98,8 +94,8 @@ UNSUPPORTED: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "capi": _INSIDE,
                 "contextlib": _INSIDE,
                 "copy_tensors": _BINDING,
-                "create_and_register_allocator": _MEMORY,
-                "create_and_register_allocator_v2": _MEMORY,
+                "create_and_register_allocator": MEMORY,
+                "create_and_register_allocator_v2": MEMORY,
                 "cuda_version": _INSIDE,
                 "get_build_info": _INSIDE,
                 "get_ep_devices": _DEVICES,
@@ -111,7 +107,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "print_debug_info": "the command epctx doctor prints what is installed and what is wrong with it",
                 "register_execution_provider_library": _LIBRARY,
                 "set_default_logger_callback": "add a handler to the logger 'epctx'",
-                "set_global_thread_pool_sizes": _THREADS,
+                "set_global_thread_pool_sizes": THREADS,
                 "unregister_execution_provider_library": _LIBRARY,
                 "version": "epctx_core.__version__ is epctx's version",
             }
@@ -120,70 +116,9 @@ UNSUPPORTED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Class, or the module itself, to name to why epctx does not have it."""
 
-WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = MappingProxyType(
-    {
-        "SessionOptions": MappingProxyType(
-            {
-                "enable_cpu_mem_arena": (True, _MEMORY),
-                "enable_mem_pattern": (True, _MEMORY),
-                "enable_mem_reuse": (True, _MEMORY),
-                "log_verbosity_level": (0, _LOG),
-                "logid": ("", _LOG),
-                "use_deterministic_compute": (False, _SAME),
-                "use_per_session_threads": (True, _THREADS),
-            }
-        ),
-        "RunOptions": MappingProxyType(
-            {
-                "log_severity_level": (-1, _LOG),
-                "log_verbosity_level": (0, _LOG),
-                "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
-            }
-        ),
-    }
-)
-"""Class to attribute to its default and why another value changes nothing."""
-
-_log = logging.getLogger("epctx.options")
-_told: set[str] = set()
-
-
-def tell_without_effect(what: str, why: str) -> None:
-    """Log, once in a process, that something a host asked for is accepted and changes nothing."""
-    if what not in _told:
-        _told.add(what)
-        _log.info("%s is accepted and has no effect: %s.", what, why)
-
 
 class UnsupportedNameError(InvalidArgument, AttributeError):
     """A name that epctx does not have; an AttributeError too, so that `hasattr` answers."""
-
-
-class Strict:
-    """Base of a host's objects: a name that they do not have is said when it is used, also when it is set."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise _no_such_name(type(self), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        for cls in type(self).__mro__:
-            if name in (table := WITHOUT_EFFECT.get(cls.__name__, {})):
-                _tell_if_set(f"{cls.__name__}.{name}", value, *table[name])
-        try:
-            object.__setattr__(self, name, value)
-        except AttributeError:
-            raise _no_such_name(type(self), name) from None
-
-
-def _tell_if_set(what: str, value: object, default: bool | int | str, why: str) -> None:
-    if not isinstance(value, int if isinstance(default, int) else str):
-        raise InvalidArgument(f"{what} is a {type(default).__name__}, not {value!r:.80}.")
-    if value != default:
-        tell_without_effect(what, why)
 
 
 def unsupported_name(name: str) -> UnsupportedNameError | None:
@@ -199,7 +134,7 @@ def _not_supported(what: str, why: str) -> UnsupportedNameError:
     )
 
 
-def _no_such_name(cls: type, name: str) -> UnsupportedNameError:
+def no_such_name(cls: type, name: str) -> UnsupportedNameError:
     """Return the error for a name that a class does not have."""
     tables = [(c.__name__, UNSUPPORTED[c.__name__]) for c in cls.__mro__ if c.__name__ in UNSUPPORTED]
     for owner, table in tables:
@@ -210,3 +145,94 @@ def _no_such_name(cls: type, name: str) -> UnsupportedNameError:
         f"{cls.__name__} has no attribute {name!r}.{suggestion(name, known)}",
         hint=f"It has: {', '.join(known)}.",
     )
+
+
+IGNORED_KEYS = frozenset(
+    """
+    memory.enable_memory_arena_shrinkage
+    mlas.disable_kleidiai mlas.enable_gemm_fastmath_arm64_bfloat16 mlas.kleidiai.conv_igemm_max_work
+    mlas.nchwc_depthwise_sliding mlas.nchwc_pointwise_conv_max_input_channel_batch mlas.qnbit.force_fp32
+    mlas.use_lut_gemm
+    optimization.constant_folding_max_output_size_in_bytes optimization.disable_specified_optimizers
+    optimization.enable_cast_chain_elimination optimization.enable_gelu_approximation
+    optimization.minimal_build_optimizations
+    session.allow_released_opsets_only session.collect_node_memory_stats_to_file session.compile_only
+    session.debug_layout_transformation session.disable_aot_function_inlining session.disable_double_qdq_remover
+    session.disable_prepacking session.disable_qdq_constant_folding session.disable_quant_qdq
+    session.dynamic_block_base session.enable_cpu_mem_arena session.enable_dq_matmulnbits_fusion
+    session.enable_mem_pattern session.enable_moe_expert_counting session.enable_moe_expert_statistics
+    session.enable_profiling session.enable_quant_qdq_cleanup session.enable_saved_runtime_optimizations
+    session.execution_mode session.external_data_loader.chunk_bytes session.external_data_loader.min_size_bytes
+    session.external_data_loader.pinned_memory_bytes session.external_data_loader.threads
+    session.force_spinning_stop session.function_expansion_byte_limit session.function_expansion_node_limit
+    session.gqa_value_layout session.graph_optimization_level session.graph_optimizations_loop_level
+    session.inter_op.allow_spinning session.inter_op.spin_backoff_max session.inter_op.spin_duration_us
+    session.inter_op_num_threads session.intra_op.allow_spinning session.intra_op.spin_backoff_max
+    session.intra_op.spin_duration_us session.intra_op_num_threads session.intra_op_thread_affinities
+    session.kernel_dispatch_policy session.layer_assignment_settings session.log_id
+    session.log_severity_level session.log_verbosity_level session.max_shape_override
+    session.moe_expert_counter_alpha session.moe_expert_counter_beta session.moe_expert_counter_state_file
+    session.name_based_layer_assignment session.node_partition_config_file
+    session.optimized_model_external_initializers_file_name
+    session.optimized_model_external_initializers_min_size_in_bytes session.optimized_model_filepath
+    session.prepack.enable_parallel session.qdq_matmulnbits_accuracy_level session.qdq_matmulnbits_block_size
+    session.qdqisint8allowed session.resource_cuda_partitioning_settings
+    session.save_external_prepacked_constant_initializers session.save_model_format session.set_denormal_as_zero
+    session.strict_shape_type_inference session.strict_workspace_verification session.use_deterministic_compute
+    session.use_device_allocator_for_initializers session.use_env_allocators
+    session.use_external_initializer_file_buffers_directly session.use_memory_mapped_ort_model
+    session.use_ort_model_bytes_directly session.use_ort_model_bytes_for_initializers
+    session.use_per_session_threads session.x64quantprecision
+    """.split()  # noqa: SIM905 - seventy names read better without quotes and commas
+)
+"""What onnxruntime up to 1.32 acts on and epctx does not."""
+
+IGNORED_STARTS = ("ep.cpu.", "ep.cuda.", "ep.nnapi.", "session.moe.offload.")
+"""How the keys begin of EPs that onnxruntime carries in itself, and of where it keeps experts."""
+
+OWNED_STARTS = ("ep.", "session.")
+"""Where every key must be known: a misspelt one would silently do nothing."""
+
+_PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
+_DYNAMIC_START = "ep.dynamic."
+
+
+def is_provider_option(key: str) -> bool:
+    """Whether a key has the form of one EP's option; whether there is such an EP is checked where EPs are looked up."""
+    return (
+        _PROVIDER_OPTION.fullmatch(key) is not None
+        and key not in SESSION_OPTIONS
+        and not key.startswith((*IGNORED_STARTS, _DYNAMIC_START))
+    )
+
+
+def is_ignored(key: str) -> bool:
+    """Whether a key is accepted and means nothing to epctx."""
+    if key in SESSION_OPTIONS or is_provider_option(key):
+        return False
+    return key in IGNORED_KEYS or key.startswith(IGNORED_STARTS) or not key.startswith(OWNED_STARTS)
+
+
+def check_key(key: str) -> None:
+    """Let a key pass that is no row: one EP's option, or one that means nothing here, which is said once.
+
+    Raises:
+        InvalidArgument: it begins as `ep.*` or `session.*`, and neither epctx nor onnxruntime knows it.
+    """
+    if is_ignored(key):
+        tell_without_effect(f"the session option {key!r}", "epctx does not act on it")
+    elif key.startswith(_DYNAMIC_START):
+        raise InvalidArgument(
+            f"{key!r} is no session option but a dynamic one.",
+            hint="Give it to set_ep_dynamic_options of the session.",
+        )
+    elif not is_provider_option(key):
+        hint = "docs/options.md lists the keys that epctx and onnxruntime know."
+        if key.startswith("ep."):
+            hint = "Options of one EP are written ep.<lower-case EP name>.<key>."
+        raise InvalidArgument(f"unknown session option {key!r}.{suggested_key(key)}", hint=hint)
+
+
+def suggested_key(key: str) -> str:
+    """Return the end of a sentence that suggests the closest known key, or nothing."""
+    return suggestion(key, [*SESSION_OPTIONS, *sorted(IGNORED_KEYS)])

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.options import RunOptions, SessionConfig, SessionOptions
+    from epctx_core.options import SessionConfig, SessionOptions
+    from epctx_core.options.run import RunOptions
     from epctx_core.registry import Registry
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.assignment import Assignment, GraphAssignment

@@ -18,7 +18,7 @@ from epctx_core.errors import InvalidGraph, RuntimeException
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epctx_core.options import RunOptions
+    from epctx_core.options.run import RunOptions
     from epctx_core.plugin import TensorType
     from epctx_core.sessions.plan import Plan
 

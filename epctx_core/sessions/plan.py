@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.kernels import CpuEngine
     from epctx_core.kernels.matching import KernelMatcher
-    from epctx_core.options import RunOptions
+    from epctx_core.options.run import RunOptions
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import GraphAssignment, KernelNode

@@ -7,7 +7,7 @@ import logging
 from epctx_core._version import __version__
 from epctx_core.errors import InvalidArgument
 from epctx_core.options.choices import is_whole
-from epctx_core.options.unsupported import tell_without_effect
+from epctx_core.options.strict import tell_without_effect
 from epctx_core.registry.default import plugins
 from epctx_core.sessions.providers import CPU_EP
 

@@ -26,8 +26,8 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.options import Isolation, WeightlessMode
+from epctx_core.options.strict import tell_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
-from epctx_core.options.unsupported import tell_without_effect
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options

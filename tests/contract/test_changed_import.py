@@ -15,7 +15,7 @@ from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core import InvalidArgument
-from epctx_core.options.unsupported import WITHOUT_EFFECT
+from epctx_core.options.strict import WITHOUT_EFFECT
 
 CPU = "CPUExecutionProvider"
 
@@ -28,7 +28,7 @@ def source(tmp_path):
 @pytest.fixture
 def told(caplog, monkeypatch):
     """Give what the logger for options says, as in a process that has said nothing yet."""
-    monkeypatch.setattr("epctx_core.options.unsupported._told", set())
+    monkeypatch.setattr("epctx_core.options.strict._told", set())
     caplog.set_level("INFO", "epctx.options")
     return lambda: [r.message for r in caplog.records if r.name == "epctx.options"]
 

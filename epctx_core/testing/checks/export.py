@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_core.errors import EpctxError, InvalidArgument
-from epctx_core.options import RunOptions
+from epctx_core.options.run import RunOptions
 from epctx_core.plugin import Availability, CompiledPartition, ProviderOption, Purpose
 from epctx_core.registry.loading import implemented_hooks
 from epctx_core.testing.table import CheckFailed, Skipped, check

@@ -1,0 +1,86 @@
+"""Base of the objects that hosts set attributes of, as onnxruntime's Python API has them.
+
+A host that moves over from onnxruntime hears of each name that epctx does not have, on its first use: nothing is
+swallowed. What changes no result is accepted and logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from epctx_core.errors import InvalidArgument
+
+MEMORY = "memory of runs belongs to onnxruntime and to the EPs; there is no arena or pattern to switch"
+THREADS = "each prepared piece has the threads that intra_op_num_threads and its size call for"
+_LOG = "logging is Python's: the logger 'epctx' and its levels"
+
+WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = MappingProxyType(
+    {
+        "SessionOptions": MappingProxyType(
+            {
+                "enable_cpu_mem_arena": (True, MEMORY),
+                "enable_mem_pattern": (True, MEMORY),
+                "enable_mem_reuse": (True, MEMORY),
+                "log_verbosity_level": (0, _LOG),
+                "logid": ("", _LOG),
+                "use_deterministic_compute": (
+                    False,
+                    "engines are not switched; the CPU EP computes as onnxruntime does",
+                ),
+                "use_per_session_threads": (True, THREADS),
+            }
+        ),
+        "RunOptions": MappingProxyType(
+            {
+                "log_severity_level": (-1, _LOG),
+                "log_verbosity_level": (0, _LOG),
+                "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
+            }
+        ),
+    }
+)
+"""Class to attribute to its default and why another value changes nothing."""
+
+_log = logging.getLogger("epctx.options")
+_told: set[str] = set()
+
+
+def tell_without_effect(what: str, why: str) -> None:
+    """Log, once in a process, that something a host asked for is accepted and changes nothing."""
+    if what not in _told:
+        _told.add(what)
+        _log.info("%s is accepted and has no effect: %s.", what, why)
+
+
+class Strict:
+    """Base of a host's objects: a name that they do not have is said when it is used, also when it is set."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from epctx_core.options.unsupported import no_such_name
+
+        raise no_such_name(type(self), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        for cls in type(self).__mro__:
+            if name in (table := WITHOUT_EFFECT.get(cls.__name__, {})):
+                _tell_if_set(f"{cls.__name__}.{name}", value, *table[name])
+        try:
+            object.__setattr__(self, name, value)
+        except AttributeError:
+            from epctx_core.options.unsupported import no_such_name
+
+            raise no_such_name(type(self), name) from None
+
+
+def _tell_if_set(what: str, value: object, default: bool | int | str, why: str) -> None:
+    if not isinstance(value, int if isinstance(default, int) else str):
+        raise InvalidArgument(f"{what} is a {type(default).__name__}, not {value!r:.80}.")
+    if value != default:
+        tell_without_effect(what, why)
