@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 from contract_eps.ort_plugin_ep import OrtPluginProvider
 from contract_eps.scenes import Scene, convolutional_network, negation
-from graph.making import INT64, indexed, model, node, opened, tensor, value
+from graph.making import INT64, model, node, tensor, value
+from graph.reading import indexed, opened
 from networks.catalog import run_onnxruntime
 
 import epctx_core as epctx

@@ -1,13 +1,9 @@
-"""Small models and indices over them, made as sessions make them."""
+"""Small models."""
 
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
-
-from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import detach_model
+from onnx import TensorProto, helper, numpy_helper
 
 FLOAT = TensorProto.FLOAT
 INT64 = TensorProto.INT64
@@ -41,28 +37,6 @@ def model(
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
     return helper.make_model(
         made, opset_imports=imports, ir_version=ir_version, functions=functions, producer_name="tests"
-    )
-
-
-def no_files(location, name):
-    raise AssertionError(f"{name} asks for the file {location}")
-
-
-def opened(proto: ModelProto, open_external=no_files):
-    """A model as read; the argument stays as it is."""
-    data = proto.SerializeToString()
-    return detach_model(ModelProto.FromString(data), data, None, open_external)
-
-
-def indexed(source):
-    """An index over a `SourceModel`, or over a model that is opened first."""
-    if isinstance(source, ModelProto):
-        source = opened(source)
-    return GraphIndex(
-        source.proto.graph,
-        types=infer_types(source.proto),
-        weights=source.weights,
-        owner=source.proto,
     )
 
 

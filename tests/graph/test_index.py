@@ -1,15 +1,19 @@
-"""The index: who makes and reads each value, bodies included, and which values are constants."""
+"""Who makes and reads each value, bodies included, and which values are constants."""
 
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-from graph.making import BOOL, FLOAT, INT64, conditional, indexed, model, node, tensor, value
+from graph.making import BOOL, INT64, conditional, model, node, tensor, value
+from graph.witness import names, piece, shown, view
 from onnx import helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import outer_names
+
+
+def main_graph(made):
+    """Return the main graph as the first EP sees it, bodies and all."""
+    return shown(made)[0].views[-1]
 
 
 def loop(reads, output):
@@ -23,41 +27,33 @@ def loop(reads, output):
     return helper.make_node("Loop", ["count", "", "start"], [output], body=body)
 
 
-def test_names_that_only_bodies_read_are_inputs_of_the_node_that_holds_the_bodies():
-    graph = indexed(
-        model(
-            [node("Neg", ["x"], ["a"]), node("Abs", ["x"], ["b"]), conditional("c", "a", "b", "y")],
-            [value("c", BOOL, []), "x"],
-            ["y"],
-        )
+def test_names_that_only_bodies_read_are_implicit_inputs_of_the_node_that_holds_the_bodies():
+    made = model(
+        [node("Neg", ["x"], ["a"]), node("Abs", ["x"], ["b"]), conditional("c", "a", "b", "y")],
+        [value("c", BOOL, []), "x"],
+        ["y"],
     )
 
+    seen = main_graph(made)
+
     # Attributes stand in alphabetical order, so the else branch comes first.
-    assert graph.inputs[2] == ("c", "b", "a")
-    assert graph.explicit_inputs[2] == ["c"]
-    assert graph.predecessors[2] == [1, 0]
-    assert graph.consumers["a"] == graph.consumers["b"] == [2]
+    assert seen.nodes[2].implicit_inputs == ("b", "a")
+    assert seen.nodes[2].inputs == ("c",)
+    assert seen.consumers("a") == seen.consumers("b") == [seen.nodes[2]]
 
 
 def test_names_are_found_through_bodies_inside_bodies():
-    graph = indexed(
-        model(
-            [node("Neg", ["x"], ["deep"]), loop("deep", "y")],
-            [value("count", INT64, []), "start", "x"],
-            ["y"],
-        )
+    made = model(
+        [node("Neg", ["x"], ["deep"]), loop("deep", "y")],
+        [value("count", INT64, []), "start", "x"],
+        ["y"],
     )
 
-    assert graph.inputs[1] == ("count", "", "start", "deep")
-    assert graph.predecessors[1] == [0]
+    found = main_graph(made).nodes[1]
 
-
-def test_a_value_that_a_body_gives_unchanged_is_read_from_outside():
-    branch = helper.make_graph([], "keep", [], [value("a")])
-
-    found = outer_names(helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch))
-
-    assert found == ("a",)
+    assert found.inputs == ("count", "", "start")
+    assert found.implicit_inputs == ("deep",)
+    assert names(piece(made, [1]).inputs) == ["count", "start", "deep"]
 
 
 def test_what_a_body_defines_itself_is_not_read_from_outside():
@@ -69,15 +65,13 @@ def test_what_a_body_defines_itself_is_not_read_from_outside():
         [tensor("w", [1, 2])],
         sparse_initializer=[sparse("s")],
     )
-    graph = indexed(
-        model(
-            [helper.make_node("If", ["c"], ["y"], then_branch=inside, else_branch=inside)],
-            [value("c", BOOL, [])],
-            ["y"],
-        )
+    made = model(
+        [helper.make_node("If", ["c"], ["y"], then_branch=inside, else_branch=inside)],
+        [value("c", BOOL, [])],
+        ["y"],
     )
 
-    assert graph.inputs[0] == ["c"]
+    assert main_graph(made).nodes[0].implicit_inputs == ()
 
 
 def sparse(name, at=1):
@@ -98,21 +92,20 @@ def test_an_initializer_that_is_also_an_input_can_be_overridden_since_ir_version
         opsets=[("", 8)],
     )
 
-    graph = indexed(made)
+    seen = view(made)
 
-    assert graph.constants == constants
-    assert graph.input_names == inputs
+    assert {name for name in ("x", "w") if seen.initializer(name) is not None} == constants
+    assert tuple(names(seen.inputs)) == inputs
 
 
 def test_sparse_initializers_are_constants():
-    graph = indexed(model([node("Add", ["x", "s"], ["y"])], ["x"], ["y"], sparse_initializer=[sparse("s")]))
+    seen = view(model([node("Add", ["x", "s"], ["y"])], ["x"], ["y"], sparse_initializer=[sparse("s")]))
 
-    assert graph.constants == {"s"}
-    assert graph.weights["s"].array().tolist() == [0, 3]
+    assert seen.initializer("s").array().tolist() == [0, 3]
 
 
 def test_nodes_need_no_names_and_may_share_one():
-    graph = indexed(
+    seen = view(
         model(
             [
                 node("Neg", ["x"], ["a"]),
@@ -124,19 +117,19 @@ def test_nodes_need_no_names_and_may_share_one():
         )
     )
 
-    assert [graph.producer[name] for name in ("a", "b", "y")] == [0, 1, 2]
-    assert graph.predecessors == [[], [0], [1]]
+    assert [seen.producer(name).index for name in ("a", "b", "y")] == [0, 1, 2]
+    assert [[reader.index for reader in seen.consumers(name)] for name in ("x", "a", "b")] == [[0], [1], [2]]
 
 
-def test_a_value_read_twice_stands_twice():
-    graph = indexed(model([node("Neg", ["x"], ["a"]), node("Add", ["a", "a"], ["y"])], ["x"], ["y"]))
+def test_a_node_that_reads_a_value_twice_is_one_reader():
+    seen = view(model([node("Neg", ["x"], ["a"]), node("Add", ["a", "a"], ["y"])], ["x"], ["y"]))
 
-    assert graph.predecessors[1] == [0, 0]
-    assert graph.consumers["a"] == [1, 1]
+    assert seen.nodes[1].inputs == ("a", "a")
+    assert seen.consumers("a") == [seen.nodes[1]]
 
 
 def test_omitted_inputs_and_outputs_are_empty_strings_and_connect_nothing():
-    graph = indexed(
+    seen = view(
         model(
             [
                 node("Dropout", ["x"], ["a", ""]),
@@ -149,23 +142,11 @@ def test_omitted_inputs_and_outputs_are_empty_strings_and_connect_nothing():
         )
     )
 
-    assert graph.outputs[0] == ["a", ""]
-    assert graph.inputs[1] == ["a", "", "high"]
-    assert "" not in graph.producer
-    assert "" not in graph.consumers
-    assert graph.predecessors == [[], [0], [1]]
-
-
-def test_the_index_leaves_the_model_as_it_is():
-    made = model([node("Neg", ["x"], ["y"])], ["x"], ["y"])
-    onnx.checker.check_model(made)
-    before = made.SerializeToString(deterministic=True)
-
-    graph = indexed(made)
-    list(graph.predecessors), dict(graph.consumers)
-
-    assert graph.types.get("x").elem_type == FLOAT
-    assert made.SerializeToString(deterministic=True) == before
+    assert seen.nodes[0].outputs == ("a", "")
+    assert seen.nodes[1].inputs == ("a", "", "high")
+    assert seen.producer("") is None
+    assert seen.consumers("") == []
+    assert seen.consumers("a") == [seen.nodes[1]]
 
 
 @pytest.mark.parametrize("name", ["nnnn", "vvvv"], ids=["node", "value"])
@@ -174,4 +155,4 @@ def test_a_name_that_is_not_utf_8_is_refused(name):
     damaged = made.SerializeToString().replace(name.encode(), b"n\xff\xfen")
 
     with pytest.raises(InvalidGraph, match="not UTF-8"):
-        indexed(onnx.ModelProto.FromString(damaged))
+        shown(damaged)

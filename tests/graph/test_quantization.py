@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from graph.making import indexed, model, node, tensor
+from graph.making import model, node, tensor
+from graph.reading import indexed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from graph.making import BOOL, conditional, indexed, model, node, opened, tensor, value
+from graph.making import BOOL, conditional, model, node, tensor, value
+from graph.reading import indexed, opened
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from epctx_core.context.node import make_context_node

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graph.making import BOOL, INT64, conditional, indexed, model, node, opened, tensor, value
+from graph.making import BOOL, INT64, conditional, model, node, tensor, value
+from graph.witness import names, partitions, piece
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from epctx_core.graph.subgraph import GraphPartition, Subgraph
+from epctx_core import SessionOptions
 from epctx_core.plugin import TensorType
 
 
@@ -33,107 +34,103 @@ def three_steps(**changes):
     )
 
 
+def boundary(made, nodes=None):
+    """Return the names of what flows into a piece and out of it."""
+    found = piece(made, nodes)
+    return names(found.inputs), names(found.outputs)
+
+
 def test_inputs_stand_in_order_of_first_use_and_outputs_in_order_of_production():
-    graph = indexed(
+    found = piece(
         model(
             [node("Add", ["b", "a"], ["p"]), node("Sub", ["a", "c"], ["q"]), node("Add", ["p", "q"], ["y"])],
             ["a", "b", "c"],
             ["y", "q"],
-        )
+        ),
+        [0, 1],
     )
 
-    piece = Subgraph(graph, [0, 1])
-
-    assert piece.input_names == ("b", "a", "c")
-    assert piece.output_names == ("p", "q")
-    assert [v.name for v in piece.inputs] == ["b", "a", "c"]
-    assert piece.outputs[0].type == TensorType(TensorProto.FLOAT, (2,))
+    assert names(found.inputs) == ["b", "a", "c"]
+    assert names(found.outputs) == ["p", "q"]
+    assert found.outputs[0].type == TensorType(TensorProto.FLOAT, (2,))
 
 
 def test_a_graph_output_that_is_also_read_inside_flows_out():
-    graph = indexed(model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["a", "y"]))
+    made = model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["a", "y"])
 
-    assert Subgraph(graph, [0, 1]).output_names == ("a", "y")
+    assert boundary(made) == (["x"], ["a", "y"])
 
 
 def test_a_value_that_is_read_inside_only_does_not_flow_out():
-    graph = indexed(model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["y"]))
+    made = model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], ["x"], ["y"])
 
-    assert Subgraph(graph, [0, 1]).output_names == ("y",)
+    assert boundary(made) == (["x"], ["y"])
 
 
 def test_a_value_that_only_a_body_outside_reads_flows_out():
-    graph = indexed(
-        model(
-            [node("Neg", ["x"], ["a"]), conditional("c", "a", "x", "y")], [value("c", BOOL, []), "x"], ["y"]
-        )
+    made = model(
+        [node("Neg", ["x"], ["a"]), conditional("c", "a", "x", "y")], [value("c", BOOL, []), "x"], ["y"]
     )
 
-    assert Subgraph(graph, [0]).output_names == ("a",)
-    assert Subgraph(graph, [1]).input_names == ("c", "x", "a")
+    assert boundary(made, [0]) == (["x"], ["a"])
+    assert boundary(made, [1]) == (["c", "x", "a"], ["y"])
 
 
 def test_dead_code_gives_its_last_results():
-    graph = indexed(
-        model(
-            [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["dead"]), node("Neg", ["x"], ["y"])], ["x"], ["y"]
-        )
+    made = model(
+        [node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["dead"]), node("Neg", ["x"], ["y"])], ["x"], ["y"]
     )
 
-    assert Subgraph(graph, [0, 1]).output_names == ("dead",)
+    assert boundary(made, [0, 1]) == (["x"], ["dead"])
 
 
 def test_omitted_values_are_not_on_the_boundary():
-    graph = indexed(
-        model(
-            [node("Clip", ["x", "", "high"], ["a"]), node("Dropout", ["a"], ["y", ""])],
-            ["x"],
-            ["y"],
-            [tensor("high", 1.0)],
-        )
+    made = model(
+        [node("Clip", ["x", "", "high"], ["a"]), node("Dropout", ["a"], ["y", ""])],
+        ["x"],
+        ["y"],
+        [tensor("high", 1.0)],
     )
 
-    piece = Subgraph(graph, [0, 1])
+    found = piece(made)
 
-    assert (piece.input_names, piece.output_names) == (("x",), ("y",))
-    assert set(piece.weights) == {"high"}
+    assert (names(found.inputs), names(found.outputs)) == (["x"], ["y"])
+    assert set(found.weights) == {"high"}
 
 
 def test_kept_initializers_are_inputs():
-    graph = indexed(three_steps())
+    found = piece(three_steps(), keep_initializers=True)
 
-    piece = Subgraph(graph, [0, 1, 2], keep_initializers=True)
-
-    assert piece.input_names == ("x", "w", "b")
-    assert set(piece.weights) == {"w", "b"}
-    assert [i.name for i in piece.model().graph.input] == ["x", "w", "b"]
-    assert list(piece.model().graph.initializer) == []
+    assert names(found.inputs) == ["x", "w", "b"]
+    assert set(found.weights) == {"w", "b"}
+    assert names(found.model().graph.input) == ["x", "w", "b"]
+    assert list(found.model().graph.initializer) == []
 
 
 def test_a_weight_that_the_caller_may_override_is_an_input():
-    graph = indexed(model([node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])]))
+    made = model([node("Add", ["x", "w"], ["y"])], ["x", "w"], ["y"], [tensor("w", [1, 2])])
 
-    assert Subgraph(graph, [0]).input_names == ("x", "w")
+    assert boundary(made) == (["x", "w"], ["y"])
 
 
 def test_the_model_of_a_piece_holds_small_weights_and_names_large_ones():
     made = three_steps()
-    piece = Subgraph(indexed(made), [0, 1])
+    found = piece(made, [0, 1])
 
-    proto = piece.model()
+    proto = found.model()
 
     by_name = {t.name: t for t in proto.graph.initializer}
     assert by_name["w"].data_location == TensorProto.EXTERNAL
     assert not by_name["w"].HasField("raw_data")
     assert numpy_helper.to_array(by_name["b"]).tolist() == [1.0] * 30
     assert [o.name for o in proto.graph.output] == ["s"]
-    assert piece.weights["w"].array().tobytes() == made.graph.initializer[0].raw_data
+    assert found.weights["w"].array().tobytes() == made.graph.initializer[0].raw_data
 
 
 def test_a_model_with_inline_weights_is_complete_in_itself():
     made = three_steps()
 
-    proto = Subgraph(indexed(made), [0, 1, 2]).model(inline_weights=True)
+    proto = piece(made).model(inline_weights=True)
 
     onnx.checker.check_model(proto, full_check=True)
     x = np.ones((1, 30), np.float32)
@@ -143,7 +140,7 @@ def test_a_model_with_inline_weights_is_complete_in_itself():
 def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
     made = three_steps()
 
-    Subgraph(indexed(made), [0, 1, 2]).save(tmp_path / "piece.onnx")
+    piece(made).save(tmp_path / "piece.onnx")
 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["piece.onnx", "piece.weights"]
     onnx.checker.check_model(tmp_path / "piece.onnx")
@@ -153,24 +150,16 @@ def test_a_saved_piece_is_a_model_with_its_weights_beside_it(tmp_path):
 
 
 def test_a_piece_knows_the_types_of_its_inner_values():
-    piece = Subgraph(indexed(three_steps()), [0, 1, 2])
-
-    assert str(piece.value("m").type) == "float[1,30]"
-
-
-def test_no_nodes_have_no_boundary():
-    piece = Subgraph(indexed(three_steps()), [])
-
-    assert piece.input_names == piece.output_names == piece.weight_names == ()
+    assert str(piece(three_steps()).value("m").type) == "float[1,30]"
 
 
 def test_the_model_of_a_piece_is_a_copy():
-    piece = Subgraph(indexed(three_steps()), [0, 1, 2])
+    found = piece(three_steps())
 
-    piece.model().graph.node[0].op_type = "Changed"
+    found.model().graph.node[0].op_type = "Changed"
 
-    assert piece.model().graph.node[0].op_type == "MatMul"
-    assert piece.graph.nodes[0].op_type == "MatMul"
+    assert found.model().graph.node[0].op_type == "MatMul"
+    assert found.nodes[0].op_type == "MatMul"
 
 
 def text(name, *words):
@@ -184,8 +173,12 @@ def sparse(name, at=1):
 
 def with_text(name="w", word="b"):
     return model(
-        [node("Equal", ["x", name], ["e"]), node("Cast", ["e"], ["y"], to=TensorProto.FLOAT)],
-        [value("x", TensorProto.STRING, [2])],
+        [
+            node("Cast", ["x"], ["t"], to=TensorProto.STRING),
+            node("Equal", ["t", name], ["e"]),
+            node("Cast", ["e"], ["y"], to=TensorProto.FLOAT),
+        ],
+        ["x"],
         ["y"],
         [text(name, "a", word)],
     )
@@ -197,11 +190,11 @@ def with_sparse(name="s", at=1):
 
 def test_an_initializer_of_text_comes_along_whole():
     made = with_text()
-    piece = Subgraph(indexed(made), range(len(made.graph.node)))
+    found = piece(made)
 
-    proto = piece.model()
+    proto = found.model()
 
-    assert dict(piece.weights) == {}
+    assert dict(found.weights) == {}
     assert list(proto.graph.initializer) == list(made.graph.initializer)
 
 
@@ -222,8 +215,11 @@ def calling(body_op="Neg", *, name="double", unused=False):
     )
 
 
+KEPT = {"keeps_functions": {("own", "double"), ("own", "inner"), ("own", "other")}}
+
+
 def test_the_functions_that_a_piece_calls_come_along_and_no_others():
-    proto = Subgraph(indexed(calling(unused=True)), [0]).model()
+    proto = piece(calling(unused=True), **KEPT).model()
 
     assert [f.name for f in proto.functions] == ["inner", "double"]
     onnx.checker.check_model(proto)
@@ -231,10 +227,8 @@ def test_the_functions_that_a_piece_calls_come_along_and_no_others():
     assert result.tolist() == [-1, 2]
 
 
-def digest(made, nodes=None, **options):
-    graph = indexed(made)
-    nodes = range(len(graph.nodes)) if nodes is None else nodes
-    return GraphPartition(graph, nodes, ep="TestExecutionProvider", **options).digest
+def digest(made, nodes=None, **how):
+    return piece(made, nodes, **how).digest
 
 
 RENAMED = {"x": "in", "w": "kernel", "b": "bias1", "m": "t1", "s": "t2", "y": "out", "node": "layer/"}
@@ -307,15 +301,15 @@ def test_text_and_sparse_initializers_are_part_of_the_digest():
     assert digest(with_sparse(at=0)) != digest(with_sparse())
 
 
-def with_constant(number, name, doc=""):
-    constant = helper.make_node("Constant", [], ["k"], value=tensor(name, [number, 1]))
-    constant.attribute[0].doc_string = doc
-    return model([constant, node("Add", ["x", "k"], ["y"])], ["x"], ["y"])
+def filled(number, name, doc=""):
+    fill = node("ConstantOfShape", ["n"], ["y"], value=tensor(name, [number]))
+    fill.attribute[0].doc_string = doc
+    return model([fill], [value("n", INT64, [1])], [value("y", shape=["N"])])
 
 
 def test_tensors_in_attributes_count_by_content():
-    assert digest(with_constant(1, "k")) == digest(with_constant(1, "renamed", "doc"))
-    assert digest(with_constant(2, "k")) != digest(with_constant(1, "k"))
+    assert digest(filled(1, "k")) == digest(filled(1, "renamed", "doc"))
+    assert digest(filled(2, "k")) != digest(filled(1, "k"))
 
 
 def branching(a="a", b="b", *, then=None, local="t", name=""):
@@ -339,8 +333,8 @@ def test_what_bodies_read_changes_the_digest():
 
 
 def test_bodies_of_functions_are_part_of_the_digest():
-    assert digest(calling("Abs")) != digest(calling("Neg"))
-    assert digest(calling(unused=True)) == digest(calling())
+    assert digest(calling("Abs"), **KEPT) != digest(calling("Neg"), **KEPT)
+    assert digest(calling(unused=True), **KEPT) == digest(calling(), **KEPT)
 
 
 def test_the_default_domain_has_two_spellings_and_one_digest():
@@ -364,17 +358,11 @@ def test_the_digest_does_not_depend_on_where_weights_are_stored(tmp_path):
         weight.data_location = TensorProto.EXTERNAL
         for key, text in (("location", "w.bin"), ("offset", str(offset)), ("length", str(len(data)))):
             weight.external_data.add(key=key, value=text)
-        source = opened(moved, lambda location, _name, folder=folder: OpenFile(folder / location))
-        digests.add(GraphPartition(indexed(source), [0, 1, 2], ep="X").digest)
+        (folder / "m.onnx").write_bytes(moved.SerializeToString())
+        (found,) = partitions(folder / "m.onnx", [0, 1, 2])
+        digests.add(found.digest)
 
     assert len(digests) == 1
-
-
-class OpenFile:
-    def __init__(self, path):
-        self.path = str(path)
-        self._file = path.open("rb")
-        self.fileno, self.close = self._file.fileno, self._file.close
 
 
 def test_the_same_piece_in_another_model_has_the_same_digest():
@@ -387,19 +375,19 @@ def test_the_same_piece_in_another_model_has_the_same_digest():
 
 
 def test_a_name_is_made_of_prefix_ep_digits_and_number():
-    partition = GraphPartition(indexed(three_steps()), [0, 1, 2], ep="TestExecutionProvider")
-    partition.prefix, partition.number = "my-", 7
+    options = SessionOptions()
+    options.add_session_config_entry("ep.context_node_name_prefix", "my-")
 
-    assert partition.name == f"my-TestExecutionProvider_{partition.digest[:16]}_7"
-    assert partition.name == partition.name
+    first, second = partitions(three_steps(), [0, 1], [2], options=options)
+
+    assert first.name == f"my-First_{first.digest[:16]}_0"
+    assert second.name == f"my-First_{second.digest[:16]}_1"
 
 
 def test_integer_boundaries_are_typed():
-    graph = indexed(
+    found = piece(
         model([node("Shape", ["x"], ["y"])], [value("x", shape=("N", None))], [value("y", INT64, [2])])
     )
 
-    piece = Subgraph(graph, [0])
-
-    assert str(piece.inputs[0].type) == "float[N,?]"
-    assert str(piece.outputs[0].type) == "int64[2]"
+    assert str(found.inputs[0].type) == "float[N,?]"
+    assert str(found.outputs[0].type) == "int64[2]"

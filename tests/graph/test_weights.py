@@ -11,24 +11,38 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from graph.making import BOOL, indexed, model, no_files, node, opened, tensor, value
+from graph.making import BOOL, model, node, tensor, value
+from graph.witness import piece, rest, shown, view
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.paths import ModelFolder
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph import weights as weights_module
-from epctx_core.graph.mapping import CHUNK, MappedFile
-from epctx_core.graph.model_io import detach_model, structure
-from epctx_core.graph.weights import INLINE_LIMIT, detach_weights, is_detached, raw_size
 
 BIG = 1000
 
 
-def weight_of(proto, open_external=no_files):
-    """The weight behind one tensor, and what stands in the graph afterwards."""
-    graph = helper.make_graph([], "g", [], [], [proto])
-    found = detach_weights(graph, open_external)
-    return found[proto.name], graph.initializer[0]
+INLINE_LIMIT = 1024
+"""Larger weights stand in the models that EPs get without their data."""
+CHUNK = 16 << 20
+"""No piece of a weight's bytes is larger."""
+
+
+def holding(proto):
+    """Return a model of one node, of an operator that nobody knows, that reads a tensor."""
+    reader = helper.make_node("Own", [proto.name], ["y"], domain="own")
+    return model([reader], [], ["y"], [proto], opsets=[("", 21), ("own", 1)])
+
+
+def weight_of(proto, folder=None):
+    """Return the weight behind one tensor, and what stands in the model that an EP gets."""
+    made = holding(proto)
+    if folder is not None:
+        (folder / "m.onnx").write_bytes(made.SerializeToString())
+    seen = view(made if folder is None else folder / "m.onnx")
+    return seen.initializer(proto.name), seen.model().graph.initializer[0]
+
+
+def is_detached(proto):
+    return proto.data_location == TensorProto.EXTERNAL
 
 
 def external(elem_type, shape, *, location="w.bin", **entries):
@@ -36,11 +50,6 @@ def external(elem_type, shape, *, location="w.bin", **entries):
     for key, text in {"location": location, **entries}.items():
         made.external_data.add(key=key, value=str(text))
     return made
-
-
-def in_folder(folder):
-    inside = ModelFolder(folder)
-    return lambda location, name: inside.open(location, what="the weights file", node=name)
 
 
 RAW = np.random.default_rng(0).integers(0, 256, 64, np.uint8).tobytes()
@@ -168,17 +177,15 @@ def test_bytes_that_do_not_fit_the_shape_are_refused(made, said):
 
 def test_strings_are_no_weights_and_stay():
     text = helper.make_tensor("w", TensorProto.STRING, [1], [b"text"])
-    graph = helper.make_graph([], "g", [], [], [text])
 
-    assert detach_weights(graph, no_files) == {}
-    assert graph.initializer[0] == text
+    assert weight_of(text) == (None, text)
 
 
 def test_strings_in_a_file_are_refused(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"text")
 
     with pytest.raises(InvalidGraph, match=r"keeps text in a file|needs .* bytes"):
-        weight_of(external(TensorProto.STRING, [1]), in_folder(tmp_path))
+        weight_of(external(TensorProto.STRING, [1]), tmp_path)
 
 
 def test_only_large_weights_leave_the_graph():
@@ -191,16 +198,10 @@ def test_only_large_weights_leave_the_graph():
     assert weight.array().sum() == INLINE_LIMIT // 4 + 1
 
 
-def test_a_detached_weight_keeps_what_it_says_about_itself():
+def test_a_model_of_inline_weights_has_the_bytes_of_large_ones():
     made = tensor("w", np.ones(BIG))
-    made.doc_string = "from layer 3"
-    made.metadata_props.add(key="origin", value="trained")
 
-    weight, left = weight_of(made)
-
-    assert left.doc_string == "from layer 3"
-    assert left.metadata_props[0].value == "trained"
-    assert weight.tensor_proto().raw_data == np.ones(BIG, np.float32).tobytes()
+    assert view(holding(made)).model(inline_weights=True).graph.initializer[0].raw_data == made.raw_data
 
 
 def test_an_array_cannot_be_written_to():
@@ -221,7 +222,7 @@ def test_external_data_is_found_by_offset_and_length(tmp_path):
     (tmp_path / "w.bin").write_bytes(bytes(64) + values.tobytes() + bytes(8))
     made = external(TensorProto.FLOAT, [BIG], offset=64, length=4 * BIG)
 
-    weight, left = weight_of(made, in_folder(tmp_path))
+    weight, left = weight_of(made, tmp_path)
 
     assert weight.array().tobytes() == values.tobytes()
     assert weight.extent == (str(tmp_path / "w.bin"), 64, 4 * BIG)
@@ -233,7 +234,7 @@ def test_external_data_is_found_by_offset_and_length(tmp_path):
 def test_external_data_without_a_length_has_the_length_that_its_shape_needs(tmp_path):
     (tmp_path / "w.bin").write_bytes(bytes(range(100)))
 
-    weight, left = weight_of(external(TensorProto.UINT8, [3], offset=5), in_folder(tmp_path))
+    weight, left = weight_of(external(TensorProto.UINT8, [3], offset=5), tmp_path)
 
     assert weight.array().tolist() == [5, 6, 7]
     assert not is_detached(left)
@@ -244,7 +245,7 @@ def test_an_offset_may_lie_anywhere(tmp_path):
     values = np.arange(BIG, dtype=np.float64)
     (tmp_path / "w.bin").write_bytes(b"abc" + values.tobytes())
 
-    weight, _ = weight_of(external(TensorProto.DOUBLE, [BIG], offset=3), in_folder(tmp_path))
+    weight, _ = weight_of(external(TensorProto.DOUBLE, [BIG], offset=3), tmp_path)
 
     assert weight.array().sum() == values.sum()
 
@@ -254,7 +255,7 @@ def test_nibbles_in_a_file_are_packed(tmp_path):
     raw = numpy_helper.from_array(values).raw_data
     (tmp_path / "w.bin").write_bytes(raw)
 
-    weight, _ = weight_of(external(TensorProto.INT4, [4001], length=2001), in_folder(tmp_path))
+    weight, _ = weight_of(external(TensorProto.INT4, [4001], length=2001), tmp_path)
 
     assert weight.array().tobytes() == values.tobytes()
     assert b"".join(weight.chunks()) == raw
@@ -263,7 +264,7 @@ def test_nibbles_in_a_file_are_packed(tmp_path):
 def test_an_empty_external_tensor_may_lie_in_an_empty_file(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"")
 
-    weight, _ = weight_of(external(TensorProto.FLOAT, [0, 4]), in_folder(tmp_path))
+    weight, _ = weight_of(external(TensorProto.FLOAT, [0, 4]), tmp_path)
 
     assert weight.array().shape == (0, 4)
 
@@ -286,22 +287,14 @@ def test_external_data_that_is_not_there_is_refused(tmp_path, entries, said):
     (tmp_path / "w.bin").write_bytes(bytes(100))
 
     with pytest.raises(InvalidGraph, match=said):
-        weight_of(external(TensorProto.FLOAT, [1], **entries), in_folder(tmp_path))
+        weight_of(external(TensorProto.FLOAT, [1], **entries), tmp_path)
 
 
 def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_each_file_is_opened_and_mapped_once(tmp_path, monkeypatch):
-    mapped = []
-
-    class CountedMapping(MappedFile):
-        def __init__(self, descriptor, path):
-            mapped.append(Path(path).name)
-            super().__init__(descriptor, path)
-
-    monkeypatch.setattr(weights_module, "MappedFile", CountedMapping)
+def test_each_file_is_opened_once_and_closed_with_the_session(tmp_path):
     for name in ("a.bin", "b.bin"):
         (tmp_path / name).write_bytes(np.arange(3 * BIG, dtype=np.float32).tobytes())
     tensors = []
@@ -309,21 +302,27 @@ def test_each_file_is_opened_and_mapped_once(tmp_path, monkeypatch):
         made = external(TensorProto.FLOAT, [BIG], location="ab"[i % 2] + ".bin", offset=4 * BIG * (i // 2))
         made.name = f"w{i}"
         tensors.append(made)
+    reader = helper.make_node("Own", [made.name for made in tensors], ["y"], domain="own")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model([reader], [], ["y"], tensors, opsets=[("", 21), ("own", 1)]).SerializeToString())
+    view(path)
     # What earlier tests left for the collector must not go while we count.
     gc.collect()
-    descriptors = open_files()
+    before = open_files()
 
-    found = detach_weights(helper.make_graph([], "g", [], [], tensors), in_folder(tmp_path))
+    firsts = []
 
-    assert sorted(mapped) == ["a.bin", "b.bin"]
-    assert [w.array()[0] for w in found.values()] == [0, 0, BIG, BIG, 2 * BIG, 2 * BIG]
-    # A mapping holds a descriptor of its own, and we another; the opened files are closed.
-    assert open_files() == descriptors + 4
+    def look(graph):
+        firsts.extend(graph.initializer(made.name).array()[0] for made in tensors)
+        firsts.append(open_files() - before)
+        return rest(graph)
 
-    del found
+    shown(path, look=look)
     gc.collect()
 
-    assert open_files() == descriptors
+    # A mapping holds a descriptor of its own, and we another; the opened files are closed.
+    assert firsts == [0, 0, BIG, BIG, 2 * BIG, 2 * BIG, 4]
+    assert open_files() == before
 
 
 def test_chunks_are_bounded_and_add_up(tmp_path):
@@ -334,21 +333,16 @@ def test_chunks_are_bounded_and_add_up(tmp_path):
         file.seek(CHUNK)
         file.write(b"middle")
 
-    weight, _ = weight_of(external(TensorProto.UINT8, [size]), in_folder(tmp_path))
+    weight, _ = weight_of(external(TensorProto.UINT8, [size]), tmp_path)
 
     sha = hashlib.sha256()
     lengths = []
     for chunk in weight.chunks():
         lengths.append(len(chunk))
         sha.update(chunk)
-    assert lengths == [CHUNK, CHUNK, 5]
+    assert sum(lengths) == size
+    assert max(lengths) <= CHUNK
     assert weight.digest == sha.hexdigest() == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_raw_size_counts_bits():
-    assert raw_size(TensorProto.FLOAT, (2, 3)) == 24
-    assert raw_size(TensorProto.INT4, (3,)) == 2
-    assert raw_size(TensorProto.BOOL, ()) == 1
 
 
 def branching(branch):
@@ -375,9 +369,7 @@ def test_weights_of_bodies_in_files_are_read_into_the_bodies(tmp_path):
     saved = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert is_detached(saved.graph.node[0].attribute[0].g.initializer[0])
 
-    source = opened(saved, in_folder(tmp_path))
-
-    inside = source.proto.graph.node[0].attribute[0].g.initializer[0]
+    inside = view(tmp_path / "m.onnx").model().graph.node[0].attribute[0].g.initializer[0]
     assert numpy_helper.to_array(inside).tolist() == data.tolist()
     assert inside.name == "w"
 
@@ -400,12 +392,12 @@ def test_tensors_of_attributes_in_files_are_read_into_the_attributes(tmp_path):
     saved = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert is_detached(saved.graph.node[0].attribute[0].t)
 
-    source = opened(saved, in_folder(tmp_path))
+    found = view(tmp_path / "m.onnx").initializer("k")
 
-    assert numpy_helper.to_array(source.proto.graph.node[0].attribute[0].t).tolist() == data.tolist()
+    assert found.array().tolist() == data.tolist()
 
 
-def test_the_structure_of_a_model_holds_no_large_weight_and_is_valid():
+def test_the_model_that_an_ep_gets_holds_no_large_weight():
     made = model(
         [node("Add", ["x", "w"], ["y"])],
         [value("x", shape=[BIG])],
@@ -413,11 +405,11 @@ def test_the_structure_of_a_model_holds_no_large_weight_and_is_valid():
         [tensor("w", np.ones(BIG))],
     )
 
-    source = opened(made)
+    seen = view(made)
 
-    onnx.checker.check_model(structure(source.proto))
-    assert source.proto.ByteSize() < 500
-    assert indexed(source).types.get("w").shape == (BIG,)
+    assert seen.model().ByteSize() < 500
+    assert seen.value("w").shape == (BIG,)
+    assert piece(made).model().ByteSize() < 500
 
 
 def test_reading_a_model_costs_no_memory_for_external_weights(tmp_path):
@@ -426,12 +418,12 @@ def test_reading_a_model_costs_no_memory_for_external_weights(tmp_path):
         file.truncate(size)
     made = model([node("Neg", ["w"], ["y"])], [], [value("y", shape=[size // 4])])
     made.graph.initializer.append(external(TensorProto.FLOAT, [size // 4]))
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     before = resident()
 
-    source = detach_model(made, made.SerializeToString(), None, in_folder(tmp_path))
-    infer = indexed(source).types.get("w")
+    seen = view(tmp_path / "m.onnx")
 
-    assert infer.shape == (size // 4,)
+    assert seen.value("w").shape == (size // 4,)
     assert resident() - before < size // 4
 
 

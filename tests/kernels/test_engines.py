@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from graph.making import indexed, model, node, tensor, value
+from graph.making import model, node, tensor, value
+from graph.reading import indexed
 from kernels.pieces import SIZE, hide_onnxruntime, piece, prepared_by
 from onnx import TensorProto, helper
 

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from graph.making import indexed, model, node, opened, value
+from graph.making import model, node, value
+from graph.reading import indexed, opened
 from kernels.pieces import hide_onnxruntime
 from kernels.test_optimiser import WIDE, convolution_and_normalisation, drawn
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from graph.making import FLOAT, INT64, indexed, model, node, value
+from graph.making import FLOAT, INT64, model, node, value
+from graph.reading import indexed
 from onnx import TensorProto, helper
 
 from epctx_core.errors import PluginError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph.making import model, node, opened, value
+from graph.making import model, node, value
+from graph.reading import opened
 from kernels.pieces import hide_onnxruntime, prepared_by
 from kernels.test_optimiser import drawn
 

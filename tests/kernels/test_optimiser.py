@@ -8,7 +8,8 @@ import os
 import numpy as np
 import onnx
 import pytest
-from graph.making import model, node, opened, tensor, value
+from graph.making import model, node, tensor, value
+from graph.reading import opened
 from kernels.pieces import hide_onnxruntime
 from onnx import TensorProto, numpy_helper
 

@@ -6,7 +6,8 @@ import io
 
 import numpy as np
 import pytest
-from graph.making import indexed, model, node
+from graph.making import model, node
+from graph.reading import indexed
 
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import GraphSlice
