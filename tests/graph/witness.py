@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from os import PathLike
 
-from epctx_core import InferenceSession, Registry
-from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
+import onnx
+
+from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
+from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, ExecutionProvider, hookimpl
 
 
 def provider(name, claim, **attributes):
@@ -23,6 +25,19 @@ def provider(name, claim, **attributes):
         def compile(self, partitions):
             self.partitions.extend(partitions)
             return [CompiledPartition(never_run) for _ in partitions]
+
+        @hookimpl
+        def get_ep_context_nodes(self, writer):
+            nodes = []
+            for number, partition in enumerate(self.partitions):
+                payload = writer.payload(str(number))
+                payload.write(b"\xff\x00payload")
+                nodes.append(EPContextNode(partition, payload))
+            return nodes
+
+        @hookimpl
+        def load_context(self, nodes):
+            return [CompiledPartition(never_run) for _ in nodes]
 
     return type(name, (Provider,), {"name": name, **attributes})
 
@@ -96,3 +111,14 @@ def looked(made, look, taken=()):
 
 def names(values):
     return [value.name for value in values]
+
+
+def compiled(made, *groups, keep_initializers=False):
+    """Return a model's context model, in which each set of nodes is an EPContext node."""
+    registry = Registry(entry_points=False)
+    registry.register(provider("First", sets(*groups, keep_initializers=keep_initializers)))
+    options = SessionOptions()
+    options.add_provider("First", {})
+    options.add_session_config_entry("ep.context_embed_mode", "1")
+    compiler = ModelCompiler(options, made.SerializeToString(), registry=registry)
+    return onnx.load_from_string(compiler.compile_to_bytes())
