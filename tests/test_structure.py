@@ -9,10 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import epctx_sim_openvino
+import epctx_sim_qnn
+import epctx_sim_vitisai
 import pytest
+
+import epctx_core
+from epctx_core import errors, plugin, testing
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "epctx_core"
+API_TESTS = ROOT / "tests" / "api"
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
 POSIX_NAMES = re.compile(
     r"os\.(copy_file_range|posix_\w+|O_DIRECTORY|O_NOFOLLOW|O_PATH|O_TMPFILE|sendfile|fork)|mmap\.MADV_\w+|fcntl(\..*)?"
@@ -102,6 +109,58 @@ def test_no_module_class_or_function_has_a_name_that_says_nothing():
     assert bad == set()
     assert words("TensorUtils") & BANNED_NAMES
     assert words("io_helpers") & BANNED_NAMES
+
+
+PUBLIC = {
+    "epctx_core": {*epctx_core.__all__, "errors", "plugin", "testing"},
+    "epctx_core.errors": {*vars(errors)}
+    - {"suggestion", "conceal", "concealed", "errors_typed", "internal_error"},
+    "epctx_core.plugin": {*plugin.__all__},
+    "epctx_core.testing": {*testing.__all__},
+    "epctx_sim_openvino": {*epctx_sim_openvino.__all__},
+    "epctx_sim_qnn": {*epctx_sim_qnn.__all__},
+    "epctx_sim_vitisai": {*epctx_sim_vitisai.__all__},
+}
+"""What hosts and authors of EPs may import, and what they find there."""
+
+
+def is_public(name: str) -> bool:
+    """Whether a dotted name is a distribution's package, a public module, or leads to a name that one shows."""
+    module, _, rest = name.partition(".")
+    while (inner := f"{module}.{rest.partition('.')[0]}") in PUBLIC:
+        module, rest = inner, rest.partition(".")[2]
+    first = rest.partition(".")[0]
+    return not rest or first in PUBLIC.get(module, ()) or first.startswith("__")
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the full names that a test imports, or that a whole string of it is."""
+    quoted = re.findall(r"""["'](epctx_\w+(?:\.\w+)+)(?<!\.py)["']""", path.read_text("utf-8"))
+    return {*imported(parsed(path), []), *quoted}
+
+
+def modules_of_tests(names: set[str]) -> list[Path]:
+    """Return the files of those modules that tests import from each other; a name may lead to something in one."""
+    files = [folder.joinpath(*name.split(".")) for name in names for folder in (API_TESTS, API_TESTS.parent)]
+    found = [path.with_suffix(".py") for file in files for path in (file, file.parent)]
+    return [path for path in found if path.is_file()]
+
+
+def test_the_tests_of_the_public_api_import_public_names_only_and_so_does_what_they_import():
+    seen, private = set[Path](), dict[str, set[str]]()
+    ahead = sorted(API_TESTS.rglob("*.py"))
+    while ahead:
+        if (path := ahead.pop()) not in seen:
+            seen.add(path)
+            names = names_in(path)
+            ahead += modules_of_tests(names)
+            if wrong := {name for name in names if name.startswith("epctx_") and not is_public(name)}:
+                private[shown(path)] = wrong
+
+    assert len(seen) > 100
+    assert private == {}
+    assert not is_public("epctx_core.graph.index")
+    assert not is_public("epctx_core.plugin.views")
 
 
 def posix_calls(tree: ast.Module) -> set[str]:

@@ -1,6 +1,6 @@
 """Behaviours that onnxruntime has with its CPU EP alone, each as a function of one of the two modules.
 
-`entries` are numbers of the behaviour list (`tests/contract/README.md`); `differs` is the matter, in the words of
+`entries` are numbers of the behaviour list (`tests/api/contract/README.md`); `differs` is the matter, in the words of
 `docs/differences-from-onnxruntime.md`, of the row that says that epctx does something else.
 """
 

@@ -19,7 +19,8 @@ from random import Random
 import atheris
 
 PACKAGES = ("epctx_core", "epctx_sim_sdk", "epctx_sim_qnn", "epctx_sim_openvino", "epctx_sim_vitisai")
-sys.path.insert(0, str(Path(__file__).parent.parent))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "api"), str(TESTS)]
 with atheris.instrument_imports(include=list(PACKAGES)):
     from fuzz import worker
     from fuzz.cases import Case, Seed, changed, packed, read_seeds, unpacked

@@ -75,7 +75,7 @@ class Worker:
     def _start(self) -> subprocess.Popen[str]:
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(TESTS / "api"), str(TESTS), os.environ.get("PYTHONPATH", "")]),
             # Each arena of glibc would count against the limit with 64 MiB of addresses.
             "MALLOC_ARENA_MAX": "1",
             "PYTHONFAULTHANDLER": "1",

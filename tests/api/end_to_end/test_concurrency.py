@@ -104,7 +104,7 @@ class Held:
 
     def __init__(self):
         self.entered, self.released = threading.Event(), threading.Event()
-        self.ended = 0
+        self.inside = self.ended = 0
 
     def around(self, honest):
         return [type(made)(self._held(made.run), close=made.close) for made in honest()]
@@ -113,12 +113,20 @@ class Held:
         def held(inputs, outputs):
             # First, since onnxruntime would stop by itself once the run is to end.
             results = run(inputs, outputs)
+            self.inside += 1
             self.entered.set()
             assert self.released.wait(timeout=30)
             self.ended += 1
             return results
 
         return held
+
+
+def refuses_runs(session):
+    """Whether a session is being closed; asked with a run that gives no inputs, so that it never begins."""
+    with pytest.raises(epctx.EpctxError) as refused:
+        session.run(None, {})
+    return isinstance(refused.value, epctx.RuntimeException)
 
 
 def test_close_waits_for_running_calls_and_refuses_new_ones(tmp_path):
@@ -131,10 +139,10 @@ def test_close_waits_for_running_calls_and_refuses_new_ones(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(session.run, None, {"x": x}) for _ in range(2)]
         assert held.entered.wait(timeout=30)
-        while held.ended == 0 and len(session._running) < 2:
+        while held.inside < 2:
             time.sleep(0.001)
         closing = pool.submit(session.close)
-        while not session._closed:
+        while not refuses_runs(session):
             time.sleep(0.001)
         with pytest.raises(epctx.RuntimeException, match="closed"):
             session.run(None, {"x": x})

@@ -19,7 +19,7 @@ def control_flow_cases():
     for module in pkgutil.iter_modules(node_cases.__path__):
         if module.name in {"if", "if_", "loop", "scan", "range"}:
             importlib.import_module(f"{node_cases.__name__}.{module.name}")
-    cases = {case.name: case for case in node_cases._NodeTestCases}
+    cases = {case.name: case for case in node_cases._NodeTestCases}  # noqa: SLF001 - collect_testcases() imports and makes every case
     return {
         name: case
         for name, case in sorted(cases.items())

@@ -13,7 +13,7 @@ from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN, VITISAI
 import epctx_core as epctx
 from epctx_core import InvalidGraph
 
-REAL = Path(__file__).parents[1] / "real"
+REAL = Path(__file__).parents[2] / "real"
 QUALCOMM = "a context binary written by the real QNN SDK (Qualcomm)"
 INTEL = "a container of blobs written by the real OpenVINO execution provider (Intel)"
 MODELS = {

@@ -17,7 +17,7 @@ from end_to_end.small_models import snapshot
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, InvalidGraph
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "encrypted_context.py"
 DOCUMENT = ROOT / "docs" / "encrypted-context.md"
 NAME, PAYLOAD = "network_ctx.onnx", "network_qnn.bin"

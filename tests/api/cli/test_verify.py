@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-REAL = Path(__file__).parent.parent / "real"
+REAL = Path(__file__).parents[2] / "real"
 
 
 def flip(path, offset):

@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 NETWORKS = ("bert", "lstm", "resnet")
 SMALL = ("qdq", "qlinear", "integers", "branches", "loop")
 NAMES = (*NETWORKS, *SMALL)
-_MODELS = Path(__file__).parents[1] / "models"
+_MODELS = Path(__file__).parents[2] / "models"
 _OPSET = 17
 
 

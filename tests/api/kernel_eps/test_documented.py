@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from kernel_eps.acme import X, model_of, results_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "kernel-eps.md"
+PAGE = Path(__file__).parents[3] / "docs" / "kernel-eps.md"
 
 
 def test_the_ep_of_the_page_runs_its_operator():

@@ -231,11 +231,13 @@ def test_callbacks_outlive_the_options_and_go_with_their_owner(source):
     compiler = epctx.ModelCompiler(options, source, registry=registry_with(Alpha))
     compiler.set_ep_context_data_write_func(lambda name, data, keep=store: keep.write(name, data))
     alive = weakref.ref(store)
+    model = compiler.compile_to_bytes()
+    session = epctx.InferenceSession(model, options, registry=registry_with(Alpha))
     del options, store
     gc.collect()
 
-    model = compiler.compile_to_bytes()
-    session = epctx.InferenceSession(model, compiler._session, registry=registry_with(Alpha))
+    alive().payloads.clear()
+    assert compiler.compile_to_bytes() == model
     assert alive().asked == ["m_alpha.bin"]
     del compiler
     gc.collect()

@@ -10,7 +10,7 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 OURS = ("epctx", "_epctx", "__editable__")
 
 

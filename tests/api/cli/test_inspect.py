@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-REAL = Path(__file__).parent.parent / "real"
+REAL = Path(__file__).parents[2] / "real"
 VENDORS = {
     "qnn_ctx0": ("QNNExecutionProvider", 65536, "epctx-sim-qnn"),
     "qnn_ctx1": ("QNNExecutionProvider", 65536, "epctx-sim-qnn"),

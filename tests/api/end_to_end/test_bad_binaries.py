@@ -29,7 +29,7 @@ from epctx_core import (
 
 pytestmark = pytest.mark.usefixtures("no_temporary_files")
 
-REAL = Path(__file__).parent.parent / "real"
+REAL = Path(__file__).parents[2] / "real"
 
 
 # --- binaries --------------------------------------------------------------------------------------
