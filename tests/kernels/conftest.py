@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from epctx_core.kernels import CpuEngine, EnginePolicy
+from kernels.pieces import session_engine
 
 
 @pytest.fixture
 def engine():
-    return CpuEngine(EnginePolicy())
+    return session_engine()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 
 from graph.making import model, node, value
+from graph.witness import nothing, shown
 from onnx import TensorProto
-
-from epctx_core.kernels import engines as engines_module
 
 SIZE = 400
 """Elements of the weight: more than stay inline."""
@@ -27,14 +26,21 @@ def piece(*, x="x", w="w", y="y", size=SIZE, elem_type=TensorProto.FLOAT, op="Ad
     return made
 
 
-def prepared_by(handle):
-    return type(handle.run.__self__)
+def session_engine(options=None):
+    """Return the engine that a session gives its EPs."""
+    given = []
+
+    def keep(_self, context):
+        given.append(context.engine)
+
+    shown(model([node("Neg", ["x"], ["y"])], ["x"], ["y"]), nothing, options=options, __init__=keep)
+    return given[0]
 
 
 def hide_onnxruntime(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        engines_module.importlib.util,
+        importlib.util,
         "find_spec",
         lambda name, *rest: None if name == "onnxruntime" else real(name, *rest),
     )

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from graph.making import model, node, value
 from graph.reading import indexed, opened
+from kernels.networks import WIDE, convolution_and_normalisation, drawn
 from kernels.pieces import hide_onnxruntime
-from kernels.test_optimiser import WIDE, convolution_and_normalisation, drawn
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.graph.subgraph import Subgraph

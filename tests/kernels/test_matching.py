@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 
 import pytest
 from graph.making import FLOAT, INT64, model, node, value
-from graph.reading import indexed
 from onnx import TensorProto, helper
 
-from epctx_core.errors import PluginError
-from epctx_core.graph.view import Node
-from epctx_core.kernels.matching import KernelMatcher, RegistryLookup
-from epctx_core.plugin import KernelDef, KernelRegistry, OperatorTypes
+from epctx_core import InferenceSession, Registry
+from epctx_core.errors import NotImplementedByProvider, PluginError
+from epctx_core.plugin import ExecutionProvider, KernelDef, KernelRegistry, OperatorTypes, hookimpl
 
 
 def kernel(**facts):
@@ -21,10 +21,37 @@ def kernel(**facts):
 
 def looked_up(made, *kernels, index=0, operators=(), carried=()):
     """Return the kernel found for a node, and the reason that the EP is told if there is none."""
-    graph = indexed(made)
-    matcher = KernelMatcher(KernelRegistry(kernels, operators), carried)
-    lookup = RegistryLookup(matcher, graph.types)
-    return lookup.lookup(Node(graph, index)), lookup.refusal(Node(graph, index))
+    said = []
+
+    class Provider(ExecutionProvider):
+        name = "KernelsExecutionProvider"
+
+        @hookimpl
+        def get_kernel_registry(self):
+            return KernelRegistry(kernels, operators)
+
+        @hookimpl
+        def get_capability(self, graph, kernels):
+            asked = next(each for each in graph.nodes if each.index == index)
+            said.append((kernels.lookup(asked), kernels.refusal(asked)))
+            return []
+
+    registry = Registry(entry_points=False)
+    registry.register(Provider)
+    if carried:
+        entries = [
+            {
+                "domain": operator.domain, "op_type": operator.op_type, "since_version": operator.since_version,
+                "inputs": list(operator.inputs), "outputs": list(operator.outputs),
+            }
+            for operator in carried
+        ]  # fmt: skip
+        text = json.dumps({"version": 1, "operators": entries})
+        made.metadata_props.add(key="epctx.kernel_type_constraints", value=text)
+    # Nobody takes an operator that nothing describes, so such a session fails when the EP has been asked.
+    with suppress(NotImplementedByProvider):
+        InferenceSession(made.SerializeToString(), providers=[Provider.name], registry=registry).close()
+    return said[0]
 
 
 def found(made, *kernels, **given):
@@ -265,9 +292,7 @@ def test_there_is_no_reason_where_a_kernel_fits_or_none_has_the_operator():
 
 
 def test_an_ep_without_kernels_has_no_match():
-    graph = indexed(adding())
-
-    assert RegistryLookup(KernelMatcher(None), graph.types).lookup(Node(graph, 0)) is None
+    assert looked_up(adding()) == (None, None)
 
 
 @pytest.mark.parametrize(("since", "end"), [(0, None), (-1, 3), (5, 4)])

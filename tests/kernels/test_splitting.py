@@ -11,7 +11,7 @@ import pytest
 from graph.making import model, node, tensor, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels.pieces import SIZE, prepared_by
+from kernels.pieces import SIZE
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
@@ -19,6 +19,11 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
 from epctx_core.kernels.splitting import Part, SplitModel, split
+
+
+def prepared_by(handle):
+    return type(handle.run.__self__)
+
 
 INT16 = TensorProto.INT16
 ENGINE = OnnxRuntimeEngine(EnginePolicy())
