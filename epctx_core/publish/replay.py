@@ -66,9 +66,8 @@ def make_missing(folder: Path, made: list[Path]) -> None:
 
 
 def sync_folders(root: Path, names: Iterable[str]) -> None:
-    """Force to disk the folders that names lie in, innermost first, `root` last; missing ones are skipped."""
-    folders = {folder for name in names for folder in folders_of(name)}
-    for folder in sorted(folders, key=lambda f: f.count("/"), reverse=True):
+    """Force to disk the folders that names lie in, `root` last; missing ones are skipped."""
+    for folder in dict.fromkeys(folder for name in names for folder in folders_of(name)):
         if mode_of(root / folder) is not None:
             posix.sync_folder(root / folder)
     posix.sync_folder(root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_a_staged_file_can_be_read_back_and_patched(tmp_path: Path) -> None:
         file = publication.create("a.bin")
         file.write(b"0123456789")
         file.seek(3)
-        file.write(b"")
+        assert file.write(b"") == 0
         file.write(memoryview(bytearray(b"xy")))
         file.seek(0)
         content = file.read()
@@ -323,6 +324,35 @@ def test_a_publication_is_over_after_its_commit(tmp_path: Path) -> None:
             publication.create("n.onnx")
         with pytest.raises(InvalidArgument, match="not open"):
             publication.commit(binaries=[], models=[])
+
+
+def test_a_commit_returns_what_the_system_says_of_each_binary(tmp_path: Path) -> None:
+    with Publication(tmp_path) as publication:
+        publication.create("a.bin").write(b"a")
+        publication.create("m.onnx").write(b"m")
+        states = publication.commit(binaries=["a.bin"], models=["m.onnx"])
+
+    assert states == {"a.bin": (tmp_path / "a.bin").stat()}
+
+
+@pytest.mark.parametrize("change", ["written to", "replaced"])
+def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
+    scenes: ModuleType, tmp_path: Path, change: str
+) -> None:
+    def meddle(_name: str, args: tuple[object, ...]) -> None:
+        if Path(str(args[0])).name == "journal.json":  # it goes when all files have their names
+            binary = tmp_path / "a.bin"
+            if change == "replaced":
+                binary.rename(tmp_path / "away")
+            binary.write_bytes(b"b")
+            if change == "replaced":
+                shutil.copystat(tmp_path / "away", binary)
+
+    with Publication(tmp_path) as publication, scenes.intercepted(meddle, ("unlink",)):
+        publication.create("a.bin").write(b"a")
+        states = publication.commit(binaries=["a.bin"], models=[])
+
+    assert states == {}
 
 
 def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_itself(tmp_path: Path) -> None:
