@@ -175,6 +175,15 @@ def test_a_node_is_put_beside_its_only_reader():
     assert groups == [[0, 3], [1]]
 
 
+def test_a_node_is_put_beside_its_only_reader_among_units_of_several_nodes_too():
+    # The same; 1 and 4 are one unit.
+    predecessors = [[], [], [1], [0, 2], [1]]
+
+    groups = Partitioner(predecessors).group([[0], [1, 4], [3]])
+
+    assert groups == [[0, 3], [1, 4]]
+
+
 @given(owners(count=2))
 def test_what_several_eps_take_one_after_another_leaves_no_cycle(scene):
     predecessors, owner = scene

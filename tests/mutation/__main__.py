@@ -1,7 +1,8 @@
 """`python tests/mutation RESULTS`: which small faults in the core its fast tests notice.
 
-Without a baseline, or with --draw, mutants are drawn by a seed; else those of the baseline are looked for, wherever
-their functions have moved. Each runs in a copy of the tree. RESULTS are lines of JSON; a run that was stopped goes on.
+With --draw, mutants are drawn by a seed; else those of the baseline are looked for, wherever their functions have
+moved. Each runs in a copy of the tree: first against the test that killed it last, then against all of its area.
+RESULTS are lines of JSON; a run that was stopped goes on. The baseline says why a mutant that survives may (`why`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,9 @@ from mutation.mutants import Mutant, mutants_of
 ROOT = Path(__file__).parents[2]
 BASELINE = Path(__file__).with_name("baseline.json")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "demo-output")
-LONGEST_RUN, LONGEST_REASON = 900, 200
+LONGEST_RUN = 900
+TESTS_FAILED = 1
+"""Pytest's exit code."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,13 @@ AREAS = {
             "tests/runtime/test_routing.py",
             "tests/api/contract/test_loading_sources.py",
             "tests/registry/test_host_registration.py",
+            "tests/registry/test_development.py",
         ),
     ),
     "publication": Area(
         ("publish/*.py",),
         (
+            "tests/publish/test_compiles.py",
             "tests/publish/test_publication.py",
             "tests/publish/test_failing_system.py",
             "tests/publish/test_hostile_staging.py",
@@ -96,22 +102,28 @@ def main() -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("--draw", type=int, metavar="COUNT", help="draw so many mutants")
     parser.add_argument("--seed", type=int, default=9)
+    parser.add_argument("--first", type=int, metavar="COUNT", help="run only so many, a fair sample of all")
     parser.add_argument("--tree", type=Path, default=ROOT, help="the tree to copy; this one by default")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only-tell", action="store_true", help="run nothing")
     parser.add_argument("--write-baseline", action="store_true", help="take the results for the new baseline")
     given = parser.parse_args()
-    if given.draw:
-        names = drawn(given.tree, given.draw, given.seed)
-    else:
-        baseline = json.loads(BASELINE.read_text("utf-8"))
-        names = [(each["area"], each["mutant"]) for each in baseline["mutants"]]
+    known = {each["mutant"]: each for each in json.loads(BASELINE.read_text("utf-8"))["mutants"]}
+    names = (
+        drawn(given.tree, given.draw, given.seed)
+        if given.draw
+        else [(each["area"], each["mutant"]) for each in known.values()]
+    )
     if not given.only_tell:
-        run(names, given.tree, given.results, given.jobs)
-    outcomes = {each["mutant"]: each["outcome"] for each in read(given.results)}
+        killers = {name: each.get("by", "") for name, each in known.items()}
+        run(names[: given.first], given.tree, given.results, given.jobs, killers)
+    results = {each["mutant"]: each for each in read(given.results)}
     mutants = [
-        {"area": area, "mutant": name, "outcome": outcomes.get(name, "not run")} for area, name in names
+        results.get(name, {"area": area, "mutant": name, "outcome": "not run"}) for area, name in names
     ]
+    for each in mutants:
+        if each["outcome"] == "survived" and "why" in known.get(each["mutant"], {}):
+            each["why"] = known[each["mutant"]]["why"]
     tell(mutants)
     if given.write_baseline:
         BASELINE.write_text(json.dumps({"seed": given.seed, "mutants": mutants}, indent=1) + "\n", "utf-8")
@@ -130,7 +142,9 @@ def drawn(tree: Path, count: int, seed: int) -> list[tuple[str, str]]:
     return random.Random(seed).sample(every, count)  # noqa: S311 - no secret
 
 
-def run(names: list[tuple[str, str]], tree: Path, results: Path, jobs: int) -> None:
+def run(
+    names: list[tuple[str, str]], tree: Path, results: Path, jobs: int, killers: Mapping[str, str]
+) -> None:
     """Run what has no result, in order, each job in a copy of its own; a line for each."""
     done = {each["mutant"] for each in read(results)}
     left = [(area, name) for area, name in names if name not in done]
@@ -147,9 +161,12 @@ def run(names: list[tuple[str, str]], tree: Path, results: Path, jobs: int) -> N
 
         def judge(area: str, name: str) -> None:
             copy = copies.get()
-            outcome, by = judged_with(copy, area, *places[name]) if name in places else ("gone", "")
+            outcome, by = "gone", ""
+            if name in places:
+                outcome, by = judged_with(copy, area, killers.get(name, ""), *places[name])
             copies.put(copy)
-            line = json.dumps({"area": area, "mutant": name, "outcome": outcome, "by": by}) + "\n"
+            result = {"area": area, "mutant": name, "outcome": outcome} | ({"by": by} if by else {})
+            line = json.dumps(result) + "\n"
             with lock, results.open("a", encoding="utf-8") as file:
                 file.write(line)
 
@@ -160,12 +177,15 @@ def run(names: list[tuple[str, str]], tree: Path, results: Path, jobs: int) -> N
         list(pool.map(judge, *zip(*left, strict=True)))
 
 
-def judged_with(copy: Path, area: str, place: Path, mutant: Mutant) -> tuple[str, str]:
+def judged_with(copy: Path, area: str, killer: str, place: Path, mutant: Mutant) -> tuple[str, str]:
     """Return what becomes of a mutant; the copy is as before then."""
     path = copy / place
     source = path.read_bytes()
     try:
         _write(path, mutant.applied(source))
+        # A test that is not there any more fails in another way.
+        if killer.startswith("tests/") and _tested(copy, [killer])[0] == TESTS_FAILED:
+            return "killed", killer
         return judged(copy, area)
     finally:
         _write(path, source)
@@ -180,7 +200,15 @@ def _write(path: Path, source: bytes) -> None:
 
 def judged(copy: Path, area: str) -> tuple[str, str]:
     """Run an area's tests; return killed or survived, and the first test that failed."""
-    tests = [test for test in AREAS[area].tests if (copy / test).exists()]
+    code, output = _tested(copy, [test for test in AREAS[area].tests if (copy / test).exists()])
+    if code == 0:
+        return "survived", ""
+    failed = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "killed", failed[0].split(" ", 1)[1] if failed else "it hangs" if code is None else f"exit {code}"
+
+
+def _tested(copy: Path, tests: list[str]) -> tuple[int | None, str]:
+    """Run tests up to the first that fails; return pytest's exit code and what it printed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *tests]
     paths = [copy, *copy.glob("plugins/*/src")]
     # On a CI server hypothesis draws the same each time and has no deadline: a busy machine kills no mutant.
@@ -196,11 +224,8 @@ def judged(copy: Path, area: str) -> tuple[str, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "killed", "it hangs"
-    if done.returncode == 0:
-        return "survived", ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "killed", failed[0][:LONGEST_REASON] if failed else f"exit {done.returncode}"
+        return None, ""
+    return done.returncode, done.stdout
 
 
 def read(results: Path) -> list[dict[str, str]]:
@@ -212,7 +237,11 @@ def read(results: Path) -> list[dict[str, str]]:
 def tell(mutants: list[dict[str, str]]) -> None:
     """Print the survivors and how many mutants ended how, by area."""
     outcomes = ("killed", "survived", "gone", "not run")
-    lines = [f"{each['area']}: {each['mutant']}" for each in mutants if each["outcome"] == "survived"]
+    lines = [
+        f"{each['area']}: {each['mutant']}\n    {each.get('why', 'nobody said yet why')}"
+        for each in mutants
+        if each["outcome"] == "survived"
+    ]
     for area in (*AREAS, ""):
         own = [each["outcome"] for each in mutants if area in {each["area"], ""}]
         lines.append(f"{area or 'all':14}" + "  ".join(f"{own.count(o):4} {o}" for o in outcomes))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import onnx
 import pytest
+from end_to_end.engine_eps import Alpha
+from kernel_eps.acme import Acme, X, compiled, model_of, with_eps
 from onnx import TensorProto, helper
 
 import epctx_core as epctx
@@ -85,6 +88,26 @@ def test_an_explicit_list_never_imports_another_plugin_not_even_to_word_the_erro
         )
 
     assert "spy_first" not in sys.modules
+
+
+def test_a_source_that_nothing_installed_takes_is_no_matter_of_the_hosts_list():
+    with pytest.raises(epctx.NotImplementedByProvider, match="No installed plugin") as caught:
+        epctx.InferenceSession(
+            context_model("NobodysExecutionProvider"), providers=["CPUExecutionProvider"], registry=Registry()
+        )
+
+    assert "none but the CPU EP" not in str(caught.value)
+
+
+@pytest.mark.not_for_onnxruntime("acme's operators are left in it")
+def test_an_ep_whose_kernels_ran_nodes_when_a_model_was_compiled_is_found_for_its_load(tmp_path):
+    model = model_of("v = Relu(x)  y = acme.Scale(v)", inner="float[2] v")
+    written = compiled(model, tmp_path, Alpha, Acme)
+    registry, _ = with_eps(Alpha, Acme)
+
+    with epctx.InferenceSession(written, registry=registry) as session:
+        assert session.get_providers() == [Alpha.name, Acme.name, "CPUExecutionProvider"]
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * np.maximum(X, 0))
 
 
 def test_two_distributions_of_one_ep_are_an_error_where_nothing_says_which(install):

@@ -202,9 +202,31 @@ def twice(honest, _graph):
     return [*honest(), *(item for item in honest() if hasattr(item, "fuse"))]
 
 
+def claiming_index(index):
+    return lambda _honest, _graph: [ComputeCapability([index])]
+
+
 BREACHES = [
     ("get_capability", twice, "claims node 'n0' .* twice"),
-    ("get_capability", around_others, "claims sets that enclose nodes outside"),
+    (
+        "get_capability",
+        around_others,
+        r"claims sets that enclose nodes outside of them \(at node 'n0' \(Relu\)\)",
+    ),
+    ("get_capability", lambda _honest, _graph: [ComputeCapability([])], "claims a set of no nodes"),
+    (
+        "get_capability",
+        lambda _honest, _graph: [ComputeCapability(["n0"])],
+        "names something else than nodes",
+    ),
+    ("get_capability", lambda _honest, _graph: [ComputeCapability(7)], "names something else than nodes"),
+    ("get_capability", claiming_index(4), "names node 4, which the graph does not have"),
+    ("get_capability", claiming_index(-1), "names node -1, which the graph does not have"),
+    (
+        "get_capability",
+        lambda _honest, _graph: [Refusal(7, [0])],
+        "gave a int instead of a text as the reason",
+    ),
     ("get_capability", lambda _honest, _graph: None, "returned None from get_capability instead of a list"),
     ("get_capability", lambda _honest, _graph: ["n0"], "gave a str instead of a ComputeCapability"),
     ("compile", lambda honest: honest()[:1], "gave 1 results for 2"),

@@ -21,6 +21,7 @@ import epctx_core as epctx
 from epctx_core.plugin import ComputeCapability, hookimpl
 
 FEEDS = {"x": numbers(2, 3)}
+QUANTIZERS = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.uint8(128), "z")]
 
 
 def quantized_chain(*operators):
@@ -35,8 +36,7 @@ def quantized_chain(*operators):
     nodes.append(node("DequantizeLinear", [f"q{len(operators)}", "s", "z"], ["y"]))
     for one in nodes:
         one.name = one.output[0]
-    weights = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.uint8(128), "z")]
-    return made(nodes, [value("x")], [value("y")], weights)
+    return made(nodes, [value("x")], [value("y")], QUANTIZERS)
 
 
 class Integer(Taker):
@@ -116,6 +116,37 @@ def test_a_group_is_in_one_partition(tmp_path):
         {"q0", "d0", "f0", "q1"},
         {"d2", "f2", "q3", "y"},
     ]
+
+
+def test_sets_that_hold_a_group_together_are_in_one_partition(tmp_path):
+    # f1 reads d0 of the beginning and, behind a Sigmoid that nobody takes, d1: alone, d0 would stay at the beginning.
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q0"]),
+        node("DequantizeLinear", ["q0", "s", "z"], ["d0"]),
+        node("Sigmoid", ["x"], ["f0"]),
+        node("QuantizeLinear", ["f0", "s", "z"], ["q1"]),
+        node("DequantizeLinear", ["q1", "s", "z"], ["d1"]),
+        node("Add", ["d0", "d1"], ["f1"]),
+        node("QuantizeLinear", ["f1", "s", "z"], ["q2"]),
+        node("DequantizeLinear", ["q2", "s", "z"], ["y"]),
+    ]
+    for one in nodes:
+        one.name = one.output[0]
+
+    class TwoSets(Taker):
+        @hookimpl
+        def get_capability(self, graph):
+            return [
+                ComputeCapability([n for n in graph.nodes if n.name in names])
+                for names in ({"q0"}, {"d0"}, {"d1", "f1", "q2"})
+            ]
+
+    report = compile_with(
+        TwoSets, saved(made(nodes, [value("x")], [value("y")], QUANTIZERS), tmp_path / "in")
+    )
+
+    (together,) = (set(p.node_names) for p in report.partitions if "f1" in p.node_names)
+    assert together >= {"d0", "d1", "f1", "q2"}
 
 
 def alternating(*lengths):
