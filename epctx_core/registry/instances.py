@@ -1,107 +1,81 @@
 """The live EPs of one session: makes them, calls their hooks one owner at a time, and shuts them down once.
 
-Each EP sits in the session's pluggy manager as a seat that holds its hooks and nothing else, so that
-pluggy never touches the instance: no property is evaluated, no `__eq__` or `__hash__` is called, and what
-the EP raises is attributed to it before a host's wrapper sees it. Knows no registry.
+A hook is called as what its class marks, by the arguments that it names: no property of an instance is evaluated, no
+`__eq__` or `__hash__` is called, and what the EP raises is attributed to it. Host's wrappers stand in `wrapping`.
+Knows no registry.
 """
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-import pluggy
-
-from epctx_core.errors import (
-    EpctxError,
-    Fail,
-    InvalidArgument,
-    NotFound,
-    NotImplementedByProvider,
-    PluginError,
-    suggestion,
-)
-from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
-from epctx_core.registry import trace
-from epctx_core.registry.guard import answered, blame, check_answer, describe, kind_of, plugin_error
-from epctx_core.registry.loading import MarkedMethod, implemented_hooks, marked_methods, parameter_problems
+from epctx_core.errors import InvalidArgument, NotFound, NotImplementedByProvider, suggestion
+from epctx_core.plugin.hookspecs import HOOKS
+from epctx_core.registry.guard import answered, blame, kind_of, plugin_error
+from epctx_core.registry.loading import MarkedMethod, implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
     from epctx_core.registry.records import PluginRecord
+    from epctx_core.registry.wrapping import Wrappers
 
 _log = logging.getLogger("epctx")
 
-
-class _Seat:
-    """What stands for an EP, or for a host's wrapper, in the pluggy manager: an object with hooks only."""
+Implementation = Callable[[Mapping[str, Any]], Any]
+"""Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
 
 
 class _Live:
-    """One EP instance with its seat."""
+    """One EP instance with its hooks."""
 
     def __init__(self, record: PluginRecord, provider: ExecutionProvider) -> None:
         self.record = record
         self.provider = provider
-        self.seat = _Seat()
-        self.hooks = implemented_hooks(type(provider))
-        self.entered: set[str] = set()
-        for hook, method in self.hooks.items():
-            setattr(self.seat, hook, self._implementation(hook, method))
-
-    def _implementation(self, hook: str, method: MarkedMethod) -> Callable[..., Any]:
-        """Return a function with the hook's whole signature that calls the EP's method with what it names.
-
-        It holds what it needs and not this object, whose seat holds it.
-        """
-        row = HOOKS[hook]
-        names = tuple(row.arguments)
-        bound = method.static.__get__(self.provider, type(self.provider))
-        places = [names.index(parameter.name) for parameter in method.parameters]
-        record, entered = self.record, self.entered
-
-        def implementation(*arguments: object) -> Any:
-            entered.add(hook)
-            with blame(record, hook):
-                answer = bound(*[arguments[place] for place in places])
-            return answered(record, row, answer)
-
-        return row.implementation(implementation)
+        self.hooks = {
+            hook: _implementation(record, provider, method)
+            for hook, method in implemented_hooks(type(provider)).items()
+        }
 
 
-class _Seating(pluggy.PluginManager):
-    """The pluggy manager of seats: looks for hooks where they can be, not at each attribute that `object` has, too."""
+def _implementation(
+    record: PluginRecord, provider: ExecutionProvider, method: MarkedMethod
+) -> Implementation:
+    hook = method.hook
+    row = HOOKS[hook]
+    bound = method.static.__get__(provider, type(provider))
+    names = [parameter.name for parameter in method.parameters]
 
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
-        return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
+    def implementation(arguments: Mapping[str, Any]) -> Any:
+        given = [arguments[name] for name in names]
+        with blame(record, hook):
+            answer = bound(*given)
+        return answered(record, row, answer)
 
-    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> pluggy.HookspecOpts | None:
-        return super().parse_hookspec_opts(module_or_class, name) if name in HOOKS else None
+    return implementation
 
 
 class ProviderInstances:
-    """One session's EP instances, in priority order, registered in one pluggy manager.
+    """One session's EP instances, in priority order.
 
     `add` and `wrap` belong to the making of a session and are called from one thread; `call` and
     `shutdown` may be called from any.
     """
 
     def __init__(self) -> None:
-        """Make a session's empty manager."""
-        self._manager = _Seating(PROJECT)
-        self._manager.add_hookspecs(HookSpecs)
+        """Begin without any; where EPCTX_TRACE asks for it, each call of a hook is told."""
         self._live: dict[str, _Live] = {}
-        self._wrappers: list[tuple[object, _Seat]] = []
-        self._callers: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._wrappers: Wrappers | None = None
         self._lock = threading.Lock()
         self._open: list[_Live] = []
-        if trace.requested():
-            self.wrap(trace.tracer())
+        if os.environ.get("EPCTX_TRACE", "").strip() not in ("", "0"):
+            from epctx_core.registry.wrapping import trace
+
+            self.wrap(trace())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -173,38 +147,20 @@ class ProviderInstances:
                 hint="Leave out __new__.",
             )
         live = _Live(record, provider)
-        self._manager.register(live.seat, name=record.name)
         self._live[record.name] = live
         self._open.append(live)
-        self._callers.clear()
 
     def wrap(self, plugin: object) -> None:
-        """Register a host's hook wrappers (trace, time, progress); they see every EP's calls of their hooks.
-
-        Args:
-            plugin: an object or module with functions marked `hookimpl(wrapper=True)`. What they get
-                from `yield`, and return, is pluggy's list of results, here of at most one.
+        """Put a host's hook wrappers (trace, time, progress) around every EP's calls of their hooks.
 
         Raises:
-            InvalidArgument: it is registered already, has no wrapper, or has something else than
-                wrappers of hooks of the contract.
+            InvalidArgument: see `Wrappers.add`.
         """
-        if any(plugin is other for other, _ in self._wrappers):
-            raise InvalidArgument(f"{plugin!r} is registered as a wrapper already.")
-        if inspect.isclass(plugin):
-            raise InvalidArgument(f"{plugin!r} is a class.", hint="Give an instance of it.")
-        methods = list(marked_methods(plugin))
-        if not methods:
-            raise InvalidArgument(
-                f"{plugin!r} has no hook wrapper.", hint="Mark them with hookimpl(wrapper=True)."
-            )
-        seat = _Seat()
-        for method in methods:
-            _check_wrapper(method)
-            setattr(seat, method.attribute, getattr(plugin, method.attribute))
-        self._manager.register(seat, name=f"host wrapper {len(self._wrappers)}")
-        self._wrappers.append((plugin, seat))
-        self._callers.clear()
+        if self._wrappers is None:
+            from epctx_core.registry.wrapping import Wrappers
+
+            self._wrappers = Wrappers()
+        self._wrappers.add(plugin)
 
     def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:
         """Call one EP's implementation of a hook, inside the host's wrappers, and return its result.
@@ -217,50 +173,22 @@ class ProviderInstances:
         Raises:
             NotFound: the session has no such EP.
             NotImplementedByProvider: the EP does not implement the hook.
-            InvalidArgument: there is no such hook, or not these arguments.
             EPFail: the EP raised in `compile`.
             PluginError: the EP raised in another hook, or its answer is not what the table of hooks says.
             Fail: a host's wrapper raised, or spoilt the result.
             EpctxError: the EP raised it; it passes.
         """
         live = self._known(ep)
-        caller = self._callers.get((ep, hook)) or self._caller(live, hook)
-        expected = tuple(HOOKS[hook].arguments)[1:]
-        if arguments.keys() != set(expected):
-            raise InvalidArgument(
-                f"{hook} was called with {sorted(arguments)}; its arguments: {', '.join(expected) or 'none'}.",
-                ep=ep,
-            )
-        try:
-            results = caller(ep=ep, **arguments)
-        except BaseException as error:
-            _release_from_pluggy(error)
-            if isinstance(error, (EpctxError, KeyboardInterrupt)):
-                raise
-            raise _wrapper_failed(live, hook, describe(error)) from error
-        answer = _single(live, hook, results)
-        if self._wrappers and not HOOKS[hook].caller_checks:
-            try:
-                check_answer(live.record, HOOKS[hook], answer)
-            except PluginError as error:
-                raise _wrapper_failed(live, hook, f"it changed the answer: {error.message}") from error
-        return answer
-
-    def _caller(self, live: _Live, hook: str) -> Callable[..., Any]:
-        """Make, and keep, the caller of one EP's implementation."""
-        name = live.record.name
-        if hook not in HOOKS:
-            raise InvalidArgument(f"there is no hook {hook!r}.{suggestion(hook, HOOKS)}", ep=name)
         if hook not in live.hooks:
             raise NotImplementedByProvider(
                 f"{live.record.label} does not implement the hook {hook}.",
-                ep=name,
+                ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
-        others = [other.seat for other in self._live.values() if other is not live]
-        caller = self._manager.subset_hook_caller(hook, others)
-        self._callers[name, hook] = caller
-        return caller
+        implementation, arguments["ep"] = live.hooks[hook], ep
+        if self._wrappers is None:
+            return implementation(arguments)
+        return self._wrappers.call(live.record, hook, implementation, arguments)
 
     def shutdown(self) -> None:
         """Call `shutdown` once on each EP that has it, in reverse order, and let go of all; further calls do nothing.
@@ -273,33 +201,16 @@ class ProviderInstances:
         interrupt: KeyboardInterrupt | None = None
         for live in reversed(waiting):
             try:
-                self._shut(live)
+                if "shutdown" in live.hooks:
+                    self.call(live.record.name, "shutdown")
             except KeyboardInterrupt as error:
                 interrupt = error
             except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
                 _log.error("shutdown of %s: %s", live.record.label, error)
                 _log.debug("shutdown of %s", live.record.label, exc_info=error)
-        if waiting:
-            self._let_go()
+        self._live.clear()
         if interrupt is not None:
             raise interrupt
-
-    def _let_go(self) -> None:
-        """Forget EPs and wrappers: a pluggy manager is a cycle, and what is in it stays until the collector comes by."""
-        for seat in (*[live.seat for live in self._live.values()], *[seat for _, seat in self._wrappers]):
-            self._manager.unregister(seat)
-        self._callers.clear()
-        self._wrappers.clear()
-        self._live.clear()
-
-    def _shut(self, live: _Live) -> None:
-        if "shutdown" not in live.hooks:
-            return
-        try:
-            self.call(live.record.name, "shutdown")
-        finally:
-            if "shutdown" not in live.entered:  # a host's wrapper failed first, and the EP must still let go
-                live.seat.shutdown(live.record.name)  # type: ignore[attr-defined]
 
 
 def closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
@@ -312,55 +223,3 @@ def closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
             found.pop(key, None)
             found[key] = close
     return list(found.values())
-
-
-def _check_wrapper(method: MarkedMethod) -> None:
-    where = method.attribute
-    if not method.wrapper:
-        raise InvalidArgument(
-            f"{where} is a hook implementation, and a host may only add wrappers.",
-            hint="Mark it with hookimpl(wrapper=True).",
-        )
-    if method.hook not in HOOKS:
-        raise InvalidArgument(
-            f"{where}: there is no hook {method.hook!r}.{suggestion(method.hook, HOOKS)}",
-            hint=f"Hooks: {', '.join(HOOKS)}.",
-        )
-    if not inspect.isgeneratorfunction(method.function):
-        raise InvalidArgument(f"{where} has no yield.", hint="A wrapper yields once, where the EP is called.")
-    for parameter in method.parameters:
-        for problem in parameter_problems(where, method.hook, parameter):
-            raise InvalidArgument(f"{problem.what}.", hint=problem.hint)
-
-
-def _release_from_pluggy(error: BaseException) -> None:
-    """Break the cycle that pluggy makes of an exception: a variable of its frames holds it, and its traceback them.
-
-    All frames of the traceback would stay until the collector comes by, with the weights that they work on.
-    """
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] == pluggy.__name__:
-            with contextlib.suppress(RuntimeError):  # it runs again, or still waits: not for this exception
-                place.tb_frame.clear()
-        place = place.tb_next
-
-
-def _single(live: _Live, hook: str, results: object) -> Any:
-    """Return the one result out of pluggy's list, which leaves out None."""
-    if not isinstance(results, list) or len(results) > 1:
-        raise _wrapper_failed(
-            live, hook, f"it returned {kind_of(results)} instead of the list that yield gave"
-        )
-    result = results[0] if results else None
-    if HOOKS[hook].gives_list and not isinstance(result, (list, tuple)):
-        raise _wrapper_failed(live, hook, f"it turned the EP's list into {kind_of(result)}")
-    return result
-
-
-def _wrapper_failed(live: _Live, hook: str, what: str) -> Fail:
-    return Fail(
-        f"a wrapper that the host put around {hook} of {live.record.name} failed: {what}",
-        ep=live.record.name,
-        hint="The EP is not at fault; see the wrappers that this program registers.",
-    )
