@@ -31,8 +31,7 @@ from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import declared_types
 from epctx_core.plugin import Purpose, Severity
 from epctx_core.registry.guard import plugin_error
-from epctx_core.sessions.loading import LOOK, look_into
-from epctx_core.sessions.providers import check_compiled
+from epctx_core.sessions.loading import LOOK, load_nodes, look_into
 from epctx_core.sessions.source import inferred_types
 
 if TYPE_CHECKING:
@@ -128,13 +127,13 @@ def _payloads(
 
 def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession) -> None:
     """Have one EP read its nodes: whole, or as far as it looks into payloads."""
-    choice, names = providers.choices[ep], [node.name for node in nodes]
+    choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
     if providers.is_isolated and not whole:
         _log.debug("not read back: %s is isolated, and its class is not asked what its process wrote.", ep)
         return
     with (
-        _named(choice, "load_context" if whole else LOOK, names[0]),
+        _named(choice, "load_context" if whole else LOOK, nodes[0].name),
         providers.context_to_read(ep) as context,
         ExitStack() as stack,
     ):
@@ -146,9 +145,7 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
                 if providers.is_isolated
                 else stack.enter_context(closing(providers.open_to_read(ep, context)))
             )
-            loaded = session.instances.call(ep, "load_context", nodes=nodes, reader=reader)
-            session.keep(loaded)
-            check_compiled(ep, "load_context", loaded, names, session, Purpose.EXPORT)
+            load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
             return
         for finding in look_into(choice, context, nodes, reader) or ():
             if finding.severity is Severity.ERROR:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.context.loaded import LoadedPayload, PrivateCopy
 from epctx_core.context.manifest import ReplacedBinaryError
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
 
-_BINARY = "the context binary"
+BINARY = "the context binary"
+Content: TypeAlias = "memoryview | MappedFile | PrivateCopy | ReceivedPayload"
+"""Bytes of a payload as they were found: those in a node, or a file's."""
 _log = logging.getLogger("epctx.session")
 
 
@@ -129,7 +131,7 @@ class PayloadReader:
         try:
             for record in self._records.values():
                 if record.main_context:
-                    carriers.setdefault(_payload_key(record), record)
+                    carriers.setdefault(payload_key(record), record)
             for record in carriers.values():
                 if self._is_unchecked(record):
                     self.load(record)
@@ -138,13 +140,12 @@ class PayloadReader:
             raise
 
     def _is_unchecked(self, record: ContextNodeRecord) -> bool:
-        name = record.file_name
-        known = self._manifest.entry(name or record.name, embedded=name is None) if self._manifest else None
-        if known is None or name is None:
+        known = self.entry(record)
+        if known is None or record.embed_mode:
             return known is not None
         if self._data_reader is not None or self._folder is None:
             return False
-        status = self._folder.status(name, what=_BINARY, node=record.name)
+        status = self._folder.status(known.name, what=BINARY, node=record.name)
         return status is None or not is_noted(file_receipt(status, known.root))
 
     def payload(self, node: ContextNode) -> LoadedPayload:
@@ -160,35 +161,75 @@ class PayloadReader:
 
     def load(self, record: ContextNodeRecord) -> LoadedPayload:
         """Return the payload that a node carries itself; see `payload`."""
-        name = record.file_name
-        key = (record.name, True) if name is None else (name, False)
+        refuse_absent(record)
+        key = payload_key(record)
         if key not in self._loaded:
-            self._loaded[key] = self._embedded(record) if name is None else self._outside(record, name)
+            self.refuse_pending(record)
+            if self.entry(record) is None:
+                self._note_unlisted(record)
+            content = self.find(record)
+            refuse_empty(record, content)
+            self.check(record, content)
         return self._loaded[key]
 
-    def _outside(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
-        if self._manifest is not None:
-            self._manifest.refuse_pending(name, record.name)
+    def entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
+        """Return what the manifest says about a node's payload, None if nothing."""
+        name, embedded = payload_key(record)
+        return self._manifest.entry(name, embedded=embedded) if self._manifest is not None else None
+
+    def refuse_pending(self, record: ContextNodeRecord) -> None:
+        """Raise InvalidGraph if a node's payload is written when the model's share group ends."""
+        if self._manifest is not None and not record.embed_mode:
+            self._manifest.refuse_pending(record.file_name or "", record.name)
+
+    def find(self, record: ContextNodeRecord) -> Content:
+        """Return what a node carries, or what lies under the name that it says; not checked yet.
+
+        Raises:
+            InvalidGraph: its file is missing, or must not be opened.
+            Fail: it cannot be brought into memory, or the host's callback raised.
+        """
+        name = record.file_name
+        if name is None:
+            return memoryview(record.cache or b"")
         if self._data_reader is not None:
-            return self._received(self._data_reader, record, name)
-        return self._from_file(record, name)
+            from epctx_core.context.callbacks import receive
 
-    def _received(self, reader: DataReader, record: ContextNodeRecord, name: str) -> LoadedPayload:
-        from epctx_core.context.callbacks import receive
+            return receive(self._data_reader, name)
+        if self._folder is None:
+            raise InvalidGraph(
+                f"EPContext node {record.name!r} names {name!r}, but the model has no folder.",
+                node=record.name,
+                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
+            )
+        with self._folder.open(name, what=BINARY, node=record.name) as file:
+            return self._open(file.fileno(), file.path, self.entry(record))
 
-        entry = self._entry(name, embedded=False)
-        content = receive(reader, name)
-        _refuse_empty(content, record, name)
-        verified = entry is not None and self._check(entry, content, record.name)
-        return LoadedPayload(
+    def check(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
+        """Return a payload that was found, checked as far as the host wants; whoever asks for it later gets it, too.
+
+        Raises:
+            InvalidGraph: it is another one than the model was written with, and no unfinished publication has that one.
+        """
+        name, embedded = key = payload_key(record)
+        entry, verified = self.entry(record), False
+        if entry is not None:
+            try:
+                verified = self._check(entry, content, record.name)
+            except InvalidGraph as error:
+                if isinstance(content, memoryview) or self._data_reader is not None:
+                    raise
+                content, verified = self._other_copy(entry, content.path, error)
+        self._loaded[key] = LoadedPayload(
             name,
-            content.view,
+            content if isinstance(content, memoryview) else content.view,
             digest=entry.root if entry else None,
-            mapped=None,
+            mapped=content if isinstance(content, MappedFile) else None,
             scratch=self._scratch,
-            in_memory=True,
+            in_memory=self._data_reader is not None and not embedded,
             verified=verified,
         )
+        return self._loaded[key]
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
@@ -199,45 +240,30 @@ class PayloadReader:
             )
         return self._source.tensor(name)
 
-    def _embedded(self, record: ContextNodeRecord) -> LoadedPayload:
-        if not record.cache:
-            wanted = "payload" if record.embed_mode else "file name"
-            raise InvalidGraph(
-                f"EPContext node {record.name!r} has main_context=1 and embed_mode={int(record.embed_mode)} "
-                f"but no {wanted} in ep_cache_context.",
-                node=record.name,
-                hint="Compile the model again.",
-            )
-        entry = self._entry(record.name, embedded=True)
-        view = memoryview(record.cache)
-        return LoadedPayload(
-            record.name,
-            view,
-            digest=entry.root if entry else None,
-            mapped=None,
-            scratch=self._scratch,
-            verified=entry is not None and self._check_embedded(entry, view, record.name),
-        )
-
-    def _entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
-        entry = self._manifest.entry(name, embedded=embedded) if self._manifest else None
-        if entry is None and self._verification is Verification.ONCE:
+    def _note_unlisted(self, record: ContextNodeRecord) -> None:
+        """Log that nothing says what a payload is."""
+        name, _ = payload_key(record)
+        if self._verification is Verification.ONCE:
             why = "the manifest does not list it" if self._manifest else "the model has no manifest"
             _log.info("the payload %r is not checked, as nothing says its digest: %s.", name, why)
-        elif entry is None and self._verification is not Verification.HEAD:
+        elif self._verification is not Verification.HEAD:
             _log.warning(
                 "ep.context_verify=%s: the model says nothing about the payload %r to check it against.",
                 self._verification.value,
                 name,
             )
-        return entry
 
-    def _check(
-        self, entry: PayloadEntry, content: MappedFile | PrivateCopy | ReceivedPayload, node: str
-    ) -> bool:
+    def _check(self, entry: PayloadEntry, content: Content, node: str) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
+        if isinstance(content, memoryview):
+            return self._check_embedded(entry, content, node)
         if self._verification is Verification.ONCE and isinstance(content, MappedFile) and self._map_binaries:
             return self._check_once(entry, content, node)
+        return self._check_now(entry, content, node)
+
+    def _check_now(
+        self, entry: PayloadEntry, content: MappedFile | PrivateCopy | ReceivedPayload, node: str
+    ) -> bool:
         if self._verification is Verification.HEAD and self._map_binaries:
             entry.check_head(content.view, node)
             return False
@@ -287,32 +313,6 @@ class PayloadReader:
             self._checks.note_when_right(self._model_receipt)
         return not beside
 
-    def _from_file(self, record: ContextNodeRecord, name: str) -> LoadedPayload:
-        if self._folder is None:
-            raise InvalidGraph(
-                f"EPContext node {record.name!r} names {name!r}, but the model has no folder.",
-                node=record.name,
-                hint="Set the session option 'ep.context_file_path' to the path the model would have.",
-            )
-        entry = self._entry(name, embedded=False)
-        with self._folder.open(name, what=_BINARY, node=record.name) as file:
-            content = self._open(file.fileno(), file.path, entry)
-        _refuse_empty(content, record, name)
-        verified = False
-        if entry is not None:
-            try:
-                verified = self._check(entry, content, record.name)
-            except InvalidGraph as error:
-                content = self._other_copy(entry, content.path, error)
-        return LoadedPayload(
-            name,
-            content.view,
-            digest=entry.root if entry else None,
-            mapped=content if isinstance(content, MappedFile) else None,
-            scratch=self._scratch,
-            verified=verified,
-        )
-
     def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> MappedFile | PrivateCopy:
         """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
@@ -325,26 +325,35 @@ class PayloadReader:
                 hint="Unless ep.context_file_mapping is 0 it is mapped, which needs addresses and no memory.",
             ) from error
 
-    def _other_copy(self, entry: PayloadEntry, path: str, error: InvalidGraph) -> MappedFile | PrivateCopy:
-        """Return the binary that the model means from what an unfinished publication kept of it."""
+    def _other_copy(
+        self, entry: PayloadEntry, path: str, error: InvalidGraph
+    ) -> tuple[MappedFile | PrivateCopy, bool]:
+        """Return the binary that the model means from what an unfinished publication kept of it, and as `_check`."""
         for copy in self._other_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
                     content = self._open(file.fileno(), str(copy), entry)
-                if self._verification is Verification.HEAD and self._map_binaries:
-                    entry.check_head(content.view)
-                else:
-                    entry.check_whole(content.view, forget=content.forget)
-                return content
+                return content, self._check_now(entry, content, error.node or "")
         raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
 
 
-def _refuse_empty(
-    content: MappedFile | PrivateCopy | ReceivedPayload, record: ContextNodeRecord, name: str
-) -> None:
-    if not content.size:
+def refuse_absent(record: ContextNodeRecord) -> None:
+    """Raise InvalidGraph if a primary carries no payload and names no file."""
+    if not record.cache:
+        wanted = "payload" if record.embed_mode else "file name"
         raise InvalidGraph(
-            f"the context binary {name!r} of EPContext node {record.name!r} is empty.",
+            f"EPContext node {record.name!r} has main_context=1 and embed_mode={int(record.embed_mode)} "
+            f"but no {wanted} in ep_cache_context.",
+            node=record.name,
+            hint="Compile the model again.",
+        )
+
+
+def refuse_empty(record: ContextNodeRecord, content: Content) -> None:
+    """Raise InvalidGraph if a binary has no bytes."""
+    if not isinstance(content, memoryview) and not content.size:
+        raise InvalidGraph(
+            f"the context binary {record.file_name!r} of EPContext node {record.name!r} is empty.",
             node=record.name,
             path=content.path,
             hint="Fetch it again, or compile the model again.",
@@ -362,17 +371,11 @@ def plugin_nodes(
     Raises:
         InvalidGraph: references without any primary.
     """
+    refuse_orphans(records, ep)
     holders = [record for record in records if record.main_context]
     primaries = [_primary(record, types) for record in holders]
     references = [record for record in records if not record.main_context]
-    if references and not primaries:
-        raise InvalidGraph(
-            f"no EPContext node of {ep} has main_context=1, so the payload of {references[0].name!r} is nowhere.",
-            node=references[0].name,
-            ep=ep,
-            hint="The model lost its primary node; compile it again.",
-        )
-    by_payload = dict(zip(map(_payload_key, holders), primaries, strict=True))
+    by_payload = dict(zip(map(payload_key, holders), primaries, strict=True))
     only = primaries[0] if len(by_payload) == 1 else None
     by_file = {r.cache: node for r, node in zip(holders, primaries, strict=True) if not r.embed_mode}
 
@@ -384,9 +387,24 @@ def plugin_nodes(
     return [*primaries, *[_plugin_node(r, types, only or primary_of(r)) for r in references]]
 
 
-def _payload_key(record: ContextNodeRecord) -> tuple[str | None, bool]:
-    """Return what a manifest knows a primary's payload by: its file's name, or its node's if it is embedded."""
-    return (record.name, True) if record.embed_mode else (record.file_name, False)
+def refuse_orphans(records: Sequence[ContextNodeRecord], ep: str) -> None:
+    """Raise InvalidGraph if nodes of an EP refer to a payload that none of them has."""
+    if records and not any(record.main_context for record in records):
+        raise InvalidGraph(
+            f"no EPContext node of {ep} has main_context=1, so the payload of {records[0].name!r} is nowhere.",
+            node=records[0].name,
+            ep=ep,
+            hint="The model lost its primary node; compile it again.",
+        )
+
+
+def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
+    """Return by which name a manifest knows a primary's payload, and whether it is embedded.
+
+    Raises:
+        InvalidGraph: the file's name is no text.
+    """
+    return (record.name, True) if record.embed_mode else (record.file_name or "", False)
 
 
 def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:

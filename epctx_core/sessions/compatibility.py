@@ -47,6 +47,32 @@ def judge(choice: ProviderChoice, info: str) -> Compatibility:
     return verdict
 
 
+def accept(choice: ProviderChoice, info: str) -> Compatibility:
+    """Return an EP's verdict on what it once wrote, unless it cannot run that any more.
+
+    Raises:
+        InvalidGraph: it cannot.
+        PluginError: as `judge`.
+    """
+    verdict = judge(choice, info)
+    if verdict == Compatibility.EP_UNSUPPORTED:
+        raise InvalidGraph(
+            f"{choice.name} does not support this compiled model: the model was compiled for {info!r}.",
+            ep=choice.name,
+            hint=UNSUPPORTED_HINT,
+        )
+    return verdict
+
+
+def suboptimal(choice: ProviderChoice, info: str) -> Fail:
+    """Return the error for a model that an EP would rather compile again."""
+    return Fail(
+        f"{choice.name} runs this compiled model less well than a new one: the model was compiled for {info!r}.",
+        ep=choice.name,
+        hint="Compile the source model again.",
+    )
+
+
 def check_compatibility(
     model: ModelProto, choices: Iterable[ProviderChoice], *, fail_on_suboptimal: bool
 ) -> list[str]:
@@ -63,19 +89,11 @@ def check_compatibility(
     warnings = []
     said = ((choice, info) for choice in choices for info in infos.get(choice.name, ()))
     for choice, info in said:
-        verdict = judge(choice, info)
-        what = f"the model was compiled for {info!r}"
-        if verdict == Compatibility.EP_UNSUPPORTED:
-            raise InvalidGraph(
-                f"{choice.name} does not support this compiled model: {what}.",
-                ep=choice.name,
-                hint=UNSUPPORTED_HINT,
-            )
-        if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-            message = f"{choice.name} runs this compiled model less well than a new one: {what}."
+        if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+            error = suboptimal(choice, info)
             if fail_on_suboptimal:
-                raise Fail(message, ep=choice.name, hint="Compile the source model again.")
-            warnings.append(message)
+                raise error
+            warnings.append(error.message)
     return warnings
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
-    from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
+    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, ProviderContext
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.plan import StepSpec
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
@@ -61,21 +61,30 @@ def context_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | Non
     Raises:
         InvalidArgument: a model from bytes that names files, without the option.
     """
-    path, option = model.source.path, config.context_file_path
+    folder = folder_of(model.source.path, config)
+    for node in model.context_nodes if folder is None else ():
+        refuse_folderless(node, config)
+    return folder
+
+
+def folder_of(path: Path | None, config: SessionConfig) -> ModelFolder | None:
+    """Return where context binaries of a model are looked for; None for one from bytes, without the option."""
+    option = config.context_file_path
     if option is not None:
         return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
-    if path is not None:
-        return ModelFolder(path.parent, path)
-    for node in model.context_nodes:
-        if node.file_name is not None and config.data_reader is None:
-            raise InvalidArgument(
-                f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
-                f"in the file {node.file_name!r}.",
-                node=node.name,
-                hint="Set the session option 'ep.context_file_path' to the path the model would have."
-                + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
-            )
-    return None
+    return None if path is None else ModelFolder(path.parent, path)
+
+
+def refuse_folderless(node: ContextNodeRecord, config: SessionConfig) -> None:
+    """Raise InvalidArgument if a node of a model without a folder names a file that no callback reads."""
+    if node.file_name is not None and config.data_reader is None:
+        raise InvalidArgument(
+            f"the model was given as bytes, and its EPContext node {node.name!r} keeps its payload "
+            f"in the file {node.file_name!r}.",
+            node=node.name,
+            hint="Set the session option 'ep.context_file_path' to the path the model would have."
+            + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
+        )
 
 
 def source_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
@@ -147,17 +156,27 @@ class Routing:
         manifest: Manifest | None = None,
     ) -> None:
         self.kernel_providers: list[str] = []
-        self._registry = registry
+        self._session, self._registry = session, registry
+        self._exhaustive = requested is not None
         self._makers = manifest.providers if manifest is not None else {}
         self.choices, self._skipped = choose_providers(requested or (), session, registry, purpose)
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
-        by_source: dict[str, str] = {}
+        self._by_source: dict[str, str] = {}
         for node in nodes:
-            if node.source not in by_source:
-                by_source[node.source] = self._route(node, requested is not None, session, registry)
-            self.nodes.setdefault(by_source[node.source], []).append(node)
+            self.add(node)
         for ep in manifest.kernel_providers if manifest is not None and requested is None and purpose else ():
             self._add_kernel_provider(ep, session, registry, purpose)
+
+    def add(self, node: ContextNodeRecord) -> None:
+        """Give a node to the EP that takes its source.
+
+        Raises:
+            NotImplementedByProvider: nobody does.
+            PluginError: the EP is broken, or several could take it and the host has not chosen.
+        """
+        if node.source not in self._by_source:
+            self._by_source[node.source] = self._route(node)
+        self.nodes.setdefault(self._by_source[node.source], []).append(node)
 
     @contextmanager
     def naming_others(self) -> Iterator[None]:
@@ -183,10 +202,9 @@ class Routing:
         """The EPs for which it was decided when the model was compiled what they compile."""
         return {*self.nodes, *self.kernel_providers}
 
-    def _route(
-        self, node: ContextNodeRecord, exhaustive: bool, session: SessionOptions, registry: Registry
-    ) -> str:
+    def _route(self, node: ContextNodeRecord) -> str:
         """Return the EP type that takes a node's source; only EPs that the host allows are imported."""
+        exhaustive, registry = self._exhaustive, self._registry
         listed = [choice.record for choice in self.choices]
         maker = None if exhaustive else find_maker(node.source, self._makers, registry)
         among = listed if exhaustive else [maker] if maker is not None else None
@@ -197,7 +215,7 @@ class Routing:
                 raise _nobody(node, f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint)
             raise _nobody(node, *_why(node, [c.name for c in self.choices] if exhaustive else None, registry))
         if all(choice.name != record.name for choice in self.choices):
-            self.choices.append(choose_provider(record, {}, session, registry))
+            self.choices.append(choose_provider(record, {}, self._session, registry))
         return record.name
 
     def _add_kernel_provider(
@@ -386,14 +404,29 @@ def load_context_nodes(
                 graph = graphs[record.path] = model.graph_of(record)
                 steps.setdefault(graph, {})
         views = plugin_nodes(records, model.types, ep, manifest)
-        loaded = providers.instances.call(ep, "load_context", nodes=views, reader=reader)
-        providers.keep(loaded)
-        check_compiled(ep, "load_context", loaded, [view.name for view in views], providers, Purpose.LOAD)
+        loaded = load_nodes(ep, views, reader, providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
             record = by_name[view.name]
             graph = graphs[record.path]
             steps[graph][record.index] = context_step(record, graph.types, runnable, owner)
     return steps
+
+
+def load_nodes(
+    ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession, purpose: Purpose
+) -> Sequence[CompiledPartition]:
+    """Have an EP load its nodes; what it gives for each is closed with the session.
+
+    Raises:
+        InvalidGraph: a payload is missing or wrong.
+        PluginError: the EP failed or broke the contract.
+    """
+    loaded: Sequence[CompiledPartition] = providers.instances.call(
+        ep, "load_context", nodes=nodes, reader=reader
+    )
+    providers.keep(loaded)
+    check_compiled(ep, "load_context", loaded, [node.name for node in nodes], providers, purpose)
+    return loaded
 
 
 def _readers(

@@ -411,22 +411,32 @@ class ProviderSession:
             self._workspaces.append(workspace)
             if cls is not choice.cls and isinstance(workspace, SharedWorkspace):
                 refuse_isolated(config)
-            context = ProviderContext(
-                options=choice.options,
-                session_config=session.config_entries,
-                purpose=purpose,
-                target=None,
-                model=model,
-                logger=ep_logger(choice.name),
-                cancel=self.cancel,
-                progress=self.progress,
-                scratch=scratch_folder,
-                engine=engine,
-                workspace=workspace,
-                weightless=self.weightless,
-                intra_op_num_threads=session.intra_op_num_threads,
-            )
-            self._add(choice, cls, context)
+            self._add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
+
+    def context_of(
+        self,
+        choice: ProviderChoice,
+        purpose: Purpose,
+        model: ModelIdentity,
+        engine: CpuEngine,
+        workspace: PrivateWorkspace | SharedWorkspace,
+    ) -> ProviderContext:
+        """Return what an instance of an EP gets in this session."""
+        return ProviderContext(
+            options=choice.options,
+            session_config=self.session.config_entries,
+            purpose=purpose,
+            target=None,
+            model=model,
+            logger=ep_logger(choice.name),
+            cancel=self.cancel,
+            progress=self.progress,
+            scratch=scratch_folder,
+            engine=engine,
+            workspace=workspace,
+            weightless=self.weightless,
+            intra_op_num_threads=self.session.intra_op_num_threads,
+        )
 
     def _add(self, choice: ProviderChoice, cls: type[ExecutionProvider], context: ProviderContext) -> None:
         self.instances.add(choice.record, cls, context)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelLoadCanceled,
+    NotImplementedByProvider,
+)
 from epctx_core.plugin import Finding, Severity
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from epctx_core.errors import EpctxError
 
 
 class Code(NamedTuple):
@@ -102,6 +110,8 @@ LISTED = 1000
 UNJUDGED = frozenset({"not-checked", "file-not-sought"})
 """Codes that say that nothing is known of a file's bytes."""
 
+_OF_FILES = (InvalidGraph, InvalidProtobuf)
+_PLUGINS = "`epctx plugins list` shows every plugin and its state."
 _ORDER = {severity: place for place, severity in enumerate((_ERROR, _WARNING, _INFO))}
 
 
@@ -117,9 +127,48 @@ class Findings:
         """Note a finding; one that was made before counts once."""
         self.take(Finding(CODES[code].severity, code, message, node=node, hint=hint))
 
-    def add_error(self, code: str, error: EpctxError, *, node: str | None = None) -> None:
+    def add_error(self, code: str, error: EpctxError, *, node: str | None = None, hint: str = "") -> None:
         """Note what an error says."""
-        self.add(code, error.message, node=error.node or node, hint=error.hint or "")
+        self.add(code, error.message, node=error.node or node, hint=error.hint or hint)
+
+    @contextmanager
+    def collected(
+        self,
+        code: str,
+        errors: tuple[type[EpctxError], ...] = _OF_FILES,
+        *,
+        node: str | None = None,
+        hint: str = "",
+    ) -> Iterator[None]:
+        """Note the error that a load would end with, and go on behind what raised it.
+
+        Args:
+            code: of the finding.
+            errors: which; those that blame a file by default.
+            node: what the finding names if the error does not.
+            hint: as `node`.
+        """
+        try:
+            yield
+        except errors as error:
+            self.add_error(code, error, node=node, hint=hint)
+
+    @contextmanager
+    def collected_of_plugin(self, code: str, *, node: str | None = None) -> Iterator[None]:
+        """Note what an EP raises: with a code what blames a file, else that a kernel is missing or the plugin broken.
+
+        What is the host's own, a wrong option or its wish to stop, is raised.
+        """
+        try:
+            yield
+        except (InvalidArgument, ModelLoadCanceled):
+            raise
+        except _OF_FILES as error:
+            self.add_error(code, error, node=node)
+        except NotImplementedByProvider as error:
+            self.add_error("kernel-missing", error, node=node)
+        except EpctxError as error:
+            self.add_error("plugin-broken", error, node=node, hint=_PLUGINS)
 
     def take(self, finding: Finding) -> None:
         """Note a finding that is one already; of one code beyond `LISTED`, that it was there."""
@@ -135,6 +184,11 @@ class Findings:
         """Whether somebody said that he cannot look into the payloads of one of these nodes."""
         unchecked = {finding.node for finding in self._found if finding.code == "container-not-checked"}
         return not unchecked.isdisjoint(nodes)
+
+    @property
+    def codes(self) -> AbstractSet[str]:
+        """The codes of all so far."""
+        return {code for _, code in self._counts}
 
     @property
     def has_errors(self) -> bool:
@@ -171,7 +225,7 @@ class PayloadReport:
     embedded: bool
     size: int
     digests: bool
-    looked_into_by: str | None
+    looked_into_by: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx verify --json` prints."""

@@ -10,13 +10,12 @@ from epctx_core.context.named_files import models_naming
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from epctx_core.verify.findings import Findings
     from epctx_core.verify.subject import Subject
 
 _MOST_LOOKED_AT = 100
 
 
-def check_folder(subject: Subject, findings: Findings) -> None:
+def check_folder(subject: Subject) -> None:
     """Note binaries that a compile of this model may have left and that nobody needs."""
     if subject.path is None or not subject.records:
         return
@@ -24,7 +23,7 @@ def check_folder(subject: Subject, findings: Findings) -> None:
     with suppress(OSError):
         for path in _candidates(folder, subject.path.stem.removesuffix("_ctx")):
             if next(models_naming(folder, path.name), None) is None:
-                findings.add(
+                subject.findings.add(
                     "file-unnamed",
                     f"{path.name!r} lies beside the model, and no model of the folder names it.",
                     hint="It may be left from an earlier compile; nothing here needs it.",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import KEY, VERSION, Manifest, read_manifest
-from epctx_core.context.metadata import parse_json, read_kernel_types
+from epctx_core.context.metadata import parse_json
 from epctx_core.context.named_files import (
     CONTEXT_BINARY,
     DEPENDENCIES_KEY,
@@ -14,26 +14,22 @@ from epctx_core.context.named_files import (
     SOURCE_MODEL,
     stated_dependencies,
 )
+from epctx_core.context.payload_reader import payload_key
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from onnx import ModelProto
 
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.verify.findings import Findings
     from epctx_core.verify.subject import Subject
 
 _LONGEST_VERSION = 40
 
 
-def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Manifest | None:
-    """Return the manifest if it can be used, and note what is wrong with it.
-
-    Args:
-        whole: False if nodes are known to have lost their payloads, so that entries without a node say nothing.
-    """
+def check_manifest(subject: Subject) -> Manifest | None:
+    """Return the manifest if it can be used, and note what is wrong with it."""
+    findings = subject.findings
     text = _text(subject.proto)
     if text is None:
         if subject.records:
@@ -43,39 +39,26 @@ def check_manifest(subject: Subject, findings: Findings, *, whole: bool) -> Mani
                 hint="Models that epctx did not write have none.",
             )
         return None
-    try:
+    manifest: Manifest | None = None
+    with findings.collected("manifest-damaged"):
         manifest = read_manifest(subject.proto, subject.config.input_budget.manifest_entries)
-    except InvalidGraph as error:
-        findings.add_error("manifest-damaged", error)
-        return None
-    if manifest is None:
-        findings.add(
-            "manifest-unknown",
-            f"the model's {KEY} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
-            "its payloads were checked against no digests.",
-            hint="Upgrade epctx-core.",
-        )
-        return None
-    for name, stated, computed in _wrong_roots(text, manifest):
+        if manifest is None:
+            findings.add(
+                "manifest-unknown",
+                f"the model's {KEY} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
+                "its payloads were checked against no digests.",
+                hint="Upgrade epctx-core.",
+            )
+    for name, stated, computed in _wrong_roots(text, manifest) if manifest is not None else ():
         findings.add(
             "manifest-root",
             f"the manifest says the root digest {stated:.80} for {name!r}, and its segments give {computed}.",
             hint="Fetch the model again, or compile again.",
         )
-    if whole:
-        _check_unused(manifest, subject.records, findings)
     return manifest
 
 
-def check_kernel_types(subject: Subject, findings: Findings) -> None:
-    """Note if what the model says of operators for kernels cannot be read: a load raises then."""
-    try:
-        read_kernel_types(subject.proto)
-    except InvalidGraph as error:
-        findings.add_error("kernel-types-damaged", error)
-
-
-def check_dependencies(subject: Subject, findings: Findings) -> None:
+def check_dependencies(subject: Subject) -> None:
     """Note if what the model says that it needs besides its file is false; a model need not say it.
 
     Whether the payloads of others left weights in their source is not known here, so that is not denied.
@@ -90,7 +73,7 @@ def check_dependencies(subject: Subject, findings: Findings) -> None:
     }
     for word, is_needed in needed.items():
         if is_needed != (word in stated) and (is_needed or word != SOURCE_MODEL):
-            findings.add(
+            subject.findings.add(
                 "dependencies-wrong",
                 f"the model's {DEPENDENCIES_KEY} metadata is {';'.join(stated)!r:.80}, and {word} is "
                 f"{'needed' if is_needed else 'not needed'}.",
@@ -115,8 +98,16 @@ def _wrong_roots(text: str | bytes, manifest: Manifest) -> Iterator[tuple[str, s
             yield entry.name, repr(said.get("root")), root
 
 
-def _check_unused(manifest: Manifest, records: Sequence[ContextNodeRecord], findings: Findings) -> None:
-    carried = {payload_key(record) for record in records if record.main_context and record.cache}
+def check_unused(subject: Subject) -> None:
+    """Note payloads that the manifest knows and no node has, unless a node has lost its own."""
+    manifest, findings = subject.manifest, subject.findings
+    if manifest is None or findings.codes & {"payload-missing", "primary-missing"}:
+        return
+    carried = set()
+    for record in subject.records:
+        if record.main_context:
+            with suppress(InvalidGraph):
+                carried.add(payload_key(record))
     for entry in manifest.payloads:
         if (entry.name, entry.embedded) not in carried:
             findings.add(
@@ -124,10 +115,3 @@ def _check_unused(manifest: Manifest, records: Sequence[ContextNodeRecord], find
                 f"the manifest describes the payload {entry.name!r}, which no node of the model carries.",
                 hint="The model lost a node, or a node was renamed; compile it again.",
             )
-
-
-def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
-    """Return by which name the manifest knows a primary's payload, and whether it is embedded."""
-    if record.embed_mode:
-        return record.name, True
-    return (record.cache or b"").decode(errors="replace"), False

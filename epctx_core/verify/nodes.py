@@ -15,6 +15,7 @@ from epctx_core.context.node import (
     read_context_node,
     wrong_switches,
 )
+from epctx_core.context.payload_reader import refuse_orphans
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import EXECUTABLE, all_graphs, is_executable, placed_nodes
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto
 
     from epctx_core.graph.bodies import BodyPath
+    from epctx_core.sessions.loading import Routing
     from epctx_core.verify.findings import Findings
     from epctx_core.verify.subject import Subject
 
@@ -29,9 +31,9 @@ _COMPILE = "Compile the source model again."
 _SHOWN_NAMES = 5
 
 
-def read_nodes(subject: Subject, findings: Findings) -> list[ContextNodeRecord]:
+def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     """Decode all EPContext nodes, each as far as it can be, and note what the operator does not allow."""
-    graph = subject.proto.graph
+    graph, findings = subject.proto.graph, subject.findings
     decoded = [
         record
         for path, place, node in placed_nodes(graph)
@@ -139,13 +141,6 @@ def _check_values(record: ContextNodeRecord, findings: Findings) -> None:
     """Check what single attributes say."""
     for wrong in wrong_switches(record):
         findings.add_error("attribute-value", wrong)
-    if not record.source:
-        findings.add(
-            "source-missing",
-            f"EPContext node {record.name!r} has no source, so nobody knows which EP made it.",
-            node=record.name,
-            hint="It needs the attribute 'source'.",
-        )
     if not record.attributes.get("partition_name"):
         findings.add(
             "partition-name-missing",
@@ -172,62 +167,30 @@ def _check_bodies(subject: Subject, records: Sequence[ContextNodeRecord], findin
             )
 
 
-def check_references(records: Sequence[ContextNodeRecord], findings: Findings) -> bool:
-    """Check that each node has a payload, its own or another's, and that no two run one graph.
+def check_references(subject: Subject, routing: Routing | None) -> None:
+    """Check that the nodes of each EP have a payload, their own or another's, and that no two run one graph."""
+    owners = {r.name: ep for ep, own in routing.nodes.items() for r in own} if routing is not None else {}
+    by_owner: dict[str, list[ContextNodeRecord]] = {}
+    for record in subject.records:
+        by_owner.setdefault(owners.get(record.name, record.source), []).append(record)
+    for owner, same in by_owner.items():
+        with subject.findings.collected("primary-missing"):
+            if owner:
+                refuse_orphans(same, owner)
+            _check_ignored(same, subject.findings)
+        _check_partitions(same, subject.findings)
 
-    Returns:
-        Whether all nodes that should carry a payload do.
-    """
-    orphans = _orphaned_sources(records)
-    payloads = {(r.source, _payload(r)) for r in records if r.main_context or r.source in orphans}
-    whole = not orphans
+
+def _check_ignored(records: Sequence[ContextNodeRecord], findings: Findings) -> None:
+    """Note references with a payload that is none of a primary's."""
+    payloads = {_payload(record) for record in records if record.main_context}
     for record in records:
-        if record.main_context and not record.cache:
-            whole = False
-            wanted = "payload" if record.embed_mode else "file name"
-            findings.add(
-                "payload-missing",
-                f"EPContext node {record.name!r} has main_context=1 and embed_mode={int(record.embed_mode)}, "
-                f"but no {wanted} in ep_cache_context.",
-                node=record.name,
-                hint=_COMPILE,
-            )
-        elif not record.main_context and record.cache and (record.source, _payload(record)) not in payloads:
+        if record.cache and _payload(record) not in payloads:
             findings.add(
                 "payload-ignored",
                 f"EPContext node {record.name!r} has main_context=0, and its ep_cache_context is not read.",
                 node=record.name,
             )
-    for source, same in _by_source(records).items():
-        if source in orphans:
-            _note_orphans(same, findings)
-        _check_partitions(same, findings)
-    return whole
-
-
-def _by_source(records: Sequence[ContextNodeRecord]) -> dict[str, list[ContextNodeRecord]]:
-    by_source: dict[str, list[ContextNodeRecord]] = {}
-    for record in records:
-        by_source.setdefault(record.source, []).append(record)
-    return by_source
-
-
-def _orphaned_sources(records: Sequence[ContextNodeRecord]) -> set[str]:
-    """Return the sources whose nodes all refer to a payload that none of them has."""
-    primaries = {record.source for record in records if record.main_context}
-    return {record.source for record in records if record.source} - primaries
-
-
-def _note_orphans(records: Sequence[ContextNodeRecord], findings: Findings) -> None:
-    first = records[0]
-    others = f" and of {len(records) - 1} more" if len(records) > 1 else ""
-    findings.add(
-        "primary-missing",
-        f"no EPContext node of source {first.source!r} has main_context=1, so the payload of "
-        f"{first.name!r}{others} is nowhere.",
-        node=first.name,
-        hint="The model lost its primary node; compile it again.",
-    )
 
 
 def _check_partitions(records: Sequence[ContextNodeRecord], findings: Findings) -> None:

@@ -2,200 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import all_compatibility_info
-from epctx_core.errors import (
-    EpctxError,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    NotImplementedByProvider,
-)
-from epctx_core.plugin import Compatibility
-from epctx_core.registry.lookup import others_of
-from epctx_core.sessions.compatibility import UNSUPPORTED_HINT, judge
+from epctx_core.context.payload_reader import plugin_nodes
+from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.errors import NotImplementedByProvider
+from epctx_core.graph.model_io import names_as_text
+from epctx_core.graph.type_table import types_of
+from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core.plugin import Compatibility, Purpose
+from epctx_core.sessions.compatibility import accept, suboptimal
 from epctx_core.sessions.loading import Routing, look_into
-from epctx_core.verify.reading import known_payloads, nodes_to_look_at, provider_context
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.plugin import ContextNode, Finding
-    from epctx_core.sessions.providers import ProviderChoice
-    from epctx_core.verify.findings import Findings
-    from epctx_core.verify.payloads import FoundPayload
+    from epctx_core.plugin import ContextNode
+    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.verify.payloads import FoundPayloads
     from epctx_core.verify.subject import Subject
 
-_PLUGINS = "`epctx plugins list` shows every plugin and its state."
+
+def route_nodes(subject: Subject) -> Routing | None:
+    """Return who loads the nodes, as a load decides it, as far as somebody does; None if the host's EPs are broken.
+
+    Raises:
+        InvalidArgument: an option of an EP is wrong.
+    """
+    findings, requested = subject.findings, subject.session.providers or None
+    with findings.collected_of_plugin("plugin-broken"):
+        routing = Routing([], requested, subject.session, subject.registry, None, subject.manifest)
+        refused: set[str] = set()
+        for record in subject.records:
+            if record.source not in refused:
+                with findings.collected_of_plugin("plugin-broken", node=record.name):
+                    if _add(record, routing, subject):
+                        continue
+                # Each node that does not say its source is told.
+                refused.update({record.source} - {""})
+        return routing
+    return None
+
+
+def _add(record: ContextNodeRecord, routing: Routing, subject: Subject) -> bool:
+    """Give a node to the EP that takes it; return whether there is one."""
+    try:
+        routing.add(record)
+    except NotImplementedByProvider as error:
+        subject.findings.add_error("plugin-missing" if record.source else "source-missing", error)
+        if record.source:
+            subject.findings.add(
+                "container-not-checked",
+                f"payloads of the source {record.source!r} were not looked into: there is no plugin for it here.",
+                node=record.name,
+            )
+        return False
+    return True
 
 
 def ask_providers(
-    subject: Subject, payloads: Mapping[str, FoundPayload], findings: Findings
+    subject: Subject, routing: Routing, payloads: FoundPayloads, providers: ProviderSession
 ) -> dict[str, str]:
     """Have each EP judge what it compiled, and look into its payloads.
 
     Args:
-        payloads: a primary's name to its payload.
+        subject: the model.
+        routing: who takes which node.
+        payloads: those that were found.
+        providers: knows what an EP gets.
 
     Returns:
         A primary's name to who looked into its payload.
 
     Raises:
         InvalidArgument: an option of an EP is wrong.
+        ModelLoadCanceled: the host asked to stop.
     """
+    infos: Mapping[str, Sequence[str]] = {}
+    with subject.findings.collected("compatibility-damaged"):
+        infos = all_compatibility_info(subject.proto)
     looked: dict[str, str] = {}
-    infos = _infos(subject, findings)
-    for choice, records in _takers(subject, findings):
-        for info in infos.get(choice.name, ()):
-            _judge(choice, info, records[0], findings)
-        for name in _look(choice, records, subject, payloads, findings):
-            looked[name] = choice.record.origin
+    for choice in routing.choices:
+        if choice.name in routing.nodes:
+            for info in infos.get(choice.name, ()):
+                _judge(choice, info, routing, subject)
+            for name in _look(choice, routing, payloads, providers, subject):
+                looked[name] = choice.record.origin
     return looked
 
 
-def _takers(subject: Subject, findings: Findings) -> list[tuple[ProviderChoice, list[ContextNodeRecord]]]:
-    """Return the EPs that load nodes of the model, with their nodes; decided as a load decides it."""
-    by_source: dict[str, list[ContextNodeRecord]] = {}
-    for record in subject.records:
-        if record.source:
-            by_source.setdefault(record.source, []).append(record)
-    taken: dict[str, tuple[ProviderChoice, list[ContextNodeRecord]]] = {}
-    for source, records in by_source.items():
-        choice = _taker(source, records[0], subject, findings)
-        if choice is not None:
-            taken.setdefault(choice.name, (choice, []))[1].extend(records)
-    return list(taken.values())
-
-
-def _taker(
-    source: str, record: ContextNodeRecord, subject: Subject, findings: Findings
-) -> ProviderChoice | None:
-    requested = subject.session.providers or None
-    try:
-        routing = Routing([record], requested, subject.session, subject.registry, None, subject.manifest)
-    except NotImplementedByProvider as error:
-        findings.add_error("plugin-missing", error)
-        findings.add(
-            "container-not-checked",
-            f"payloads of the source {source!r} were not looked into: there is no plugin for it here.",
-            node=record.name,
-        )
-        return None
-    except InvalidArgument:
-        raise
-    except EpctxError as error:
-        findings.add("plugin-broken", error.message, node=record.name, hint=error.hint or _PLUGINS)
-        return None
-    ep = next(iter(routing.nodes))
-    return next(choice for choice in routing.choices if choice.name == ep)
-
-
-def _infos(subject: Subject, findings: Findings) -> dict[str, list[str]]:
-    try:
-        return all_compatibility_info(subject.proto)
-    except InvalidGraph as error:
-        findings.add_error("compatibility-damaged", error)
-        return {}
-
-
-def _judge(choice: ProviderChoice, info: str, record: ContextNodeRecord, findings: Findings) -> None:
+def _judge(choice: ProviderChoice, info: str, routing: Routing, subject: Subject) -> None:
     """Note an EP's verdict on what it once wrote."""
-    said = f"the model was compiled for {info!r:.300}"
-    try:
-        verdict = judge(choice, info)
-    except InvalidArgument:
-        raise
-    except EpctxError as error:
-        findings.add("plugin-broken", error.message, node=record.name, hint=error.hint or _PLUGINS)
-        return
-    if verdict == Compatibility.EP_UNSUPPORTED:
-        findings.add(
-            "compatibility-unsupported",
-            f"{choice.name} does not support this compiled model: {said}.",
-            hint=UNSUPPORTED_HINT,
-        )
-    elif verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-        findings.add(
-            "compatibility-outdated",
-            f"{choice.name} runs this compiled model less well than a new one: {said}.",
-            hint="Compile the source model again.",
-        )
+    findings, first = subject.findings, routing.nodes[choice.name][0].name
+    verdict = Compatibility.EP_SUPPORTED_OPTIMAL
+    with (
+        findings.collected_of_plugin("plugin-broken", node=first),
+        findings.collected("compatibility-unsupported"),
+        routing.naming_others(),
+    ):
+        verdict = accept(choice, info)
+    if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+        findings.add_error("compatibility-outdated", suboptimal(choice, info))
     elif verdict == Compatibility.EP_NOT_APPLICABLE:
         findings.add(
             "compatibility-not-judged",
-            f"{choice.record.label} does not judge what an EP of that name wrote: {said}.",
+            f"{choice.record.label} does not judge what an EP of that name wrote: the model was compiled for "
+            f"{info!r:.300}.",
         )
+
+
+def nodes_to_look_at(
+    ep: str, records: Sequence[ContextNodeRecord], payloads: FoundPayloads, subject: Subject
+) -> list[ContextNode]:
+    """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
+
+    A payload that is known to be another one than the model's would only be refused again.
+    """
+    nodes: list[ContextNode] = []
+    if any(record.main_context for record in records):
+        with subject.findings.collected("model-invalid"), names_as_text():
+            # Nothing is inferred for a model that a load refuses: inference takes a checked model for granted.
+            types = subject.opened.types if subject.opened else types_of(subject.proto.graph)
+            nodes = plugin_nodes(records, types, ep, subject.manifest)
+    all_sound = all(node.name in payloads.sound for node in nodes if node.main_context)
+
+    def is_readable(node: ContextNode) -> bool:
+        owner = node if node.main_context else node.primary
+        return all_sound if owner is None else owner.name in payloads.sound
+
+    return [node for node in nodes if is_readable(node)]
 
 
 def _look(
     choice: ProviderChoice,
-    records: Sequence[ContextNodeRecord],
+    routing: Routing,
+    payloads: FoundPayloads,
+    providers: ProviderSession,
     subject: Subject,
-    payloads: Mapping[str, FoundPayload],
-    findings: Findings,
 ) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
-    try:
-        nodes = nodes_to_look_at(choice.name, records, subject, payloads)
-    except InvalidGraph as error:
-        findings.add_error("model-invalid", error)
-        return []
+    findings = subject.findings
+    nodes = nodes_to_look_at(choice.name, routing.nodes[choice.name], payloads, subject)
     primaries = [node.name for node in nodes if node.main_context]
     if not primaries:
         return []
-    found = _answer(choice, nodes, subject, payloads, findings)
-    made = subject.manifest.providers if subject.manifest is not None else {}
-    maker = made.get(choice.name, {}).get("distribution")
-    others = others_of(choice.record, subject.registry.records(), maker)
-    for finding in found or ():
-        refused = finding.code == "container-refused" and others
-        findings.take(replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding)
-    if found is None or any(finding.node is None for finding in _unchecked(found)):
-        return []
-    blind = {payloads.get(finding.node or "") for finding in _unchecked(found)}
-    return [name for name in primaries if payloads[name] not in blind]
-
-
-def _unchecked(found: Sequence[Finding]) -> list[Finding]:
-    return [finding for finding in found if finding.code == "container-not-checked"]
-
-
-def _answer(
-    choice: ProviderChoice,
-    nodes: Sequence[ContextNode],
-    subject: Subject,
-    payloads: Mapping[str, FoundPayload],
-    findings: Findings,
-) -> Sequence[Finding] | None:
-    """Return what an EP found; None if it did not look."""
-    first = nodes[0].name
-    with known_payloads(subject, payloads) as reader:
-        try:
-            answer = look_into(choice, provider_context(choice, subject), nodes, reader)
-            if answer is not None:
-                return answer
-        except InvalidArgument:
-            raise
-        except (InvalidGraph, InvalidProtobuf) as error:
-            # The latter is about a source model in which the payload left weights.
-            findings.add_error("container-refused", error, node=first)
-            return None
-        except NotImplementedByProvider as error:
-            findings.add_error("kernel-missing", error, node=first)
-            return None
-        except EpctxError as error:
-            findings.add(
-                "plugin-broken", error.message, node=error.node or first, hint=error.hint or _PLUGINS
-            )
-            return None
-    if choice.cls.loads_without_device:
-        # It loads them whole, later on.
-        return None
-    findings.add(
-        "container-not-checked",
-        f"{choice.record.label} has no check for payloads, so those of its nodes were not looked into.",
-        node=first,
+    context = providers.context_of(
+        choice,
+        Purpose.LOAD,
+        subject.identity,
+        CpuEngine(EnginePolicy(prefer_latency=False)),
+        PrivateWorkspace(),
     )
-    return None
+    with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+        found = look_into(choice, context, nodes, payloads.reader)
+        if found is not None:
+            others = routing.others_of(choice.record)
+            for finding in found:
+                refused = finding.code == "container-refused" and others
+                findings.take(
+                    replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding
+                )
+            unchecked = {finding.node for finding in found if finding.code == "container-not-checked"}
+            blind = {payloads.reports.get(node or "") for node in unchecked}
+            return [
+                name for name in primaries if None not in unchecked and payloads.reports[name] not in blind
+            ]
+        # Where it needs no device it loads them whole, later on.
+        if not choice.cls.loads_without_device:
+            findings.add(
+                "container-not-checked",
+                f"{choice.record.label} has no check for payloads, so those of its nodes were not looked into.",
+                node=nodes[0].name,
+            )
+    return []

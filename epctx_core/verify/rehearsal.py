@@ -5,43 +5,36 @@ Nothing is run: in place of what EPs would run stand steps that nobody takes, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from epctx_core.errors import (
-    EpctxError,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelLoadCanceled,
-    NotImplementedByProvider,
-)
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
-from epctx_core.sessions.loading import Routing
+from epctx_core.sessions.loading import Routing, load_nodes
 from epctx_core.sessions.plan import Planner, StepSpec
-from epctx_core.sessions.providers import ProviderSession, check_compiled
-from epctx_core.verify.reading import known_payloads, nodes_to_look_at
+from epctx_core.sessions.providers import ProviderSession
+from epctx_core.verify.providers import nodes_to_look_at
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from epctx_core.graph.index import GraphIndex
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.source import OpenModel
-    from epctx_core.verify.findings import Findings
-    from epctx_core.verify.payloads import FoundPayload
+    from epctx_core.verify.payloads import FoundPayloads
     from epctx_core.verify.subject import Subject
 
 
-def rehearse_load(
-    subject: Subject, payloads: Mapping[str, FoundPayload], findings: Findings
-) -> dict[str, str]:
+def rehearse_load(subject: Subject, payloads: FoundPayloads, providers: ProviderSession) -> dict[str, str]:
     """Do what else a load does with a model, and note what it would stumble over.
 
     Args:
-        payloads: a primary's name to its payload.
+        subject: the model.
+        payloads: those that were found.
+        providers: gets the EPs, and closes them.
 
     Returns:
         A primary's name to who loaded it.
@@ -50,30 +43,29 @@ def rehearse_load(
         InvalidArgument: an option of an EP is wrong.
         ModelLoadCanceled: the host asked to stop.
     """
-    model = subject.opened
+    model, findings = subject.opened, subject.findings
     loaded: dict[str, str] = {}
     if model is None or findings.has_errors:
         return loaded
     engine = CpuEngine(EnginePolicy(prefer_latency=False))
-    with closing(ProviderSession(subject.session, subject.registry)) as providers:
-        routing = _start(subject, model, engine, providers, findings)
-        for ep, choice in providers.choices.items():
-            if routing is not None and ep in routing.nodes and not findings.has_errors:
-                names = _load(ep, routing, subject, payloads, providers, findings)
-                loaded |= dict.fromkeys(names, choice.record.origin)
-        if not findings.has_errors:
-            _prepare(subject, model, engine, providers, findings)
+    routing = _start(subject, model, engine, providers)
+    for ep, choice in providers.choices.items():
+        if routing is not None and ep in routing.nodes and not findings.has_errors:
+            names = _load(ep, routing, payloads, providers, subject)
+            loaded |= dict.fromkeys(names, choice.record.origin)
+    if not findings.has_errors:
+        _prepare(subject, model, engine, providers)
     return loaded
 
 
 def _start(
-    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession, findings: Findings
+    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
 ) -> Routing | None:
     """Make an instance of each EP that a load would ask and that needs no device for it.
 
     Returns None if nobody takes a node, or an EP cannot do it on this machine: that is nothing of the file's.
     """
-    try:
+    with subject.findings.collected_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
         routing = Routing(
             subject.records,
             subject.session.providers or None,
@@ -88,77 +80,43 @@ def _start(
             model=model.identity,
             engine=engine,
         )
-    except (InvalidArgument, ModelLoadCanceled):
-        raise
-    except NotImplementedByProvider:
-        return None
-    except EpctxError as error:
-        findings.add_error("plugin-broken", error)
-        return None
-    return routing
+        return routing
+    return None
 
 
 def _load(
-    ep: str,
-    routing: Routing,
-    subject: Subject,
-    payloads: Mapping[str, FoundPayload],
-    providers: ProviderSession,
-    findings: Findings,
+    ep: str, routing: Routing, payloads: FoundPayloads, providers: ProviderSession, subject: Subject
 ) -> list[str]:
     """Have an EP load its nodes, if all their payloads can be had; return the primaries that it loaded."""
-    nodes = nodes_to_look_at(ep, routing.nodes[ep], subject, payloads)
+    nodes = nodes_to_look_at(ep, routing.nodes[ep], payloads, subject)
+    findings = subject.findings
     if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(node.name for node in nodes):
         return []
-    try:
-        with known_payloads(subject, payloads) as reader:
-            loaded = providers.instances.call(ep, "load_context", nodes=nodes, reader=reader)
-            providers.keep(loaded)
-            check_compiled(
-                ep, "load_context", loaded, [node.name for node in nodes], providers, Purpose.EXPORT
-            )
+    with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+        load_nodes(ep, nodes, payloads.reader, providers, Purpose.EXPORT)
         return [node.name for node in nodes if node.main_context]
-    except (InvalidArgument, ModelLoadCanceled):
-        raise
-    except (InvalidGraph, InvalidProtobuf) as error:
-        findings.add_error("container-refused", error, node=nodes[0].name)
-    except NotImplementedByProvider as error:
-        findings.add_error("kernel-missing", error, node=nodes[0].name)
-    except EpctxError as error:
-        findings.add_error("plugin-broken", error, node=nodes[0].name)
     return []
 
 
-def _prepare(
-    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession, findings: Findings
-) -> None:
+def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:
     """Prepare what is left to the CPU EP, and plan all."""
     instances = providers.instances
-    try:
-        with names_as_text():
-            assignment = assign_nodes(
-                model,
-                providers,
-                kernels := [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")],
-                kernels_only=kernels,
-            )
-            groups = [(part, part.cpu_groups()) for part in assignment.graphs]
-            # No EP makes anything for this plan.
-            planner = Planner(
-                engine, ProviderSession(subject.session, subject.registry), _stand_ins(model, assignment), {}
-            )
-            for part, cpu in groups:
-                planner.prepare(part, cpu)
-                part.fix(cpu)
-            planner.plan(assignment.main)
-    except (InvalidArgument, ModelLoadCanceled):
-        raise
-    except InvalidGraph as error:
-        findings.add_error("model-invalid", error)
-    except NotImplementedByProvider as error:
-        findings.add_error("kernel-missing", error)
-    except EpctxError as error:
-        findings.add_error("plugin-broken", error)
+    with subject.findings.collected_of_plugin("model-invalid"), names_as_text():
+        assignment = assign_nodes(
+            model,
+            providers,
+            kernels := [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")],
+            kernels_only=kernels,
+        )
+        groups = [(part, part.cpu_groups()) for part in assignment.graphs]
+        # No EP makes anything for this plan.
+        planner = Planner(
+            engine, ProviderSession(subject.session, subject.registry), _stand_ins(model, assignment), {}
+        )
+        for part, cpu in groups:
+            planner.prepare(part, cpu)
+            part.fix(cpu)
+        planner.plan(assignment.main)
 
 
 def _stand_ins(model: OpenModel, assignment: Assignment) -> dict[GraphIndex, dict[int, StepSpec]]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.named_files import external_locations
 from epctx_core.context.ort_format import decode_model
-from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
 from epctx_core.graph.model_io import (
@@ -24,6 +23,8 @@ from epctx_core.graph.model_io import (
 from epctx_core.graph.normalise import inline_functions
 from epctx_core.graph.weights import all_tensors, is_detached, weight_of
 from epctx_core.options import Verification
+from epctx_core.plugin import ModelIdentity
+from epctx_core.sessions.loading import folder_of
 from epctx_core.sessions.source import index_model
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.options import InputBudget, SessionConfig, SessionOptions
     from epctx_core.registry import Registry
@@ -52,6 +54,7 @@ class Subject:
         records: its EPContext nodes, as far as they can be decoded.
         manifest: what it says about its payloads, if that can be read.
         names_weights: whether tensors of it lie in files.
+        findings: what was found in it so far.
     """
 
     proto: ModelProto
@@ -61,9 +64,21 @@ class Subject:
     session: SessionOptions
     config: SessionConfig
     registry: Registry
+    findings: Findings
     records: Sequence[ContextNodeRecord] = ()
     manifest: Manifest | None = None
     names_weights: bool = False
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What an EP may know about the model."""
+        if self.opened is not None:
+            return self.opened.identity
+        return ModelIdentity(
+            name=self.path.stem if self.path else self.proto.graph.name or "model",
+            digest=None,
+            opset_imports={entry.domain: entry.version for entry in self.proto.opset_import},
+        )
 
 
 def read_subject(
@@ -109,10 +124,11 @@ def read_subject(
         proto=proto if opened is None else opened.source.proto,
         opened=opened,
         path=path,
-        folder=_folder(path, config),
+        folder=folder_of(path, config),
         session=session,
         config=config,
         registry=registry,
+        findings=findings,
         names_weights=names_weights,
     )
 
@@ -127,13 +143,6 @@ def _seal(proto: ModelProto, findings: Findings) -> Seal | None:
 
 def _called(path: Path | None) -> str:
     return path.name if path else "the model given as bytes"
-
-
-def _folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
-    option = config.context_file_path
-    if option is not None:
-        return ModelFolder(Path(option) if is_folder_name(option) else Path(option).parent)
-    return None if path is None else ModelFolder(path.parent, path)
 
 
 def _opened(

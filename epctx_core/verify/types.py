@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _Scope: TypeAlias = "Mapping[str, TypeProto]"
 
 
-def check_types(subject: Subject, findings: Findings) -> None:
+def check_types(subject: Subject) -> None:
     """Check what each node reads and makes.
 
     The operator has no type inference: what a node makes has the type that the model declares, or none.
@@ -34,7 +34,7 @@ def check_types(subject: Subject, findings: Findings) -> None:
         for path in paths:
             if path not in scopes:
                 scopes[path] = _declared(graphs[path])
-        _check_node(record, [scopes[path] for path in paths], findings)
+        _check_node(record, [scopes[path] for path in paths], subject.findings)
 
 
 def _declared(graph: GraphProto) -> _Scope:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import InvalidGraph, InvalidProtobuf, errors_typed
+from epctx_core.context.metadata import read_kernel_types
+from epctx_core.errors import errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.loading import source_weights
+from epctx_core.sessions.providers import ProviderSession
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
 from epctx_core.verify.folder import check_folder
-from epctx_core.verify.manifest import check_dependencies, check_kernel_types, check_manifest
+from epctx_core.verify.manifest import check_dependencies, check_manifest, check_unused
 from epctx_core.verify.nodes import check_references, read_nodes
 from epctx_core.verify.payloads import find_payloads
-from epctx_core.verify.providers import ask_providers
+from epctx_core.verify.providers import ask_providers, route_nodes
 from epctx_core.verify.rehearsal import rehearse_load
 from epctx_core.verify.subject import Subject, read_subject
 from epctx_core.verify.types import check_types
 
 if TYPE_CHECKING:
-    from epctx_core.verify.payloads import FoundPayload
+    from collections.abc import Mapping
+
+    from epctx_core.context.payload_reader import PayloadReader
 
 ATTEMPTS = 5
 """How often a verification starts again because the model was being replaced meanwhile, as a load does."""
@@ -82,7 +86,10 @@ def _attempt(
 ) -> VerifyReport:
     findings = Findings()
     path, subject = read_subject(path_or_bytes, session, registry, findings)
-    payloads = _verify(subject, findings) if subject is not None else []
+    payloads: list[PayloadReport] = []
+    if subject is not None:
+        with closing(ProviderSession(session, registry)) as providers:
+            payloads = _verify(subject, providers)
     return VerifyReport(
         path=path,
         findings=findings.sorted(),
@@ -91,61 +98,60 @@ def _attempt(
     )
 
 
-def _verify(subject: Subject, findings: Findings) -> list[PayloadReport]:
-    subject.records = read_nodes(subject, findings)
+def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]:
+    findings = subject.findings
+    subject.records = read_nodes(subject)
     if not subject.records:
         findings.add(
             "no-context-nodes", "the model has no EPContext nodes that can be read: nothing is compiled."
         )
-    whole = check_references(subject.records, findings)
-    check_types(subject, findings)
-    subject.manifest = check_manifest(subject, findings, whole=whole)
-    check_kernel_types(subject, findings)
-    check_dependencies(subject, findings)
-    found = find_payloads(subject, findings)
+    check_types(subject)
+    subject.manifest = check_manifest(subject)
+    with findings.collected("kernel-types-damaged"):
+        read_kernel_types(subject.proto)
+    check_dependencies(subject)
+    payloads = find_payloads(subject, providers.scratch)
+    routing = route_nodes(subject)
+    check_references(subject, routing)
+    check_unused(subject)
     looked: dict[str, str] = {}
-    if _has_source(subject, findings):
-        looked = ask_providers(subject, found, findings)
-        looked |= rehearse_load(subject, found, findings)
-    check_folder(subject, findings)
-    if findings.has_errors:
-        return _reports(found, looked)
-    judged = {found[node] for node in looked}
-    for payload in dict.fromkeys(found.values()):
-        if payload.digest is None and payload not in judged:
-            findings.add(
+    if _has_source(subject, payloads.reader):
+        if routing is not None:
+            looked = ask_providers(subject, routing, payloads, providers)
+        looked |= rehearse_load(subject, payloads, providers)
+    check_folder(subject)
+    return _reports(subject, payloads.reports, looked)
+
+
+def _has_source(subject: Subject, reader: PayloadReader) -> bool:
+    """Whether the weights that payloads left in the source model can be had; each is checked against its digest."""
+    with subject.findings.collected("source-refused"):
+        for name in subject.manifest.source_weights if subject.manifest is not None else ():
+            reader.source_tensor(name)
+        return True
+    return False
+
+
+def _reports(
+    subject: Subject, reports: Mapping[str, PayloadReport], looked: Mapping[str, str]
+) -> list[PayloadReport]:
+    """Return what came of each payload; where nothing is wrong, note those of which no byte was judged.
+
+    Args:
+        subject: the model.
+        reports: of the payloads by the names of the primaries that have them.
+        looked: a primary's name to who looked into its payload.
+    """
+    readers = {reports[name]: reader for name, reader in looked.items()}
+    carriers = {report: name for name, report in reversed(list(reports.items()))}
+    every = list(dict.fromkeys(reports.values()))
+    for report in every if not subject.findings.has_errors else ():
+        if not report.digests and report not in readers:
+            subject.findings.add(
                 "not-checked",
-                f"no byte of the payload {payload.name!r} was judged: nothing says its digest, and no EP here looked "
+                f"no byte of the payload {report.name!r} was judged: nothing says its digest, and no EP here looked "
                 "into it.",
-                node=payload.node,
+                node=carriers[report],
                 hint="Verify it where the EP that made it is installed.",
             )
-    return _reports(found, looked)
-
-
-def _has_source(subject: Subject, findings: Findings) -> bool:
-    """Whether the weights that payloads left in the source model can be had; each is checked against its digest."""
-    if subject.manifest is None or not subject.manifest.source_weights:
-        return True
-    source = source_weights(subject.records, subject.folder, subject.config, subject.manifest)
-    try:
-        for name in subject.manifest.source_weights:
-            source.tensor(name)
-    except (InvalidGraph, InvalidProtobuf) as error:
-        findings.add_error("source-refused", error)
-        return False
-    return True
-
-
-def _reports(found: Mapping[str, FoundPayload], looked: Mapping[str, str]) -> list[PayloadReport]:
-    readers = {payload: looked[node] for node, payload in found.items() if node in looked}
-    return [
-        PayloadReport(
-            name=payload.name,
-            embedded=payload.embedded,
-            size=len(payload.view),
-            digests=payload.digest is not None,
-            looked_into_by=readers.get(payload),
-        )
-        for payload in dict.fromkeys(found.values())
-    ]
+    return [replace(report, looked_into_by=readers.get(report)) for report in every]

@@ -29,9 +29,10 @@ def test_the_table_says_for_each_code_what_to_do():
 
 def test_every_code_is_used_and_no_other():
     sources = (ROOT / "epctx_core" / "verify").glob("*.py")
-    text = "".join(path.read_text(encoding="utf-8") for path in sources if path.name != "findings.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
 
-    assert [code for code in CODES if f'"{code}"' not in text and code not in CONTAINER_CODES] == []
+    # Once in the table.
+    assert [code for code in CODES if text.count(f'"{code}"') == 1 and code not in CONTAINER_CODES] == []
 
 
 def test_what_eps_can_find_is_documented():
