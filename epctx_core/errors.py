@@ -13,6 +13,7 @@
     |-- ModelLoadCanceled           cancelled
     |-- ModelRequiresCompilation    compiling is forbidden and would be needed
     |-- NotFound                    a look-up found nothing
+    |   `-- PackageMissing          what was asked for is in a package that is not installed   (also ImportError)
     `-- PluginError                 a plugin failed to import, broke the contract, crashed, timed out
 
 Codes are ONNX Runtime's `OrtErrorCode` where it has one. Every message says what happened, to which
@@ -24,7 +25,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from enum import IntEnum
 from errno import ENOENT
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import os
@@ -197,6 +198,12 @@ class NotFound(EpctxError):
     """A look-up by name found nothing."""
 
     code = ErrorCode.NOT_FOUND
+
+
+class PackageMissing(NotFound, ImportError):
+    """A name, an option or a command is in a package of epctx that is not installed."""
+
+    path: Any  # ImportError's is text alone
 
 
 class PluginError(EpctxError):

@@ -25,6 +25,7 @@ CODES = {
     "ModelLoadCanceled": 12,
     "ModelRequiresCompilation": 13,
     "NotFound": 14,
+    "PackageMissing": 14,
     "PluginError": 100,
 }
 CLASSES = [getattr(errors, name) for name in CODES]
@@ -40,8 +41,8 @@ def test_the_tree_is_the_one_drawn_at_the_top_of_the_file():
     ]
 
     assert sorted(drawn) == sorted(found) == sorted(CODES)
-    assert all(cls.__mro__[1] is EpctxError for cls in CLASSES if cls is not errors.InternalError)
-    assert issubclass(errors.InternalError, errors.Fail)
+    below = {errors.InternalError: errors.Fail, errors.PackageMissing: errors.NotFound}
+    assert all(cls.__mro__[1] is below.get(cls, EpctxError) for cls in CLASSES)
 
 
 @EACH

@@ -21,6 +21,7 @@ from epctx_core.errors import (
     NoSuchFile,
     NotFound,
     NotImplementedByProvider,
+    PackageMissing,
     PluginError,
     RuntimeException,
 )
@@ -32,7 +33,7 @@ FAILED = 1
 USAGE = 2
 """Wrong usage or bad input: an option, a model, a file, a place to write to."""
 PLUGIN = 3
-"""A plugin is missing or broken."""
+"""A plugin or package is missing or broken."""
 INTERRUPTED = 130
 """Ctrl-C: what a shell gives for a process that SIGINT ended."""
 
@@ -42,6 +43,7 @@ CODES: dict[type[EpctxError], int] = {
     InvalidProtobuf: USAGE,
     InvalidGraph: USAGE,
     ModelRequiresCompilation: USAGE,
+    PackageMissing: PLUGIN,
     NotFound: USAGE,
     NotImplementedByProvider: PLUGIN,
     PluginError: PLUGIN,

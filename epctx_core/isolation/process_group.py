@@ -1,7 +1,8 @@
 """How a process ends together with all that it started: the process is the first of a session of its own.
 
 A group of processes has its first one's number, which is free as soon as that one was waited for. So the group
-is ended first. Knows processes and time, and nothing of EPs.
+is ended first. A process of epctx's own ends soon after its work, whichever threads a plugin has left. Knows processes
+and time, and nothing of EPs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
@@ -80,3 +83,37 @@ def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
     return True
+
+
+# -- processes of epctx's own ------------------------------------------------------------
+
+_GRACE = 5.0
+"""Seconds for what ends by itself, such as a pool that Python asks to stop."""
+
+
+def lasting_threads() -> list[str]:
+    """Return the names of the threads that Python waits for before a process ends."""
+    main = threading.main_thread()
+    return sorted(t.name for t in threading.enumerate() if t is not main and not t.daemon)
+
+
+def end_in_any_case(code: int) -> None:
+    """See that this process ends soon after its work, whichever threads are left; says which were.
+
+    Returns at once; for a process of epctx's own, never for a host's.
+
+    Args:
+        code: its exit code.
+    """
+    if lasting_threads():
+        threading.Thread(target=_end, args=(code,), name="epctx end", daemon=True).start()
+
+
+def _end(code: int) -> None:
+    time.sleep(_GRACE)
+    left = lasting_threads()
+    if not left:  # they have ended, and what Python still does at its end is not cut short
+        return
+    sys.stderr.write(f"warning: a plugin left threads that do not end: {', '.join(left)}.\n")
+    sys.stderr.flush()
+    os._exit(code)

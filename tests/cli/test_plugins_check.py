@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli.conftest import PROVIDER
 
-from epctx_core.testing.checks import GROUPS
+from epctx_core.testing import GROUPS
 
 
 def test_an_ep_that_keeps_the_contract_is_exit_0(process):

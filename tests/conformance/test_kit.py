@@ -15,13 +15,10 @@ from conformance.faulty_eps.results import OffByALittle
 from conformance.faulty_eps.table import all_faults
 from conformance.kernel_ep import KernelProvider
 from conformance.small_ep import SmallProvider
+from epctx_conformance.table import all_checks, check
 
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
-from epctx_core.testing import ProviderConformance, Requirements, check_provider
-from epctx_core.testing.checks import GROUPS
-from epctx_core.testing.report import Outcome
-from epctx_core.testing.requirements import NEEDS
-from epctx_core.testing.table import all_checks, check
+from epctx_core.testing import GROUPS, NEEDS, Outcome, ProviderConformance, Requirements, check_provider
 
 FAULTS = all_faults()
 SMALL = Requirements(share_groups=False, compatibility=False)
@@ -237,8 +234,8 @@ def test_models_of_its_author_stand_in_for_the_kits_own():
         def get_capability(self, graph):
             return super().get_capability(graph) if graph.name == "particular" else []
 
-    from epctx_core.testing.models.blocks import FLOAT_BLOCKS
-    from epctx_core.testing.models.structures import chain
+    from epctx_conformance.models.blocks import FLOAT_BLOCKS
+    from epctx_conformance.models.structures import chain
 
     model = chain(FLOAT_BLOCKS[0], name="particular").data
 
@@ -308,7 +305,7 @@ def test_a_test_class_fails_with_what_the_check_says(tmp_path):
 
 
 def test_importing_the_kit_imports_neither_pytest_nor_onnx():
-    code = "import sys, epctx_core.testing; print(sorted({'pytest', 'onnx', 'numpy'} & set(sys.modules)))"
+    code = "import sys, epctx_conformance; print(sorted({'pytest', 'onnx', 'numpy'} & set(sys.modules)))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -6,8 +6,7 @@ import pytest
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 
 from epctx_core.registry import default_registry
-from epctx_core.testing import Requirements, check_provider
-from epctx_core.testing.report import Outcome
+from epctx_core.testing import Outcome, Requirements, check_provider
 
 CANNOT = {
     # Like the vendor's own, it holds all nodes of an archive against the archive at once.

@@ -17,7 +17,7 @@ from epctx_core.plugin import ExecutionProvider
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
 from epctx_core.registry import PluginState
 from epctx_core.registry.loading import find_problems
-from epctx_core.testing.checks import GROUPS
+from epctx_core.testing import GROUPS
 
 REFERENCE = sections("hooks.md")
 OBJECTS = [

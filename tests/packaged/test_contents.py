@@ -7,7 +7,7 @@ import tomllib
 import zipfile
 
 import pytest
-from packaged.distributions import CORE, FOLDERS, ROOT, build, unpacked
+from packaged.distributions import CORE, FOLDERS, KIT, ROOT, build, unpacked
 
 NAMES = sorted(FOLDERS)
 PACKAGES = {
@@ -85,7 +85,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
     assert set(said.get_all("Provides-Extra")) == {"ort", "cli", "test"}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != CORE])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in {CORE, KIT}])
 def test_a_plugin_needs_a_core_of_the_same_minor_version(wheels, name):
     core = metadata(wheels[CORE])["Version"]
     major, minor, _ = core.split(".")
@@ -93,6 +93,13 @@ def test_a_plugin_needs_a_core_of_the_same_minor_version(wheels, name):
     needs = metadata(wheels[name]).get_all("Requires-Dist")
 
     assert f"epctx-core<{major}.{int(minor) + 1},>={major}.{minor}" in needs
+
+
+def test_a_package_that_uses_the_cores_own_names_needs_exactly_that_core(wheels):
+    core = metadata(wheels[CORE])["Version"]
+
+    assert metadata(wheels[KIT])["Version"] == core
+    assert f"epctx-core=={core}" in metadata(wheels[KIT]).get_all("Requires-Dist")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,6 +14,12 @@ from end_to_end.sim_eps import PACKAGES
 from packaged.distributions import CORE, FOLDERS, SDK, Environment
 
 EPS = sorted(PACKAGES)
+WITHOUT_KIT = """
+try:
+    from epctx_core.testing import check_provider
+except ImportError as error:
+    print(type(error).__name__, error.hint)
+"""
 
 
 def work(environment, folder, *eps):
@@ -49,6 +55,7 @@ def check_core(environment):
     assert environment.python("import epctx_core; print(epctx_core.get_available_providers())") == (
         "['CPUExecutionProvider']\n"
     )
+    assert environment.python(WITHOUT_KIT) == "PackageMissing pip install epctx-conformance\n"
     assert "No broken requirements found" in environment.pip("check")
 
 

@@ -66,8 +66,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Check the plugin; 1 if it does not keep the contract."""
     from epctx_core.registry import default_registry
-    from epctx_core.testing import check_provider
-    from epctx_core.testing.checks import GROUPS
+    from epctx_core.testing import GROUPS, check_provider
 
     requirements = _requirements(arguments.without)
     _refuse_unknown_checks(arguments.only or ())
@@ -105,7 +104,7 @@ def _only_what_fails(console: Console) -> Iterator[None]:
 
 def _follow(line: ProgressLine, console: Console, only: list[str] | None) -> Callable[[CheckResult], None]:
     """Return what is told of each result while the kit runs."""
-    from epctx_core.testing.table import chosen_checks
+    from epctx_core.testing import chosen_checks
 
     checks, done = chosen_checks(only), count(1)
 
@@ -122,8 +121,7 @@ def _follow(line: ProgressLine, console: Console, only: list[str] | None) -> Cal
 
 
 def _requirements(without: list[str]) -> Requirements:
-    from epctx_core.testing import Requirements
-    from epctx_core.testing.requirements import NEEDS
+    from epctx_core.testing import NEEDS, Requirements
 
     for name in without:
         if name not in NEEDS:
@@ -135,8 +133,7 @@ def _requirements(without: list[str]) -> Requirements:
 
 
 def _refuse_unknown_checks(only: list[str] | tuple[()]) -> None:
-    from epctx_core.testing.checks import GROUPS
-    from epctx_core.testing.table import chosen_checks
+    from epctx_core.testing import GROUPS, chosen_checks
 
     for name in only:
         try:

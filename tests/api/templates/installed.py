@@ -58,8 +58,8 @@ def clean_environment(folder: Path) -> CleanEnvironment:
     return CleanEnvironment(folder=folder)
 
 
-def core_wheel(folder: Path) -> Path:
-    """Build the core's wheel."""
+def built_wheel(project: Path, folder: Path) -> Path:
+    """Build a project's wheel in an empty folder."""
     command = [
         sys.executable,
         "-m",
@@ -70,6 +70,6 @@ def core_wheel(folder: Path) -> Path:
         "--no-index",
         "--no-build-isolation",
     ]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True, timeout=300)
-    (wheel,) = folder.glob("epctx_core-*.whl")
+    subprocess.run([*command, "--wheel-dir", str(folder), str(project)], check=True, timeout=300)
+    (wheel,) = folder.glob("*.whl")
     return wheel

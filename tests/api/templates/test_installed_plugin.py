@@ -7,20 +7,21 @@ import zipfile
 
 import numpy as np
 import pytest
-from templates.installed import ROOT, clean_environment, core_wheel
+from templates.installed import ROOT, built_wheel, clean_environment
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The core's wheel."""
-    return core_wheel(tmp_path_factory.mktemp("wheel"))
+    return built_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
     """A clean environment in which the core is installed, a plugin was begun, and is installed too."""
     made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
-    made.install(wheel)
+    kit = built_wheel(ROOT / "plugins" / "epctx-conformance", tmp_path_factory.mktemp("kit"))
+    made.install(wheel, kit)
     made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
     made.install(made.folder / "work" / "epctx-acme")
     return made

@@ -1,0 +1,28 @@
+"""Conformance kit of epctx: checks any EP against the contract and says what to fix.
+
+`ProviderConformance` is for an EP's own tests, `check_provider` for everything else. Importing this
+package imports neither pytest nor onnx.
+"""
+
+from __future__ import annotations
+
+from epctx_conformance.checks import GROUPS
+from epctx_conformance.pytest_case import ProviderConformance
+from epctx_conformance.report import CheckResult, ConformanceReport, Outcome
+from epctx_conformance.requirements import NEEDS, Requirements
+from epctx_conformance.runner import check_provider
+from epctx_conformance.table import CheckFailed, Skipped, chosen_checks
+
+__all__ = [
+    "GROUPS",
+    "NEEDS",
+    "CheckFailed",
+    "CheckResult",
+    "ConformanceReport",
+    "Outcome",
+    "ProviderConformance",
+    "Requirements",
+    "Skipped",
+    "check_provider",
+    "chosen_checks",
+]

@@ -1,0 +1,147 @@
+"""What an EP's Python code does to the machine, seen by an audit hook; runs in a process of its own.
+
+An event counts as the EP's if, between it and the nearest code of the core, there is code that belongs
+neither to Python nor to a library that the core itself calls. Native code raises no events.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_NEUTRAL_PACKAGES = ("google.protobuf", "ml_dtypes", "numpy", "onnx", "onnxruntime", "pluggy")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = frozenset(
+    {
+        "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink",
+        "os.truncate", "os.utime",
+    }
+)  # fmt: skip
+_NETWORK = frozenset(
+    {
+        "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr", "socket.gethostbyname",
+        "socket.getnameinfo", "socket.sendmsg", "socket.sendto", "urllib.Request", "http.client.connect",
+    }
+)  # fmt: skip
+_PROGRAMS = frozenset(
+    {
+        "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
+        "subprocess.Popen",
+    }
+)  # fmt: skip
+_HARMLESS_DEVICES = frozenset(
+    {
+        "/dev/null",
+        "/dev/zero",
+        "/dev/random",
+        "/dev/urandom",
+        "/dev/full",
+        "/dev/tty",
+        "/dev/stdout",
+        "/dev/stderr",
+    }
+)
+_HARMLESS_FOLDERS = ("/dev/shm/", "/dev/fd/")  # noqa: S108 - looked at, not used
+SCRATCH = "epctx-"
+"""How the names of folders from `scratch()` begin."""
+
+
+@dataclass
+class Audit:
+    """Collects what the EP does; there is one for a process, since a hook cannot be removed.
+
+    Args:
+        temporary: the folder for temporary files, in which `scratch()` makes folders.
+
+    Attributes:
+        phase: what the EP is asked to do at present.
+        seen: phase, kind ("write", "network", "program", "device") and what was done.
+    """
+
+    temporary: str
+    phase: str = ""
+    seen: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._core = tuple(_folders_of(("epctx_core", __package__)))
+        paths = sysconfig.get_paths()
+        self._python = tuple({paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep})
+        self._libraries = tuple({paths["purelib"] + os.sep, paths["platlib"] + os.sep})
+        self._neutral = tuple(_folders_of(_NEUTRAL_PACKAGES))
+        self._busy = False
+
+    def install(self) -> None:
+        """Begin to listen."""
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._busy or not self.phase:
+            return
+        self._busy = True
+        try:
+            kind = self._kind(event, arguments)
+            if kind and self._is_of_the_ep(sys._getframe(1)):  # noqa: SLF001 - who did it stands nowhere else
+                shown = ", ".join(str(a) for a in arguments[:2] if a is not None)
+                self.seen.append((self.phase, kind, f"{event}({shown:.200})"))
+        finally:
+            self._busy = False
+
+    def _kind(self, event: str, arguments: tuple[Any, ...]) -> str | None:
+        """Return what kind of thing an event is, or None for one that nobody minds."""
+        if event == "open":
+            return self._kind_of_open(*arguments[:3])
+        if event in _CHANGES:
+            return None if self._is_scratch(arguments[0]) else "write"
+        if event in _NETWORK:
+            local = event in {"socket.connect", "socket.bind"} and isinstance(arguments[1], str | bytes)
+            return None if local else "network"
+        return "program" if event in _PROGRAMS else None
+
+    def _kind_of_open(self, path: object, _mode: object, flags: object) -> str | None:
+        if isinstance(path, int):
+            return None
+        name = os.path.abspath(os.fsdecode(path))  # type: ignore[arg-type]  # noqa: PTH100 - also of bytes
+        if name.startswith("/dev/"):
+            return None if name in _HARMLESS_DEVICES or name.startswith(_HARMLESS_FOLDERS) else "device"
+        writes = isinstance(flags, int) and flags & _WRITING
+        return "write" if writes and not self._is_scratch(name) else None
+
+    def _is_scratch(self, path: Any) -> bool:
+        name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - also of bytes
+        return name.startswith(str(Path(self.temporary) / SCRATCH))
+
+    def _is_of_the_ep(self, frame: FrameType | None) -> bool:
+        """Whether code that is the EP's, or its libraries', stands between an event and the core."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self._core):
+                return False
+            if not self._is_neutral(file):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _is_neutral(self, file: str) -> bool:
+        if file.startswith(("<frozen ", *self._neutral)):
+            return True
+        return file.startswith(self._python) and not file.startswith(self._libraries)
+
+
+def _folders_of(packages: tuple[str, ...]) -> list[str]:
+    found = []
+    for package in packages:
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        if spec is not None:
+            found += [folder + os.sep for folder in spec.submodule_search_locations or ()]
+    return found

@@ -1,0 +1,211 @@
+"""Context models: written in every way that a host can ask for, moved, handed over, and loaded again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from epctx_conformance.elsewhere import elsewhere
+from epctx_conformance.models.blocks import LARGE_BLOCKS
+from epctx_conformance.models.structures import single
+from epctx_conformance.table import CheckFailed, Skipped, check
+from epctx_core import verify_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epctx_conformance.models.building import SmallModel
+    from epctx_conformance.scene import Scene
+    from epctx_conformance.setting import Compiled
+
+NEEDS = ("partitions", "export")
+SEVERAL = (*NEEDS, "several_partitions")
+
+
+def _expect_loads(
+    scene: Scene, model: SmallModel, given: Path | bytes, what: str, config: Mapping[str, str] | None = None
+) -> None:
+    feeds = model.feeds()
+    scene.expect_agreement(model, scene.run(given, feeds, config), feeds, what)
+
+
+@check("contexts", "what is written to a file loads and runs", needs=NEEDS)
+def check_file(scene: Scene) -> None:
+    """The source is gone by then."""
+    _expect_loads(scene, scene.network, scene.compile(scene.network).path, "loaded from a file")
+
+
+@check("contexts", "payloads may stand inside the model", needs=(*NEEDS, "embed"))
+def check_embedded(scene: Scene) -> None:
+    """One file, and nothing beside it."""
+    compiled = scene.compile(scene.network, embed=True)
+    others = sorted(path.name for path in compiled.path.parent.iterdir() if path != compiled.path)
+    if others:
+        raise CheckFailed(f"an embedded compile left {', '.join(others)} beside the model.")
+    _expect_loads(scene, scene.network, compiled.path, "loaded with embedded payloads")
+
+
+@check("contexts", "a model with embedded payloads loads from bytes", needs=(*NEEDS, "embed"))
+def check_embedded_bytes(scene: Scene) -> None:
+    """Without any folder."""
+    compiled = scene.compile(scene.network, embed=True)
+    content = compiled.path.read_bytes()
+    shutil.rmtree(compiled.path.parent)
+    _expect_loads(scene, scene.network, content, "loaded from bytes")
+
+
+@check("contexts", "a moved folder loads", needs=NEEDS)
+def check_moved(scene: Scene) -> None:
+    """Another path, and the old one is gone."""
+    compiled = scene.compile(scene.network)
+    moved = scene.folder() / "elsewhere"
+    shutil.move(compiled.path.parent, moved)
+    _expect_loads(scene, scene.network, moved / compiled.path.name, "loaded from a moved folder")
+
+
+def load_and_run(scene: Scene, path: str, inputs: str, outputs: str) -> None:
+    """Load a model, run it and store its results; done in another process."""
+    with np.load(inputs) as stored, scene.session(Path(path)) as session:
+        np.savez(outputs, *session.run(None, dict(stored)))
+
+
+@check("contexts", "another process loads what this one compiled", needs=NEEDS)
+def check_another_process(scene: Scene) -> None:
+    """Nothing of this process is there: no instance, no class attribute, no file but the model's."""
+    compiled, feeds = scene.compile(scene.network), scene.network.feeds()
+    folder = scene.folder()
+    np.savez(folder / "inputs.npz", **feeds)  # type: ignore[arg-type]
+    arguments = {
+        "path": str(compiled.path),
+        "inputs": str(folder / "inputs.npz"),
+        "outputs": str(folder / "outputs.npz"),
+    }
+    elsewhere(scene, f"{__name__}:{load_and_run.__name__}", arguments)
+    with np.load(folder / "outputs.npz") as stored:
+        results = [stored[name] for name in stored.files]
+    scene.expect_agreement(scene.network, results, feeds, "loaded in another process")
+
+
+@check("contexts", "a model given as bytes finds its binaries by the path that the host names", needs=NEEDS)
+def check_bytes(scene: Scene) -> None:
+    """`ep.context_file_path` stands for the model's place."""
+    compiled = scene.compile(scene.network)
+    config = {"ep.context_file_path": str(compiled.path)}
+    _expect_loads(scene, scene.network, compiled.path.read_bytes(), "loaded from bytes", config)
+
+
+@check("contexts", "a compile to bytes gives what a compile to a file gives", needs=NEEDS)
+def check_compile_to_bytes(scene: Scene) -> None:
+    """It loads; the binaries lie in the folder that the host names."""
+    folder = scene.folder()
+    config = {"ep.context_file_path": str(folder / "m_ctx.onnx")}
+    content = scene.compiler(scene.network, config=config).compile_to_bytes()
+    _expect_loads(scene, scene.network, content, "compiled to bytes", config)
+
+
+@check("contexts", "a compile to a stream gives the same bytes", needs=(*NEEDS, "embed", "deterministic"))
+def check_stream(scene: Scene) -> None:
+    """Piece by piece."""
+    pieces: list[bytes] = []
+    scene.compiler(scene.network, embed=True).compile_to_stream(lambda piece: pieces.append(bytes(piece)))
+    if b"".join(pieces) != scene.compiler(scene.network, embed=True).compile_to_bytes():
+        raise CheckFailed("the stream got other bytes than compile_to_bytes gives.")
+
+
+@check("contexts", "payloads may go through the host's callbacks", needs=NEEDS)
+def check_callbacks(scene: Scene) -> None:
+    """Written and read by functions; no file but the model."""
+    stored: dict[str, bytes] = {}
+    folder = scene.folder()
+    compiler = scene.compiler(scene.network)
+    compiler.set_ep_context_data_write_func(lambda name, data: stored.update({name: data.read()}))
+    compiler.compile_to_file(folder / "m_ctx.onnx")
+    names = sorted(path.name for path in folder.iterdir())
+    if names != ["m_ctx.onnx"]:
+        raise CheckFailed(f"with a write callback the folder holds {names}.")
+    options = scene.session_options()
+    largest = max(map(len, stored.values()))
+
+    def read(name: str, buffer: Any) -> None:
+        buffer.allocate(len(stored[name]))
+        buffer.write(stored[name])
+
+    options.set_ep_context_data_read_func(read, largest)
+    feeds = scene.network.feeds()
+    with scene.session_with(folder / "m_ctx.onnx", options) as session:
+        scene.expect_agreement(scene.network, session.run(None, feeds), feeds, "loaded through a callback")
+
+
+@check("contexts", "describing its nodes does not end its work", needs=NEEDS)
+def check_runs_after_describing(scene: Scene) -> None:
+    """A session that writes a context model beside running goes on."""
+    folder, model = scene.folder(), scene.network
+    config = {"ep.context_enable": "1", "ep.context_file_path": str(folder / "m_ctx.onnx")}
+    _expect_loads(scene, model, model.data, "run by a session that also writes", config)
+    _expect_loads(scene, model, folder / "m_ctx.onnx", "written by a session and loaded")
+
+
+@check("contexts", "two sessions of one context model live side by side", needs=(*NEEDS, "concurrency"))
+def check_two_sessions(scene: Scene) -> None:
+    """The second still runs when the first is closed."""
+    compiled, feeds = scene.compile(scene.network), scene.network.feeds()
+    with scene.session(compiled.path) as second:
+        with scene.session(compiled.path) as first:
+            scene.expect_agreement(scene.network, first.run(None, feeds), feeds, "in the first session")
+        scene.expect_agreement(scene.network, second.run(None, feeds), feeds, "after the first was closed")
+
+
+@check("contexts", "a session goes on when its folder is gone", needs=NEEDS)
+def check_folder_gone(scene: Scene) -> None:
+    """What was loaded is loaded."""
+    compiled, feeds = scene.compile(scene.network), scene.network.feeds()
+    with scene.session(compiled.path) as session:
+        shutil.rmtree(compiled.path.parent)
+        scene.expect_agreement(scene.network, session.run(None, feeds), feeds, "without its folder")
+
+
+@check("contexts", "a binary that is read into memory instead of mapped will do", needs=NEEDS)
+def check_not_mapped(scene: Scene) -> None:
+    """`ep.context_file_mapping=0`."""
+    config = {"ep.context_file_mapping": "0"}
+    _expect_loads(scene, scene.network, scene.compile(scene.network).path, "loaded without a mapping", config)
+
+
+@check("contexts", "a context model that is compiled again still loads", needs=(*NEEDS, "embed"))
+def check_compiled_again(scene: Scene) -> None:
+    """Payloads move from a file into the model; the core does it, and the EP's nodes stay as they are."""
+    compiled = scene.compile(scene.network)
+    target = scene.folder() / "again.onnx"
+    scene.compiler(compiled.path, embed=True).compile_to_file(target)
+    _expect_loads(scene, scene.network, target, "compiled again")
+
+
+@check("contexts", "weights of a model may lie in files of their own", needs=NEEDS)
+def check_external_weights(scene: Scene) -> None:
+    """The files are gone when the context model is loaded."""
+    block = next(filter(scene.takes, LARGE_BLOCKS), None)
+    if block is None:
+        raise Skipped("the EP takes none of the kit's pieces of work with a large weight")
+    folder, model = scene.folder(), single(block)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="m.weights")
+    scene.compiler(folder / "m.onnx").compile_to_file()
+    (folder / "m.weights").unlink()
+    _expect_loads(scene, model, folder / "m_ctx.onnx", "loaded without the weights' file")
+
+
+def _verified(compiled: Compiled, scene: Scene) -> Sequence[Any]:
+    return verify_model(compiled.path, registry=scene.registry).findings
+
+
+@check("contexts", "a verification finds nothing wrong with what it wrote", needs=NEEDS)
+def check_verified(scene: Scene) -> None:
+    """`epctx verify`, with the EP's own look into its payloads if it has one."""
+    findings = [f for f in _verified(scene.compile(scene.network), scene) if f.severity.value == "error"]
+    if findings:
+        raise CheckFailed(f"{findings[0].code}: {findings[0].message}", hint=findings[0].hint)

@@ -1,0 +1,88 @@
+"""Checks of agreement on the models of single operators that onnx brings.
+
+Not to claim one is fine; to fail on it, or to compute it wrongly, is not. A case whose expected outputs the
+CPU EP does not give either says nothing about an EP: some draw random numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epctx_conformance.agreement import disagreement
+from epctx_conformance.models.node_cases import node_cases, sample
+from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
+from epctx_core import InferenceSession, Registry
+from epctx_core.errors import EpctxError
+
+if TYPE_CHECKING:
+    from epctx_conformance.models.node_cases import NodeCase
+    from epctx_conformance.scene import Scene
+
+PARTS = ("ab", "c", "def", "ghijklm", "nopq", "r", "s", "tuvwxyz")
+"""First letters of the cases' names: a part is one check."""
+SAMPLE = 13
+"""Cases of each part in a run that is not full: about a hundred in all."""
+_SHOWN = 5
+
+
+def _of_part(letters: str) -> list[NodeCase]:
+    return [case for case in node_cases() if case.model.name.removeprefix("test_")[:1] in letters]
+
+
+def _is_told_by_the_cpu_ep(case: NodeCase, tolerance: float) -> bool:
+    """Whether a case works without the EP."""
+    try:
+        with InferenceSession(case.model.data, registry=Registry(entry_points=False)) as session:
+            return disagreement(session.run(None, case.feeds), case.wanted, tolerance=tolerance) is None
+    except EpctxError:
+        return False
+
+
+def _fault(scene: Scene, case: NodeCase) -> tuple[bool, str | None]:
+    """Return whether the EP claims something of a case, and what is wrong with what it makes of it."""
+    tolerance = max(scene.requirements.tolerance, case.tolerance)
+    try:
+        if not scene.claimed(case.model):
+            return False, None
+        fault = _differs(scene, case, tolerance)
+    except EpctxError as error:
+        fault = f"{type(error).__name__}: {error.message}"
+    if fault is not None and not _is_told_by_the_cpu_ep(case, tolerance):
+        return False, None
+    return True, fault
+
+
+def _differs(scene: Scene, case: NodeCase, tolerance: float) -> str | None:
+    """Say how results differ from the expected ones, compiled and, if the EP can, loaded."""
+    different = disagreement(scene.run(case.model, case.feeds), case.wanted, tolerance=tolerance)
+    if different is not None or not scene.requirements.export:
+        return different
+    loaded = scene.run(scene.compile(case.model).path, case.feeds)
+    different = disagreement(loaded, case.wanted, tolerance=tolerance)
+    return None if different is None else f"after a load {different}"
+
+
+def _part(letters: str) -> CheckFunction:
+    def function(scene: Scene) -> None:
+        cases = _of_part(letters)
+        claimed, faults = 0, []
+        for case in cases if scene.full else sample(cases, SAMPLE):
+            is_claimed, fault = _fault(scene, case)
+            claimed += is_claimed
+            faults += [f"{case.model.name}: {fault}"] if fault else []
+        if faults:
+            raise CheckFailed(
+                f"{len(faults)} of {claimed} cases that the EP claims are wrong: {'; '.join(faults[:_SHOWN])}",
+                hint="What the EP cannot compute it must not claim: refuse it in get_capability, with the reason.",
+            )
+        if not claimed:
+            raise Skipped("the EP claims none of these cases")
+
+    return function
+
+
+for _letters in PARTS:
+    _range = _letters[0] if len(_letters) == 1 else f"{_letters[0]} to {_letters[-1]}"
+    check("node_models", f"onnx's own cases, {_range}: what is claimed gives the expected outputs")(
+        _part(_letters)
+    )

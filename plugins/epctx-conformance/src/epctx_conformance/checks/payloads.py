@@ -1,0 +1,354 @@
+"""Checks of payloads that are damaged or not the EP's.
+
+Files are changed by users, networks and other programs. An EP refuses what it did not write, with an
+InvalidGraph that says what is wrong, and never computes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from epctx_conformance.agreement import disagreement
+from epctx_conformance.models.structures import parted
+from epctx_conformance.table import CheckFailed, check
+from epctx_conformance.tampering import (
+    HEAD_BYTES,
+    Parts,
+    context_nodes,
+    flipped,
+    foreign,
+    places,
+    take_apart,
+    without_manifest,
+)
+from epctx_core.errors import EpctxError, InvalidGraph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from epctx_conformance.models.building import SmallModel
+    from epctx_conformance.scene import Scene
+
+CORE_ATTRIBUTES = frozenset(
+    {"ep_cache_context", "embed_mode", "main_context", "partition_name", "source", "max_size", "notes"}
+)
+_REFUSE = "Raise epctx_core.errors.InvalidGraph(what is wrong with which payload, hint=what to do) from load_context."
+_MANY = 48
+_SHORTEST_MESSAGE = 10
+
+
+def _parts(scene: Scene) -> Parts:
+    return take_apart(scene.compile(scene.network))
+
+
+def _refused(
+    scene: Scene, path: Path, what: str, *, feeds: Any = None, wanted: Any = None, **config: str
+) -> None:
+    """Raise CheckFailed unless a load refuses; with `wanted` a load that gives the right results is fine, too."""
+    try:
+        session = scene.session(path, config)
+    except InvalidGraph as error:
+        if len(error.message) < _SHORTEST_MESSAGE:
+            raise CheckFailed(
+                f"{what} is refused without saying why: {error.message!r}.", hint=_REFUSE
+            ) from error
+        return
+    except EpctxError as error:
+        raise CheckFailed(
+            f"{what} ends in {type(error).__name__} instead of InvalidGraph: {error.message}", hint=_REFUSE
+        ) from error
+    with session:
+        if wanted is None:
+            raise CheckFailed(f"{what} is loaded as if nothing were wrong.", hint=_REFUSE)
+        try:
+            results = session.run(None, feeds)
+        except EpctxError as error:
+            raise CheckFailed(
+                f"{what} is loaded, and only a run fails: {error.message}", hint=_REFUSE
+            ) from error
+    different = disagreement(results, wanted, tolerance=0.0)
+    if different is not None:
+        raise CheckFailed(
+            f"{what} is loaded and gives wrong results: {different}.",
+            hint="Put a digest of its content into the payload, and compare it in load_context.",
+        )
+
+
+def _refused_payload(scene: Scene, parts: Parts, content: bytes, what: str, **wanted: Any) -> None:
+    _refused(scene, parts.write(scene.folder(), payload=content), what, **wanted)
+
+
+def _right_results(scene: Scene, parts: Parts, model: SmallModel) -> dict[str, Any]:
+    """Return inputs and the results of the intact payload."""
+    feeds = model.feeds()
+    return {"feeds": feeds, "wanted": scene.run(parts.write(scene.folder()), feeds)}
+
+
+def _reasonable(scene: Scene, edit: Callable[[onnx.ModelProto], object], what: str) -> None:
+    """Raise CheckFailed unless an edited model is refused, or loads and is right all the same."""
+    parts = _parts(scene)
+    proto = parts.edited()
+    edit(proto)
+    path = parts.write(scene.folder(), proto=proto)
+    _refused(scene, path, what, **_right_results(scene, parts, scene.network))
+
+
+@check("payloads", "a payload needs nothing but itself, also no manifest", needs=["export"])
+def _without_manifest(scene: Scene) -> None:
+    model = scene.network
+    right = _right_results(scene, _parts(scene), model)
+    scene.expect_agreement(model, right["wanted"], right["feeds"], "a context model without a manifest")
+
+
+@check("payloads", "a payload cut in half is refused", needs=["export"])
+def _half(scene: Scene) -> None:
+    parts = _parts(scene)
+    content = parts.payloads[parts.main]
+    _refused_payload(scene, parts, content[: len(content) // 2], "a payload cut in half")
+
+
+@check("payloads", "a payload without its last byte is refused", needs=["export"])
+def _last_byte_missing(scene: Scene) -> None:
+    parts = _parts(scene)
+    _refused_payload(scene, parts, parts.payloads[parts.main][:-1], "a payload without its last byte")
+
+
+@check("payloads", "a payload of which only the head is left is refused", needs=["export"])
+def _only_head(scene: Scene) -> None:
+    parts = _parts(scene)
+    for length in (1, 4, HEAD_BYTES, 64):
+        content = parts.payloads[parts.main]
+        if length < len(content):
+            _refused_payload(scene, parts, content[:length], f"a payload of which {length} bytes are left")
+
+
+@check("payloads", "an empty payload is refused", needs=["export"])
+def _empty(scene: Scene) -> None:
+    _refused_payload(scene, _parts(scene), b"", "an empty payload")
+
+
+@check("payloads", "a payload that grew is refused or read as it was", needs=["export"])
+def _grown(scene: Scene) -> None:
+    parts = _parts(scene)
+    right = _right_results(scene, parts, scene.network)
+    content = parts.payloads[parts.main]
+    for tail, what in ((bytes(4096), "zeros"), (content, "itself")):
+        _refused_payload(scene, parts, content + tail, f"a payload followed by {what}", **right)
+
+
+@check(
+    "payloads",
+    "a payload of another kind or version is refused: each byte of its head counts",
+    needs=["export"],
+)
+def _head(scene: Scene) -> None:
+    parts = _parts(scene)
+    content = parts.payloads[parts.main]
+    for place in range(min(HEAD_BYTES, len(content))):
+        what = f"a payload whose byte {place}, in its head, is another one"
+        _refused_payload(scene, parts, flipped(content, place), what)
+
+
+@check("payloads", "a payload whose last bytes are others is refused or does no harm", needs=["export"])
+def _tail(scene: Scene) -> None:
+    parts = _parts(scene)
+    right = _right_results(scene, parts, scene.network)
+    content = parts.payloads[parts.main]
+    for place in range(max(0, len(content) - HEAD_BYTES), len(content)):
+        what = f"a payload whose byte {place} of {len(content)} is another one"
+        _refused_payload(scene, parts, flipped(content, place), what, **right)
+
+
+@check("payloads", "a payload damaged anywhere is refused or does no harm", needs=["export"])
+def _anywhere(scene: Scene) -> None:
+    parts = _parts(scene)
+    right = _right_results(scene, parts, scene.network)
+    for place in places(parts, _MANY * (4 if scene.full else 1)):
+        damaged = flipped(parts.payloads[parts.main], place)
+        _refused_payload(scene, parts, damaged, f"a payload whose byte {place} is another one", **right)
+
+
+@check("payloads", "a payload with two exchanged pieces is refused or does no harm", needs=["export"])
+def _exchanged(scene: Scene) -> None:
+    parts = _parts(scene)
+    content = parts.payloads[parts.main]
+    quarter = len(content) // 4
+    turned = content[:quarter] + content[2 * quarter : 3 * quarter] + content[quarter : 2 * quarter]
+    _refused_payload(
+        scene,
+        parts,
+        turned + content[3 * quarter :],
+        "a payload with two exchanged pieces",
+        **_right_results(scene, parts, scene.network),
+    )
+
+
+@check("payloads", "what is no payload at all is refused", needs=["export"])
+def _foreign(scene: Scene) -> None:
+    parts = _parts(scene)
+    for what, content in foreign(len(parts.payloads[parts.main])):
+        _refused_payload(scene, parts, content, what)
+
+
+@check("payloads", "the context model itself in the place of its payload is refused", needs=["export"])
+def _model_as_payload(scene: Scene) -> None:
+    parts = _parts(scene)
+    _refused_payload(scene, parts, parts.proto.SerializeToString(), "an ONNX model")
+
+
+@check("payloads", "the payload of another model is refused", needs=["export", "several_partitions"])
+def _of_another_model(scene: Scene) -> None:
+    model = parted(scene.block, scene.barrier)
+    mine = take_apart(scene.compile(model))
+    other = take_apart(scene.compile(parted(scene.block, scene.barrier, 3, seed=1)))
+    # Without weights its pieces may be equal to ours: then it is as good.
+    right = _right_results(scene, mine, model)
+    _refused_payload(scene, mine, other.payloads[other.main], "the payload of another model", **right)
+
+
+@check(
+    "payloads",
+    "the payload of a model that differs in its weights alone is refused",
+    needs=["export", "several_partitions"],
+)
+def _of_other_weights(scene: Scene) -> None:
+    block = scene.block_where("with weights", weighted=True)
+    mine, other = (take_apart(scene.compile(parted(block, scene.barrier, seed=seed))) for seed in (0, 1))
+    _refused_payload(scene, mine, other.payloads[other.main], "the payload of a model with other weights")
+
+
+@check("payloads", "a missing payload is refused", needs=["export"])
+def _missing(scene: Scene) -> None:
+    parts = _parts(scene)
+    path = parts.write(scene.folder())
+    (path.parent / parts.main).unlink()
+    _refused(scene, path, "a missing payload")
+
+
+@check("payloads", "what the core finds wrong with a payload passes through the EP", needs=["export"])
+def _found_by_the_core(scene: Scene) -> None:
+    compiled = scene.compile(scene.network)
+    name = take_apart(compiled).main
+    path = compiled.path.parent / name
+    path.write_bytes(flipped(path.read_bytes(), 0))
+    # In the hands of the EP: by default the core refuses it whatever the EP makes of it.
+    lazily = {"ep.context_verify": "lazy"}
+    _refused(scene, compiled.path, "a payload that is not the one of the manifest", **lazily)
+
+
+@check("payloads", "a node that asks for a graph that is not there is refused", needs=["export"])
+def _unknown_graph(scene: Scene) -> None:
+    def rename(proto: onnx.ModelProto) -> None:
+        for node in context_nodes(proto):
+            node.name += "_other"
+            for attribute in node.attribute:
+                if attribute.name == "partition_name":
+                    attribute.s += b"_other"
+
+    _reasonable(scene, rename, "a model whose nodes ask for graphs that the payload does not have")
+
+
+@check("payloads", "a node without the EP's own attributes is refused or does no harm", needs=["export"])
+def _without_attributes(scene: Scene) -> None:
+    def strip(proto: onnx.ModelProto) -> None:
+        for node in context_nodes(proto):
+            kept = [attribute for attribute in node.attribute if attribute.name in CORE_ATTRIBUTES]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+    _reasonable(scene, strip, "a model whose nodes lack the EP's attributes")
+
+
+@check("payloads", "the EP's own attributes with other values are refused or do no harm", needs=["export"])
+def _other_attributes(scene: Scene) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        for node in context_nodes(proto):
+            for attribute in node.attribute:
+                if attribute.name in CORE_ATTRIBUTES:
+                    continue
+                attribute.s, attribute.i, attribute.f = b"\xff unknown", -1, float("nan")
+
+    _reasonable(scene, change, "a model whose nodes have other values in the EP's attributes")
+
+
+@check("payloads", "a damaged payload inside the model is refused", needs=["export", "embed"])
+def _embedded(scene: Scene) -> None:
+    import onnx
+
+    compiled = scene.compile(scene.network, embed=True)
+    whole = onnx.load(compiled.path)
+    for what, damage in (
+        ("cut in half", lambda content: content[: len(content) // 2]),
+        ("with another first byte", lambda content: flipped(content, 0)),
+    ):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(whole)
+        for node in context_nodes(without_manifest(proto)):
+            for attribute in node.attribute:
+                if attribute.name == "ep_cache_context" and attribute.s:
+                    attribute.s = damage(attribute.s)
+        path = scene.folder() / compiled.path.name
+        path.write_bytes(proto.SerializeToString())
+        _refused(scene, path, f"a payload inside the model {what}")
+
+
+@check("payloads", "a damaged payload from the host's callback is refused", needs=["export"])
+def _from_callback(scene: Scene) -> None:
+    from epctx_core import InferenceSession
+
+    parts = _parts(scene)
+    content = parts.payloads[parts.main]
+
+    def read(name: str, buffer: Any) -> None:
+        given = flipped(content, 0) if name == parts.main else parts.payloads[name]
+        buffer.allocate(len(given))
+        buffer.write(given)
+
+    options = scene.session_options()
+    options.set_ep_context_data_read_func(read, max(map(len, parts.payloads.values())))
+    try:
+        InferenceSession(parts.proto.SerializeToString(), options, registry=scene.registry).close()
+    except InvalidGraph:
+        return
+    except EpctxError as error:
+        raise CheckFailed(
+            f"it ends in {type(error).__name__} instead of InvalidGraph: {error.message}", hint=_REFUSE
+        ) from error
+    raise CheckFailed("it is loaded as if nothing were wrong.", hint=_REFUSE)
+
+
+@check("payloads", "after a refusal the instance is shut down once, and nothing ran", needs=["export"])
+def _after_a_refusal(scene: Scene) -> None:
+    parts = _parts(scene)
+    path = parts.write(scene.folder(), payload=flipped(parts.payloads[parts.main], 0))
+    watched, watch = scene.observed()
+    with watched:
+        _refused(watched, path, "a damaged payload")
+    calls = [call.hook for call in watch.calls]
+    failed = [call for call in watch.of("shutdown") if call.error is not None]
+    if failed:
+        raise CheckFailed(
+            f"shutdown raised after a refused load: {failed[0].error!r}.",
+            hint="shutdown is called whatever was done before; release what is there and no more.",
+        )
+    if "on_run_start" in calls or "compile" in calls:
+        raise CheckFailed(f"a refused load went on to {calls}.")
+
+
+@check("payloads", "after a refusal a good payload is loaded", needs=["export"])
+def _good_after_bad(scene: Scene) -> None:
+    model = scene.network
+    parts = _parts(scene)
+    feeds = model.feeds()
+    _refused_payload(scene, parts, flipped(parts.payloads[parts.main], 0), "a damaged payload")
+    try:
+        results = scene.run(parts.write(scene.folder()), feeds)
+    except EpctxError as error:
+        raise CheckFailed(
+            f"a good payload is not loaded any more after a bad one was refused: {error.message}",
+            hint="Keep nothing of a failed load.",
+        ) from error
+    scene.expect_agreement(model, results, feeds, "a good payload after a bad one")

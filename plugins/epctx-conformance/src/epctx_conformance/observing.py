@@ -1,0 +1,113 @@
+"""An EP watched from inside: a subclass that notes every call of its hooks, or does something around it.
+
+The EP runs as it would without; what is noted are the arguments and results themselves, not copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epctx_core.ext import HOOKS, implemented_hooks
+
+if TYPE_CHECKING:
+    from epctx_core.ext import MarkedMethod
+    from epctx_core.plugin import ExecutionProvider, ProviderContext
+
+Act: TypeAlias = "Callable[..., Any]"
+"""`act(honest, **arguments)`: what happens instead of a hook; `honest(**arguments)` is the EP's own."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Call:
+    """One call of a hook.
+
+    Attributes:
+        hook: its name.
+        instance: the EP's instance.
+        arguments: by name, all that the core gave.
+        result: what the EP returned; None if it raised.
+        error: what it raised, or None.
+    """
+
+    hook: str
+    instance: ExecutionProvider
+    arguments: Mapping[str, Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class Watch:
+    """What was seen of one EP, in order; calls may come from many threads.
+
+    Attributes:
+        calls: every call of a hook; `__init__` is not among them.
+        instances: every instance that was made.
+        contexts: what each of them was given.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    instances: list[ExecutionProvider] = field(default_factory=list)
+    contexts: list[ProviderContext] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, hook: str) -> list[Call]:
+        """Return the calls of one hook."""
+        return [call for call in self.calls if call.hook == hook]
+
+    def note(self, call: Call) -> None:
+        """Take note of a call that begins."""
+        with self._lock:
+            self.calls.append(call)
+
+
+def observed(
+    provider: type[ExecutionProvider], acts: Mapping[str, Act] | None = None
+) -> tuple[type[ExecutionProvider], Watch]:
+    """Return a class that does what the EP's does and is watched, and what it will have seen.
+
+    Args:
+        provider: the EP's class; valid.
+        acts: hook to what happens instead of it. A hook that the EP does not implement is left alone.
+    """
+    watch = Watch()
+    given = acts or {}
+
+    def begin(self: Any, context: ProviderContext) -> None:
+        watch.instances.append(self)
+        watch.contexts.append(context)
+        provider.__init__(self, context)
+
+    attributes: dict[str, Any] = {"__init__": begin, "__module__": provider.__module__}
+    for hook, method in implemented_hooks(provider).items():
+        attributes[method.attribute] = _wrapped(hook, method, watch, given.get(hook))
+    subclass = type(provider.__name__, (provider,), attributes)
+    return subclass, watch
+
+
+def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> Callable[..., Any]:
+    """Return an implementation with the hook's whole signature around the EP's own."""
+    names = HOOKS[hook].arguments
+    taken = [parameter.name for parameter in method.parameters]
+
+    def implementation(self: ExecutionProvider, *values: Any) -> Any:
+        arguments = dict(zip(names, values, strict=True))
+        own = method.static.__get__(self, type(self))
+
+        def honest(**changed: Any) -> Any:
+            merged = {**arguments, **changed}
+            return own(*[merged[name] for name in taken])
+
+        call = Call(hook=hook, instance=self, arguments=arguments)
+        watch.note(call)
+        try:
+            call.result = honest() if act is None else act(honest, **arguments)
+        except BaseException as error:
+            call.error = error
+            raise
+        return call.result
+
+    return HOOKS[hook].implementation(implementation, specname=hook)
