@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import onnx
 import pytest
@@ -12,8 +13,10 @@ from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core import PluginError
-from epctx_core.context.manifest import KEY, read_manifest
 from epctx_core.plugin import BuildInfo, ProviderOption
+
+MANIFEST = "epctx.manifest"
+"""The key of a context model's metadata."""
 
 
 @pytest.fixture
@@ -33,8 +36,8 @@ def with_build_info(answer, **attributes):
 
 
 def facts_of(path, ep):
-    manifest = read_manifest(onnx.load(path))
-    return manifest.providers[ep]
+    (manifest,) = (each.value for each in onnx.load(path).metadata_props if each.key == MANIFEST)
+    return json.loads(manifest)["providers"][ep]
 
 
 def compiled(source, ep, **provider_options):
@@ -108,7 +111,7 @@ def test_a_manifest_from_before_these_facts_existed_is_loaded(source):
     ep = with_build_info(BuildInfo(sdk="2.0"))
     path = compiled(source, ep)
     model = onnx.load(path)
-    entry = next(p for p in model.metadata_props if p.key == KEY)
+    entry = next(p for p in model.metadata_props if p.key == MANIFEST)
     assert '"sdk":"2.0"' in entry.value
     entry.value = entry.value.replace(',"sdk":"2.0"', "")
     saved(model, path)

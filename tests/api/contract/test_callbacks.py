@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.payload_store import (
+    LIMIT,
     NODES,
     HostError,
     Store,
@@ -24,8 +25,7 @@ from end_to_end.small_models import chain, example, saved, snapshot
 
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, InvalidGraph
-from epctx_core.context.callbacks import CallbackSink, receive
-from epctx_core.options import DataReader
+from epctx_core.plugin import hookimpl
 
 
 @pytest.fixture
@@ -125,68 +125,67 @@ def test_embedded_payloads_go_through_no_callback(source, store):
 
 
 @pytest.mark.entry(124)
-def test_the_write_callback_reads_ranges_while_it_runs_and_nothing_afterwards():
+def test_the_write_callback_reads_ranges_while_it_runs_and_nothing_afterwards(source):
     seen = []
 
     def write(name, data):
         seen.append(data)
-        assert (name, data.size) == ("m.bin", 10)
-        assert (data.read(), data.read(8), data.read(2, 3), data.read(10), data.read(10, 0)) == (
-            b"0123456789", b"89", b"234", b"", b"",
+        content, size = data.read(), data.size
+        assert (name, size) == ("m_alpha.bin", len(content))
+        assert (data.read(size - 2), data.read(2, 3), data.read(size), data.read(size, 0)) == (
+            content[-2:], content[2:5], b"", b"",
         )  # fmt: skip
-        for wrong in ((11,), (-1,), (0, 11), (5, -1), ("0",), (0, 1.0)):
+        for wrong in ((size + 1,), (-1,), (0, size + 1), (5, -1), ("0",), (0, 1.0)):
             with pytest.raises(InvalidArgument):
                 data.read(*wrong)
 
-    sink = CallbackSink("m.bin", write)
-    sink.write(b"0123456789")
-    sink.deliver()
+    compiler = compiler_of(source, Alpha)
+    compiler.set_ep_context_data_write_func(write)
+    compiler.compile_to_bytes()
 
-    for use in (seen[0].read, lambda: seen[0].size):
+    (data,) = seen
+    for use in (data.read, lambda: data.size):
         with pytest.raises(InvalidArgument, match="after its callback had returned") as caught:
             use()
         assert isinstance(caught.value, RuntimeError)
 
 
 @pytest.mark.entry(124)
-def test_the_read_callback_fills_its_buffer_in_pieces_and_cannot_use_it_afterwards():
-    buffers = []
+def test_the_read_callback_fills_its_buffer_in_pieces_and_cannot_use_it_afterwards(source, store):
+    model = kept(source, store)
+    content, buffers, read_only = store.payloads["m_alpha.bin"], [], []
 
     def read(name, buffer):
         buffers.append(buffer)
-        assert (name, buffer.max_size, buffer.size, buffer.is_allocated) == ("sub/m.bin", 100, 0, False)
+        assert (name, buffer.max_size, buffer.size, buffer.is_allocated) == ("m_alpha.bin", LIMIT, 0, False)
         with pytest.raises(InvalidArgument, match="not allocated"):
             buffer.write(b"x")
-        buffer.allocate(6)
-        assert (buffer.size, buffer.is_allocated) == (6, True)
-        buffer.write(np.frombuffer(b"cdef", np.uint16), 2)
-        buffer.write(memoryview(b"ab"))
-        for wrong in ((b"abcdefg",), (b"x", 6), (b"x", -1), ("x",), (memoryview(b"abcd")[::2],)):
+        buffer.allocate(len(content))
+        assert (buffer.size, buffer.is_allocated) == (len(content), True)
+        buffer.write(content[4:], 4)
+        buffer.write(np.frombuffer(content[2:4], np.uint16), 2)
+        buffer.write(memoryview(content[:2]))
+        beyond = (content + b"x",), (b"x", len(content)), (b"x", -1), ("x",), (memoryview(b"abcd")[::2],)
+        for wrong in beyond:
             with pytest.raises(InvalidArgument):
                 buffer.write(*wrong)
         with pytest.raises(InvalidArgument, match="allocated before"):
             buffer.allocate(6)
 
-    payload = receive(DataReader(function=read, max_size=100), "sub/m.bin")
+    class Looking(Alpha):
+        @hookimpl
+        def load_context(self, nodes, reader):
+            read_only.append(reader.payload(nodes[0]).view.readonly)
+            return super().load_context(nodes, reader)
 
-    assert bytes(payload.view) == b"abcdef"
-    assert payload.view.readonly
+    found = result(opened(model, read, Looking))
+
+    assert np.allclose(found, expected())
+    assert read_only == [True]
     (buffer,) = buffers
     for use in (lambda: buffer.write(b"x"), lambda: buffer.allocate(1), lambda: buffer.size):
         with pytest.raises(RuntimeError, match="after its callback had returned"):
             use()
-
-
-@pytest.mark.entry(122)
-def test_an_empty_payload_is_a_payload_on_the_way():
-    given = []
-    sink = CallbackSink("m.bin", lambda name, data: given.append((name, data.size, data.read())))
-
-    sink.deliver()
-    payload = receive(DataReader(function=lambda _, buffer: buffer.allocate(0), max_size=1), "m.bin")
-
-    assert given == [("m.bin", 0, b"")]
-    assert (payload.size, bytes(payload.view)) == (0, b"")
 
 
 def test_an_empty_payload_is_refused_as_an_empty_file_is(source, store):

@@ -19,10 +19,9 @@ from end_to_end.routes import refused
 from end_to_end.share_models import options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, SUFFIXES, VITISAI, with_eps
 from end_to_end.small_models import chain, saved, snapshot
-from epctx_sim_qnn.provider import QnnProvider
+from epctx_sim_qnn import QnnProvider
 
 import epctx_core as epctx
-from epctx_core.compiling.sharing import group
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import hookimpl
 
@@ -333,12 +332,10 @@ def test_members_may_be_compiled_in_threads(tmp_path):
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_of_a_member_that_failed_nothing_is_in_the_binary(ep, tmp_path, monkeypatch):
+def test_of_a_member_that_failed_nothing_is_in_the_binary(ep, tmp_path):
     out = compiled(ep, tmp_path, "a", stop=False)
-    with monkeypatch.context() as patch:
-        patch.setattr("epctx_core.compiling.emit.place_initializers", fail)
-        with pytest.raises(Fail, match="full"):
-            compile_member(ep, tmp_path, "b", seed=1)
+    with pytest.raises(Fail, match="full"):
+        compile_member(ep, tmp_path, "b", seed=1, progress=fail)
     compile_member(ep, tmp_path, "c", stop=True)
     after_a_failure = snapshot(out)
 
@@ -349,20 +346,21 @@ def test_of_a_member_that_failed_nothing_is_in_the_binary(ep, tmp_path, monkeypa
     assert run(out / "c_ctx.onnx", 5, options(ep)).shape == (5, 128)
 
 
-def fail(*_arguments):
-    raise OSError("the disk is full")
+def fail(stage, _done, _total):
+    """Fail, as progress of a compile, once the EPs have done their part."""
+    if stage == "write":
+        raise Fail("the disk is full")
 
 
-def compile_member(ep, folder, name, *, stop=False, seed=0):
+def compile_member(ep, folder, name, *, stop=False, seed=0, progress=None):
     """Compile one model into the open group of `folder/out`."""
     source = write_model(ep, folder / f"{name}.onnx", ROWS[name[0]], seed=seed, prefix=name)
-    epctx.ModelCompiler(sharing(ep, stop=stop), source).compile_to_file(folder / "out" / f"{name}_ctx.onnx")
+    compiler = epctx.ModelCompiler(sharing(ep, stop=stop), source, progress=progress)
+    compiler.compile_to_file(folder / "out" / f"{name}_ctx.onnx")
 
 
 @pytest.mark.parametrize("ep", EPS)
-def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_written_anew(
-    ep, tmp_path, monkeypatch
-):
+def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_written_anew(ep, tmp_path):
     out = compiled(ep, tmp_path, "a", stop=False)
     write_model(ep, tmp_path / "b.onnx", 8, prefix="b")
     model = onnx.load(tmp_path / "b.onnx")
@@ -373,10 +371,10 @@ def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_writt
         )
 
     save()
-    with monkeypatch.context() as patch:
-        patch.setattr("epctx_core.compiling.emit.place_initializers", fail)
-        with pytest.raises(Fail, match="full"):
-            epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(out / "b_ctx.onnx")
+    with pytest.raises(Fail, match="full"):
+        epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx", progress=fail).compile_to_file(
+            out / "b_ctx.onnx"
+        )
     content = (tmp_path / "b.weights").read_bytes()
     (tmp_path / "b.weights").write_bytes(content)
     epctx.ModelCompiler(sharing(ep), tmp_path / "b.onnx").compile_to_file(out / "b_ctx.onnx")
@@ -385,17 +383,15 @@ def test_a_member_that_failed_may_be_compiled_again_from_weights_that_were_writt
     assert run(out / "b_ctx.onnx", 8, options(ep)).shape == (8, 128)
 
 
-def test_a_binary_that_only_a_failed_member_needs_is_not_written(tmp_path, monkeypatch):
+def test_a_binary_that_only_a_failed_member_needs_is_not_written(tmp_path):
     qnn, vitisai = (write_model(ep, tmp_path / f"{ep}.onnx", 1) for ep in (QNN, VITISAI))
     both = [with_eps(VITISAI, QNN) for _ in range(3)]
     for mixed in both:
         mixed.add_session_config_entry("ep.share_ep_contexts", "1")
     both[2].add_session_config_entry("ep.stop_share_ep_contexts", "1")
     epctx.ModelCompiler(both[0], qnn).compile_to_file(tmp_path / "a_ctx.onnx")
-    with monkeypatch.context() as patch:
-        patch.setattr("epctx_core.compiling.emit.place_initializers", fail)
-        with pytest.raises(Fail, match="full"):
-            epctx.ModelCompiler(both[1], vitisai).compile_to_file(tmp_path / "b_ctx.onnx")
+    with pytest.raises(Fail, match="full"):
+        epctx.ModelCompiler(both[1], vitisai, progress=fail).compile_to_file(tmp_path / "b_ctx.onnx")
 
     report = epctx.ModelCompiler(both[2], qnn).compile_to_file(tmp_path / "c_ctx.onnx")
 
@@ -447,33 +443,37 @@ def test_a_model_that_is_being_compiled_into_its_group_cannot_be_compiled_into_i
     assert run(tmp_path / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
 
 
-def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tmp_path, monkeypatch):
-    out = compiled(QNN, tmp_path, "a", stop=False)
-    source = write_model(QNN, tmp_path / "c.onnx", 5, prefix="c")
-    joined = threading.Event()
-    late = epctx.ModelCompiler(
-        sharing(QNN, stop=True),
-        source,
-        progress=lambda stage, *_: joined.set() if stage == "compile" else None,
-    )
-    write_shared = group.write_shared_payloads
+def test_a_compile_that_begins_while_a_group_is_being_written_begins_the_next(tmp_path):
+    (tmp_path / "out").mkdir()
+    sources = {name: write_model(QNN, tmp_path / f"{name}.onnx", ROWS[name], prefix=name) for name in "abc"}
+    joined, running = threading.Event(), []
 
-    def write_when_another_has_begun(*arguments):
-        if not running:
-            running.append(pool.submit(late.compile_to_file, out / "c_ctx.onnx"))
-            assert joined.wait(timeout=30)
-        return write_shared(*arguments)
+    class Announcing(QnnProvider):
+        @hookimpl
+        def get_ep_context_nodes(self, writer):
+            if writer.final and not running:
+                running.append(
+                    pool.submit(compile_it, "c", tell=lambda stage, *_: stage == "compile" and joined.set())
+                )
+                assert joined.wait(timeout=30)
+            return super().get_ep_context_nodes(writer)
 
-    running = []
-    monkeypatch.setattr(group, "write_shared_payloads", write_when_another_has_begun)
+    registry = registry_with(Announcing)
+
+    def compile_it(name, *, tell=None):
+        chosen = sharing(QNN, stop=name != "a")
+        compiler = epctx.ModelCompiler(chosen, sources[name], progress=tell, registry=registry)
+        compiler.compile_to_file(tmp_path / "out" / f"{name}_ctx.onnx")
+
     with ThreadPoolExecutor(1) as pool:
-        compile_member(QNN, tmp_path, "b", stop=True)
+        compile_it("a")
+        compile_it("b")
         running[0].result()
 
-    assert {name: binary_of(out / f"{name}_ctx.onnx") for name in "abc"} == {
+    assert {name: binary_of(tmp_path / "out" / f"{name}_ctx.onnx") for name in "abc"} == {
         "a": "a_qnn.bin", "b": "a_qnn.bin", "c": "c_qnn.bin",
     }  # fmt: skip
-    assert run(out / "c_ctx.onnx", 5, options(QNN)).shape == (5, 128)
+    assert run(tmp_path / "out" / "c_ctx.onnx", 5, options(QNN)).shape == (5, 128)
 
 
 def test_a_group_whose_end_fails_can_be_ended_by_another_try(tmp_path):
@@ -488,17 +488,33 @@ def test_a_group_whose_end_fails_can_be_ended_by_another_try(tmp_path):
     assert sorted(snapshot(out)) == ["a_ctx.onnx", "a_qnn.bin", "b_ctx.onnx"]
 
 
-def test_a_group_that_another_takes_the_place_of_is_closed(tmp_path, monkeypatch):
+def test_a_group_that_another_takes_the_place_of_is_closed(tmp_path):
     closed = []
-    close = group.Group.close
-    monkeypatch.setattr(group.Group, "close", lambda self: (closed.append(self.models[0].name), close(self)))
-    compiled(QNN, tmp_path, "a", "b", stop=False)
 
-    compiled(QNN, tmp_path, "b", stop=False)
-    assert closed == ["a_ctx.onnx"]
+    class Noting(QnnProvider):
+        @hookimpl
+        def get_capability(self, graph):
+            self.context.workspace.get_or_create(
+                "first member", lambda: self.context.model.name, closed.append
+            )
+            return super().get_capability(graph)
 
-    compiled(QNN, tmp_path, "c")
-    assert closed == ["a_ctx.onnx", "b_ctx.onnx"]
+    def compile_in_turn(*names, stop=False):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        for name in names:
+            source = write_model(QNN, tmp_path / f"{name}.onnx", ROWS[name], prefix=name)
+            compiler = epctx.ModelCompiler(sharing(QNN, stop=stop), source, registry=registry)
+            compiler.compile_to_file(tmp_path / "out" / f"{name}_ctx.onnx")
+
+    registry = registry_with(Noting)
+    compile_in_turn("a", "b")
+    assert closed == []
+
+    compile_in_turn("b")
+    assert closed == ["a"]
+
+    compile_in_turn("c", stop=True)
+    assert closed == ["a", "b"]
 
 
 def test_a_binary_of_a_model_that_is_no_member_says_how_to_go_on(tmp_path):

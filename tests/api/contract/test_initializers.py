@@ -14,10 +14,10 @@ from end_to_end.small_models import finished, saved, snapshot, tensor
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.context.initializers_file import KEY as SEAL
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 
 SIZE = 600
+SEAL = "epctx.initializers"
 KEY = "ep__context_model_external_initializers_file_name"
 FOLDER_KEY = "session__model_external_initializers_file_folder_path"
 X = np.linspace(-1, 1, SIZE, dtype=np.float32)

@@ -15,9 +15,6 @@ from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx
 from epctx_core.errors import ModelLoadCanceled
-from epctx_core.options import CancellationFlag
-from epctx_core.publish import staging
-from epctx_core.sessions.cancellation import CompileCancellation
 
 
 @pytest.fixture
@@ -108,14 +105,13 @@ def test_a_flag_stops_an_ep_that_waits(source):
     assert waited[0] < 10
 
 
-def test_a_flag_stops_a_payload_that_is_being_written(source, monkeypatch):
-    monkeypatch.setattr(staging, "_AT_ONCE", 10)
+def test_a_flag_stops_a_payload_that_is_being_written(source):
     before = snapshot(source.parent)
 
     def write(honest, writer):
         nodes = honest()
         options.set_load_cancellation_flag(True)
-        nodes[0].payload.write(bytes(100))
+        nodes[0].payload.write(bytes(65 << 20))  # a flag is looked at every 64 MiB
         raise AssertionError("the payload was written to its end")
 
     ep = scripted(get_ep_context_nodes=write)
@@ -186,21 +182,3 @@ def test_control_c_while_a_payload_is_written_leaves_nothing(source):
     assert snapshot(source.parent) == before
     with pytest.raises(KeyboardInterrupt):
         made.compile_to_file()  # not "in progress"
-
-
-def test_a_compiles_own_flag_hears_of_the_hosts_and_never_changes_it():
-    host = CancellationFlag()
-    own = CompileCancellation(host)
-    assert not own.requested
-    assert not own.wait(0.01)
-
-    own.set(True)
-
-    assert own.requested
-    assert own.wait(0)
-    assert not host.requested
-    with pytest.raises(ModelLoadCanceled):
-        own.raise_if_requested()
-    own.set(False)
-    host.set(True)
-    assert own.requested

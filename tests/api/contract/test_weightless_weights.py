@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from agreement import TOLERANCE, worst_relative_error
+from command_line import main
+from contract.judging_eps import registry_with
 from contract.weightless_scene import (
     ALL,
     EXTERNAL_ONLY,
@@ -21,12 +23,11 @@ from contract.weightless_scene import (
 )
 from end_to_end.engine_eps import Alpha
 from end_to_end.onnxruntime_eye import onnxruntime_says
+from epctx_sim_openvino import OpenVinoProvider
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.cli.entry import run
 from epctx_core.plugin import CompiledPartition, EPContextNode, WeightlessMode, hookimpl
-from epctx_core.sessions.inspection import inspect_model
 
 OPENVINO = "OpenVINOExecutionProvider"
 
@@ -53,7 +54,7 @@ def test_only_external_ones_stay_out_and_the_source_model_is_not_needed(scene):
 
     assert scene.w.tobytes() not in scene.binary
     assert scene.b.tobytes() in scene.binary
-    assert inspect_model(context).source_files == ("net.weights",)
+    assert epctx.inspect_model(context).source_files == ("net.weights",)
     scene.check(scene.moved("net.weights"))
 
 
@@ -91,7 +92,7 @@ def test_a_weight_that_the_host_replaces_is_stored(scene):
     context = scene.folder / "net_ctx.onnx"
     epctx.ModelCompiler(session, scene.source).compile_to_file(context)
 
-    assert set(inspect_model(context).manifest.source_weights) == {"b"}
+    assert set(epctx.inspect_model(context).manifest.source_weights) == {"b"}
     scene.w = scene.w + 1
     scene.check(context)
 
@@ -106,7 +107,7 @@ def test_what_an_optimiser_makes_stays_in_the_payload(scene):
     context = scene.compile(graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
 
     assert (2 * scene.w).tobytes() in scene.binary
-    assert set(inspect_model(context).manifest.source_weights) == {"b"}
+    assert set(epctx.inspect_model(context).manifest.source_weights) == {"b"}
     scene.w = 2 * scene.w
     scene.check(context)
 
@@ -126,7 +127,7 @@ def test_the_same_source_gives_the_same_bytes_in_any_folder(tmp_path, mode):
 
 def test_the_manifest_says_name_digest_and_extent(scene):
     weights = scene.externalise()
-    found = inspect_model(scene.compile()).manifest.source_weights
+    found = epctx.inspect_model(scene.compile()).manifest.source_weights
 
     assert found["w"].digest == hashlib.sha256(scene.w.tobytes()).hexdigest()
     assert (found["w"].location, found["w"].shape, found["w"].nbytes) == (
@@ -148,7 +149,7 @@ def test_networks_compiled_without_their_weights_agree_after_a_move(network, tmp
     onnx.save(model, source, save_as_external_data=True, location="net.weights", size_threshold=1 << 14)
     context = source.with_name("net_ctx.onnx")
     epctx.ModelCompiler(with_openvino(**{"ep.enable_weightless_mode": mode}), source).compile_to_file()
-    left = inspect_model(context).manifest.source_weights
+    left = epctx.inspect_model(context).manifest.source_weights
     shutil.move(tmp_path / "at home", tmp_path / "far away")
     if mode == EXTERNAL_ONLY:
         (tmp_path / "far away" / "net.onnx").unlink()
@@ -212,16 +213,26 @@ def test_two_sessions_use_one_source_at_the_same_time(scene):
             np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=1e-4)
 
 
-def test_weights_are_used_where_they_lie(scene, monkeypatch):
-    from epctx_core.context.payload_reader import PayloadReader
+class Noting:
+    """A reader that keeps the tensors of the source that it gave."""
 
+    def __init__(self, reader, given):
+        self.source_tensor = lambda name: given.append(reader.source_tensor(name)) or given[-1]
+        self.reader = reader
+
+    def __getattr__(self, name):
+        return getattr(self.reader, name)
+
+
+def test_weights_are_used_where_they_lie(scene):
     weights, given = scene.externalise(), []
-    original = PayloadReader.source_tensor
-    monkeypatch.setattr(
-        PayloadReader, "source_tensor", lambda reader, name: given.append(original(reader, name)) or given[-1]
-    )
 
-    with epctx.InferenceSession(scene.compile(), with_openvino()) as session:
+    class Watched(OpenVinoProvider):
+        @hookimpl
+        def load_context(self, nodes, reader):
+            return super().load_context(nodes, Noting(reader, given))
+
+    with epctx.InferenceSession(scene.compile(), with_openvino(), registry=registry_with(Watched)) as session:
         session.run(None, {"x": scene.x})
 
     extents = {view.name: view.extent for view in given}
@@ -234,7 +245,7 @@ def test_weights_are_used_where_they_lie(scene, monkeypatch):
 def test_inspection_shows_the_mode_and_what_is_required_of_the_source(scene):
     scene.externalise()
 
-    info = inspect_model(scene.compile())
+    info = epctx.inspect_model(scene.compile())
 
     assert info.weightless_mode == "2"
     assert info.source_files == scene.report.source_files == ("net.onnx", "net.weights")
@@ -288,7 +299,7 @@ def test_several_eps_leave_weights_in_one_source(scene):
 
     assert {partition.ep for partition in report.partitions} == {Frugal.name, OPENVINO}
     assert {a["onnx_model_filename"] for a in attributes(context)} == {b"net.onnx"}
-    assert set(inspect_model(context).manifest.source_weights) == {"w", "b"}
+    assert set(epctx.inspect_model(context).manifest.source_weights) == {"w", "b"}
     assert all(scene.b.tobytes() not in path.read_bytes() for path in scene.folder.glob("*.bin"))
     with epctx.InferenceSession(scene.moved("net.onnx"), options, registry=registry) as session:
         np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=1e-4)
@@ -299,7 +310,7 @@ def test_the_command_compiles_and_checks_it_in_another_folder(scene, tmp_path, c
     output.mkdir()
     given = ["--ep", "OpenVINO", "-c", "ep.enable_weightless_mode=2", "-o", f"{output}/", "--check"]
 
-    assert run(["compile", str(scene.source), *given]) == 0
+    assert main(["compile", str(scene.source), *given]) == 0
 
     assert "a load needs net.onnx beside the context model" in " ".join(capsys.readouterr().out.split())
 
@@ -307,7 +318,7 @@ def test_the_command_compiles_and_checks_it_in_another_folder(scene, tmp_path, c
 def test_the_command_shows_them_too(scene, capsys):
     context = scene.compile()
 
-    assert run(["inspect", str(context)]) == 0
+    assert main(["inspect", str(context)]) == 0
 
     assert "weightless mode 2: weights stay in the source model net.onnx" in " ".join(
         capsys.readouterr().out.split()
@@ -320,5 +331,8 @@ def test_a_model_compiled_again_still_finds_its_weights(scene):
 
     epctx.ModelCompiler(with_openvino(), first).compile_to_file(again)
 
-    assert inspect_model(again).manifest.source_weights == inspect_model(first).manifest.source_weights
+    assert (
+        epctx.inspect_model(again).manifest.source_weights
+        == epctx.inspect_model(first).manifest.source_weights
+    )
     scene.check(again)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from command_line import main
 from contract.compiling import compiler, proto_of
 from contract.judging_eps import session
 from end_to_end.engine_eps import Alpha, scripted
@@ -15,7 +16,6 @@ from end_to_end.small_models import chain, example, finished, saved, snapshot, t
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.cli import main
 
 LARGE = 2000
 
@@ -106,25 +106,6 @@ def test_the_weights_that_an_ep_took_are_in_the_payload_alone(source, written):
 
     assert "taken" not in {t.name for t in written.graph.initializer}
     assert taken not in written.SerializeToString()
-
-
-def test_weights_that_stay_do_not_pass_through_protobuf(source, monkeypatch):
-    sizes = []
-    monkeypatch.setattr("epctx_core.compiling.emit.embed", remember(sizes))
-
-    report = compiler(source, Alpha).compile_to_file()
-
-    assert sizes[0] < 4 * LARGE < report.output.stat().st_size
-
-
-def remember(sizes):
-    from epctx_core.context.embedding import embed
-
-    def measured(model, contents):
-        sizes.append(len(model))
-        return embed(model, contents)
-
-    return measured
 
 
 # --- progress ----------------------------------------------------------------------------------------
@@ -226,16 +207,6 @@ def test_a_path_of_this_machine_in_the_model_itself_fails_the_test_that_wrote_it
 
     with pytest.raises(pytest.fail.Exception, match="the model holds"):
         compiler(saved(model, source), Alpha).compile_to_file()
-
-
-@pytest.mark.parametrize("route", ["file", "bytes"])
-def test_a_model_that_onnxruntime_cannot_resolve_fails_the_test_that_wrote_it(source, monkeypatch, route):
-    # Without it the type of what an EPContext node makes is nobody's knowledge.
-    monkeypatch.setattr("epctx_core.graph.splice._splice_value_info", lambda *_: None)
-    made = compiler(source, Alpha, embed_compiled_data_into_model=True)
-
-    with pytest.raises(pytest.fail.Exception, match="onnxruntime does not resolve what was written"):
-        made.compile_to_file() if route == "file" else made.compile_to_bytes()
 
 
 def test_an_output_in_order_is_let_pass(source):

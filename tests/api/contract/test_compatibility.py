@@ -11,7 +11,6 @@ from contract.judging_eps import compiled, judging, options_with, registry_with,
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.routes import with_qnn
 from end_to_end.small_models import chain, example, saved
-from epctx_sim_sdk.versions import BLOB_VERSION, DRIVER_VERSION, SDK_VERSION
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, PluginError
@@ -87,8 +86,8 @@ def test_the_simulated_qnn_writes_what_its_rules_judge(source):
     epctx.ModelCompiler(with_qnn({"htp_arch": "75"}), source).compile_to_file(output)
 
     assert infos(output) == {
-        "QNNExecutionProvider": f"epctx-sim;api=1;backend=htp;blob={BLOB_VERSION};driver={DRIVER_VERSION};"
-        f"htp_arch=75;sdk={SDK_VERSION};vendor=QNN"
+        "QNNExecutionProvider": "epctx-sim;api=1;backend=htp;blob=1;driver=sim-1.8.0;"
+        "htp_arch=75;sdk=sim-2.51.0;vendor=QNN"
     }
 
 
