@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from command_line import main
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from zoo.onnxruntime_truth import FOLDER, QUANTISED, STEP, assert_compiled, assert_results, path_of, truth
 
 import epctx_core as epctx
-from epctx_core.cli import main
 
 EPS = (VITISAI, QNN, OPENVINO)
 TENSORS = (

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 
 import epctx_core as epctx
+from epctx_core import Registry
 from epctx_core.plugin import (
     CompiledPartition,
     EPContextNode,
@@ -17,7 +18,6 @@ from epctx_core.plugin import (
     hookimpl,
     supported_partitions,
 )
-from epctx_core.registry import Registry
 
 MODEL = """
 <ir_version: 9, opset_import: ["": 17]>

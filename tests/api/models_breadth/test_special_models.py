@@ -7,13 +7,13 @@ import logging
 import onnx
 import onnxruntime
 import pytest
+from kernels.pieces import hide_onnxruntime
 from models_breadth import special_models
 from models_breadth.special_models import KINDS, ONNXRUNTIME_TYPES, of_element_type
 from models_breadth.taker import Taker, assert_same, compile_with, expected, through_everything
 from onnx import TensorProto
 
 import epctx_core as epctx
-from epctx_core.kernels import contrib_types
 
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 BEYOND = pytest.mark.not_for_onnxruntime("it refuses the source, too")
@@ -117,7 +117,7 @@ def test_inputs_and_outputs_are_spelled_as_onnxruntime_spells_them(kind):
 
 def test_an_operator_of_an_unknown_type_stays_on_the_cpu_where_onnxruntime_is_missing(tmp_path, monkeypatch):
     example = KINDS["several_operator_domains"]()
-    monkeypatch.setattr(contrib_types, "onnxruntime_is_installed", lambda: False)
+    hide_onnxruntime(monkeypatch)
 
     report = compile_with(Taker, saved(example.model, tmp_path / "source"))
 

@@ -6,13 +6,21 @@ import logging
 
 import onnx
 import pytest
+from end_to_end.onnxruntime_eye import onnxruntime_reads
 from models_breadth.special_models import NEWEST_OPSET, X, made, node, value, weight
 from models_breadth.taker import Taker, assert_same, expected, through_everything
 
-from epctx_core.kernels.onnxruntime_engine import newest_ir_version, newest_opset
-
 OLDEST_OPSET = 7
-ONNXRUNTIME_OPSET, ONNXRUNTIME_IR = newest_opset(""), newest_ir_version()
+
+
+def is_read_by_onnxruntime(opset, ir_version):
+    """Whether onnxruntime takes models of these versions."""
+    probe = made([node("Relu", ["x"], ["y"])], [value("x")], [value("y")], opset=opset, ir_version=ir_version)
+    return onnxruntime_reads(probe.SerializeToString())
+
+
+ONNXRUNTIME_OPSET = max(v for v in range(OLDEST_OPSET, NEWEST_OPSET + 1) if is_read_by_onnxruntime(v, 8))
+ONNXRUNTIME_IR = max(v for v in range(3, onnx.IR_VERSION + 1) if is_read_by_onnxruntime(8, v))
 """The newest that this onnxruntime takes (1.31: 26 and 13); epctx's own engines may take more."""
 BEYOND = pytest.mark.not_for_onnxruntime("the source is too new for it")
 

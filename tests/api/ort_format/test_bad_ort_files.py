@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import flatbuffers
 import pytest
+from command_line import main
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ort_format.sources import NAMES
 from ort_format.stored import NEWEST, OLD, ort_file
 
 import epctx_core as epctx
-from epctx_core.cli import main
 from epctx_core.errors import EpctxError, InternalError, InvalidGraph, InvalidProtobuf
 
 CPU = ["CPUExecutionProvider"]

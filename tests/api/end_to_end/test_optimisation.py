@@ -14,7 +14,6 @@ from onnx import helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, PluginError
-from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
 from epctx_core.plugin import hookimpl
 
 LEVEL = epctx.GraphOptimizationLevel
@@ -143,31 +142,6 @@ def test_a_model_that_cannot_be_optimised_says_why(tmp_path):
         epctx.ModelCompiler(with_qnn(), path, **level(LEVEL.ORT_ENABLE_BASIC)).compile_to_file()
 
     assert "ORT_DISABLE_ALL" in caught.value.hint
-
-
-# --- pieces ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("number", "count"),
-    [
-        (LEVEL.ORT_DISABLE_ALL, 0),
-        (LEVEL.ORT_ENABLE_ALL, 1),
-        (LEVEL.ORT_ENABLE_LAYOUT, 1),
-        (LEVEL.ORT_ENABLE_BASIC, 0),
-    ],
-)
-def test_a_sessions_pieces_on_the_cpu_are_optimised_by_default_only(source, monkeypatch, number, count):
-    asked, real = [], OnnxRuntimeEngine.prepare_optimized
-    monkeypatch.setattr(
-        OnnxRuntimeEngine, "prepare_optimized", lambda self, *given: asked.append(given) or real(self, *given)
-    )
-    options = epctx.SessionOptions()
-    options.graph_optimization_level = number
-
-    epctx.InferenceSession(source, options).run(None, {"x": image()})
-
-    assert len(asked) == count
 
 
 # --- an EP's own wishes ----------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from end_to_end.sim_eps import PACKAGES
 
-from epctx_core.registry import default_registry
+from epctx_core import Registry
 
-PLUGINS = Path(__file__).parents[2] / "plugins"
+PLUGINS = Path(__file__).parents[3] / "plugins"
 
 
 @pytest.fixture(params=PACKAGES, ids=PACKAGES.values())
@@ -37,7 +37,8 @@ def test_it_shows_how_to_install_and_use_the_ep(ep, readme):
 
 
 def test_every_option_is_named(ep, readme):
-    cls = default_registry.load(default_registry.resolve(ep))
+    registry = Registry()
+    cls = registry.load(registry.resolve(ep))
 
     missing = [o.name for o in (*cls.options, *cls.dynamic_options) if f"`{o.name}`" not in readme]
 

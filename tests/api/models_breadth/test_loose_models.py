@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 from end_to_end.engine_eps import packed, unpacked
-from epctx_sim_openvino.provider import OpenVinoProvider
-from epctx_sim_qnn.provider import QnnProvider
-from epctx_sim_vitisai.provider import VitisAIProvider
+from epctx_sim_openvino import OpenVinoProvider
+from epctx_sim_qnn import QnnProvider
+from epctx_sim_vitisai import VitisAIProvider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models_breadth.taker import Taker, assert_same, compile_with, expected, run_with, through_everything

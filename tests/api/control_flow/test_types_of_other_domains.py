@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from control_flow.agreement_of_ways import agreeing, compiled, model_of
 from end_to_end.engine_eps import EngineProvider
+from kernels.pieces import hide_onnxruntime
 from onnx import helper
-
-from epctx_core.kernels import contrib_types
 
 
 class Around(EngineProvider):
@@ -87,7 +86,7 @@ def test_what_stands_around_them_in_a_body_is_taken_and_computes_the_same(tmp_pa
 
 
 def test_without_onnxruntime_they_are_left_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(contrib_types, "onnxruntime_is_installed", lambda: False)
+    hide_onnxruntime(monkeypatch)
 
     report = compiled(foreign_model(LOOP), tmp_path / "m.onnx", Around)
 

@@ -13,11 +13,11 @@ from faults.pairs import NEW, OLD, ROWS, OneModel, put
 
 import epctx_core as epctx
 from epctx_core import InvalidGraph
-from epctx_core.context.initializers_file import KEY
-from epctx_core.options import Verification
 
-DEEP = [Verification.LAZY.value, Verification.FULL.value]
-MODES = [mode.value for mode in Verification]
+DEEP = ["lazy", "full"]
+MODES = ["once", "head", *DEEP]
+KEY = "epctx.initializers"
+"""Of the metadata that says what the file holds."""
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import numpy as np
-import onnx
 import pytest
 from end_to_end.engine_eps import Alpha
 from kernel_eps.acme import Acme, X, compiled, model_of, with_eps
 from onnx import TensorProto, helper
 
 import epctx_core as epctx
-from epctx_core.context.manifest import KEY, Manifest
-from epctx_core.registry import Registry
+from epctx_core import Registry
 
 PLUGIN = """
 from __future__ import annotations
@@ -74,8 +73,8 @@ def context_model(source, *, maker=None):
     model = helper.make_model(graph, opset_imports=imports, ir_version=9)
     if maker is not None:
         providers = {source: {"distribution": maker, "version": "1.0", "plugin_api": 1, "options": ""}}
-        text = Manifest(source_digest="0" * 64, providers=providers, payloads=()).dump()
-        model.metadata_props.append(onnx.StringStringEntryProto(key=KEY, value=text))
+        manifest = {"version": 1, "source_model": "0" * 64, "providers": providers, "payloads": []}
+        model.metadata_props.add(key="epctx.manifest", value=json.dumps(manifest))
     return model.SerializeToString()
 
 

@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from command_line import main
+from contract.judging_eps import registry_with
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.share_models import options
 from end_to_end.sim_eps import QNN
 from end_to_end.small_models import chain
 from onnx import TensorProto, helper, numpy_helper
-from verify.scenes import knowing
 
 import epctx_core as epctx
 from epctx_core import InvalidGraph
-from epctx_core.cli import main
 from epctx_core.errors import PluginError
 from epctx_core.plugin import CompiledPartition, hookimpl
 
@@ -271,7 +271,7 @@ def test_damage_of_an_embedded_payload_is_refused(tmp_path, width, given):
 
 def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_model_are_right(tmp_path):
     onnx.save(chain(["Relu", "Neg"]), tmp_path / "m.onnx")
-    registry = knowing(Alpha, Beta)
+    registry = registry_with(Alpha, Beta)
     both = options(Alpha.name)
     both.add_provider(Beta.name)
     compiler = epctx.ModelCompiler(
@@ -408,7 +408,7 @@ def of_ep(folder, ep):
     onnx.save(chain(["Relu", "Add"]), folder / "m.onnx")
     session_options = epctx.SessionOptions()
     session_options.add_provider(ep.name)
-    compiler = epctx.ModelCompiler(session_options, folder / "m.onnx", registry=knowing(ep))
+    compiler = epctx.ModelCompiler(session_options, folder / "m.onnx", registry=registry_with(ep))
     compiler.compile_to_file(folder / "m_ctx.onnx")
     return folder / "m_ctx.onnx", folder / "m_alpha.bin"
 
@@ -418,7 +418,7 @@ def test_damage_goes_before_the_error_that_the_ep_made_of_it(tmp_path):
     overwrite(binary, binary.stat().st_size - MIB * 3 // 2, b"\x55")
 
     with pytest.raises(InvalidGraph, match=OTHER) as caught:
-        answer(model, registry=knowing(Greedy))
+        answer(model, registry=registry_with(Greedy))
 
     assert isinstance(caught.value.__cause__, PluginError)
     assert "what a strange byte does to an EP" in str(caught.value.__cause__)
@@ -452,10 +452,10 @@ def test_a_file_that_was_changed_while_it_was_checked_gets_no_receipt(tmp_path, 
     shutil.rmtree(receipts)
     aged(binary)
     with suppress(InvalidGraph):
-        answer(model, registry=knowing(Careless))
+        answer(model, registry=registry_with(Careless))
 
     with pytest.raises(InvalidGraph, match=OTHER):
-        answer(model, registry=knowing(Reader))
+        answer(model, registry=registry_with(Reader))
 
 
 @pytest.mark.parametrize("form", ["a file", "a file of initializers", "a file as a link for the EP"])
@@ -468,7 +468,7 @@ def test_what_was_checked_once_is_not_read_again(large, tmp_path, form):
         binary = model.with_name("m.data")
     else:
         model, binary = of_ep(tmp_path, OfFiles)
-        more["registry"] = knowing(OfFiles)
+        more["registry"] = registry_with(OfFiles)
     decay = Decay(binary)
     answer(model, **more)
 

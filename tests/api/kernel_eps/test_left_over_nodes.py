@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from end_to_end.engine_eps import Alpha
-from epctx_sim_qnn.provider import QnnProvider
+from epctx_sim_qnn import QnnProvider
 from kernel_eps.acme import (
     FLOAT,
     SCALE,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from epctx_sim_openvino.provider import OpenVinoProvider
-from epctx_sim_qnn.provider import QnnProvider
-from epctx_sim_vitisai.provider import VitisAIProvider
+from epctx_sim_openvino import OpenVinoProvider
+from epctx_sim_qnn import QnnProvider
+from epctx_sim_vitisai import VitisAIProvider
 from models_breadth.special_models import ELEMENT_TYPES, KINDS, of_element_type
 from models_breadth.taker import assert_same, expected, through_everything
 from onnx import TensorProto

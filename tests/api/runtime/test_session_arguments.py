@@ -7,8 +7,8 @@ import onnx.parser
 import pytest
 
 import epctx_core as epctx
+from epctx_core import Registry
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
-from epctx_core.registry import Registry
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

@@ -7,8 +7,8 @@ import onnx.parser
 import pytest
 
 import epctx_core as epctx
+from epctx_core import Registry
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
-from epctx_core.registry import Registry
 
 PIECES = {"alone": "y = Relu(x)", "among others": "a = Relu(x) b = Abs(a) y = Abs(b)"}
 

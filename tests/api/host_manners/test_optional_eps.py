@@ -7,11 +7,11 @@ import logging
 
 import numpy as np
 import pytest
+from command_line import main
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
-from epctx_core.cli import main
 from epctx_core.plugin import Availability, Purpose
 
 CPU = "CPUExecutionProvider"
