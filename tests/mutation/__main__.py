@@ -78,7 +78,7 @@ AREAS = {
             "tests/registry/test_routing.py",
             "tests/registry/test_lookup.py",
             "tests/registry/test_selection.py",
-            "tests/runtime/test_routing.py",
+            "tests/api/runtime/test_routing.py",
             "tests/api/contract/test_loading_sources.py",
             "tests/registry/test_host_registration.py",
             "tests/registry/test_development.py",
