@@ -7,6 +7,7 @@
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows
 # make docs    write the tables of docs/ that come from the code
+# make size    modules, lines of code and classes of the core and of each package
 # make clean   remove what these made
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable .
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint stress fuzz bench differential minimums docs clean
+.PHONY: demo test lint stress fuzz bench differential minimums docs size clean
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -53,6 +54,9 @@ differential: .venv/.installed
 
 docs: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
+
+size:
+	@$(PYTHON) .ci/size.py
 
 minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)
