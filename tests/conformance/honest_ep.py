@@ -71,6 +71,7 @@ class HonestProvider(ExecutionProvider):
 
     name = "HonestExecutionProvider"
     vendor = "epctx tests (simulated)"
+    simulated = True
     binary_suffix = "honest"
     loads_without_device = True
 

@@ -15,6 +15,7 @@ from conformance.faulty_eps.results import OffByALittle
 from conformance.faulty_eps.table import all_faults
 from conformance.kernel_ep import KernelProvider
 from conformance.small_ep import SmallProvider
+from conformance.thorough_ep import ThoroughProvider
 from epctx_conformance.table import all_checks, check
 
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
@@ -109,6 +110,25 @@ def test_an_ep_that_cannot_save_is_told_how_to_say_so():
     assert "has no get_ep_context_nodes hook" in failed.reason
     assert "Requirements(export=False)" in failed.hint
     assert "--without export" in failed.hint
+
+
+class OpensPayloads(ThoroughProvider):
+    """Opens each payload once, however many nodes it is for."""
+
+    name = "OpeningExecutionProvider"
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        opened = {id(reader.payload(node)) for node in nodes}
+        if len(opened) != 1:
+            raise ValueError(f"one payload was opened {len(opened)} times")
+        return super().load_context(nodes, reader)
+
+
+def test_an_ep_that_opens_a_payload_once_for_all_its_nodes_may_do_so_in_every_check():
+    report = check_provider(OpensPayloads, only=["nodes"])
+
+    assert reasons(report) == {}
 
 
 # --- EPs with a fault -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import all_lies
+from conformance.thorough_ep import ThoroughProvider
 
 from epctx_core.testing import GROUPS, Outcome, Requirements, check_provider, chosen_checks
 
@@ -142,12 +143,21 @@ def test_a_plugin_that_keeps_the_contract_passes(group):
     assert report.count(Outcome.PASSED) >= 10
 
 
+@pytest.mark.parametrize("group", ["signatures", "claims", "nodes", "export", "sharing"])
+def test_a_plugin_that_uses_the_whole_contract_passes(group):
+    report = check_provider(ThoroughProvider, only=[group], requirements=Requirements(weight_sharing=False))
+
+    assert reasons(report) == {}
+    assert report.count(Outcome.PASSED) >= 7
+
+
 @pytest.mark.stress
 @pytest.mark.not_for_onnxruntime("it refuses some of the node models, too")
-def test_a_plugin_that_keeps_the_contract_passes_the_whole_kit():
+@pytest.mark.parametrize("honest", [HonestProvider, ThoroughProvider])
+def test_a_plugin_that_keeps_the_contract_passes_the_whole_kit(honest):
     stored_inline = Requirements(weight_sharing=False, seconds=900)
 
-    report = check_provider(HonestProvider, full=True, requirements=stored_inline)
+    report = check_provider(honest, full=True, requirements=stored_inline)
 
     assert reasons(report) == {}
     assert report.ok

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from conformance.honest_ep import OPERATORS, HonestProvider
 from conformance.lying_plugins.table import lie
+from conformance.thorough_ep import ThoroughProvider
 
 from epctx_core.plugin import ComputeCapability, hookimpl
 
@@ -102,3 +104,75 @@ class EditsTheGraph(HonestProvider):
     def verdict(self, node, graph):
         node._graph.nodes[node.index].doc_string = "seen"
         return super().verdict(node, graph)
+
+
+class ClaimingExactly(ThoroughProvider):
+    """Claims what `sets` says, exactly."""
+
+    @hookimpl
+    def get_capability(self, graph):
+        taken = [node for node in graph.nodes if self.verdict(node, graph) is True]
+        sets = [nodes for nodes in self.sets(taken) if nodes]
+        return [ComputeCapability(nodes, exact=True, token=self.program(nodes)) for nodes in sets]
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class ClaimsExactlyAroundOthers(ClaimingExactly):
+    """Takes the first and the last node as one exact set, whoever lies between them."""
+
+    def sets(self, taken):
+        return [[taken[0], taken[-1]]] if len(taken) > 1 else [taken]
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class ClaimsExactSetsThatOverlap(ClaimingExactly):
+    """Takes its last node in two exact sets."""
+
+    def sets(self, taken):
+        return [taken, taken[-1:]]
+
+
+@lie("its_answers_are_claims_and_refusals_of_nodes_of_the_graph")
+class GivesATokenForNothing(ThoroughProvider):
+    """Wants a token back with a set that it lets the core merge."""
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [
+            replace(item, exact=False) if isinstance(item, ComputeCapability) else item
+            for item in super().get_capability(graph)
+        ]
+
+
+@lie("a_set_that_it_claims_exactly_is_a_partition_as_it_stands")
+class ClaimsPartsOfGroupsExactly(ClaimingExactly):
+    """Takes operators between quantizers one by one, without the quantizers."""
+
+    def sets(self, taken):
+        return [[node] for node in taken]
+
+
+@lie("partitions_may_come_in_any_order")
+class CountsItsClaims(ThoroughProvider):
+    """Takes it that partitions come in the order in which it claimed them."""
+
+    def program(self, nodes):
+        self.programs = [*getattr(self, "programs", ()), super().program(nodes)]
+        return self.programs[-1]
+
+    def program_of(self, partition):
+        return self.programs[len(self.compiled) - 1]
+
+
+@lie("it_compiles_what_the_host_leaves_of_its_claims")
+class ExpectsAllItsClaims(CountsItsClaims):
+    """Takes it that each of its claims becomes a partition."""
+
+    @hookimpl
+    def compile(self, partitions):
+        for program, partition in zip(self.programs, partitions, strict=True):
+            partition.token.nodes = program.nodes
+        return super().compile(partitions)
+
+    def program_of(self, partition):
+        return partition.token

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from conformance.thorough_ep import ThoroughProvider
 
 from epctx_core.plugin import EPContextNode, hookimpl
 
@@ -112,3 +113,57 @@ class KeepsItsGroupToItself(HonestProvider):
             payload.write(self.packed(self.graphs))
         first, *others = self.compiled
         return [EPContextNode(first, payload), *(EPContextNode(p, main_context=0) for p in others)]
+
+
+@lie("the_names_that_it_gives_its_graphs_tell_them_apart")
+class NamesItsGraphsAlike(ThoroughProvider):
+    """Has one name for all its graphs."""
+
+    def graph_name(self, number, partition):
+        return "main"
+
+
+@lie("the_names_that_it_gives_its_graphs_tell_them_apart")
+class NamesItsGraphsByNumbers(ThoroughProvider):
+    """The names of its graphs are no texts."""
+
+    def graph_name(self, number, partition):
+        return number
+
+
+@lie("the_names_that_it_gives_its_graphs_tell_them_apart")
+class WritesItsGraphsUnderOtherNames(ThoroughProvider):
+    """In its payload the graphs have other names than it says."""
+
+    def packed(self, graphs):
+        return super().packed({name.upper(): graph for name, graph in graphs.items()})
+
+
+@lie("asked_again_it_describes_the_same_nodes")
+class RenamesItsGraphs(ThoroughProvider):
+    """Asked again for its nodes, it has other names for its graphs."""
+
+    def graph_name(self, number, partition):
+        return f"graph {next(_NUMBERS)}"
+
+
+@lie("the_names_that_it_gives_its_graphs_do_not_meet_in_a_group")
+class NumbersItsGraphs(ThoroughProvider):
+    """Numbers the graphs of each model from 0 on, in a share group, too."""
+
+    def graph_name(self, number, partition):
+        return f"graph {number}"
+
+
+@lie("no_two_of_its_binaries_hold_the_same_bytes")
+class WritesABinaryForEachNode(HonestProvider):
+    """Writes all its graphs once more for each node."""
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        nodes = []
+        for number, partition in enumerate(self.compiled):
+            payload = writer.payload(str(number))
+            payload.write(self.packed(self.graphs))
+            nodes.append(EPContextNode(partition, payload))
+        return nodes

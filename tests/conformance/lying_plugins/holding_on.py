@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from conformance.thorough_ep import ThoroughProvider
 
 from epctx_core.plugin import CompiledPartition, hookimpl
 
@@ -110,3 +111,14 @@ class ShutsDownBeforeItCloses(HonestProvider):
             raise RuntimeError("already closed")
 
         return CompiledPartition(made.run, close=close)
+
+
+@lie("what_it_compiled_is_closed_without_an_error")
+class ClosesItsRuntimeForEach(ThoroughProvider):
+    """Each of the results that share a runtime closes it by a function of its own."""
+
+    def close_of(self, runtime):
+        def close():
+            runtime.close()
+
+        return close

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import ClassVar
 
 from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
@@ -171,3 +172,36 @@ class OpensItsDeviceToExport(HonestProvider):
             with contextlib.suppress(OSError), Path("/dev/accel/accel0").open("rb"):
                 pass
         return super().runnable(graph)
+
+
+@lie("it_compiles_in_a_process_of_its_own")
+class LeavesItsDriverInTheClass(HonestProvider):
+    """An instance takes what `availability` found, which another process never asked."""
+
+    driver: ClassVar[object] = None
+
+    @classmethod
+    def availability(cls, purpose):
+        LeavesItsDriverInTheClass.driver = contextlib
+        return super().availability(purpose)
+
+    @hookimpl
+    def compile(self, partitions):
+        if self.driver is None:
+            raise LookupError("there is no driver")
+        return super().compile(partitions)
+
+
+@lie("it_is_simulated_where_its_vendor_says_so")
+class IsSimulatedInItsVendorAlone(HonestProvider):
+    """Programs take it for the real one."""
+
+    vendor = "epctx tests (simulated)"
+    simulated = False
+
+
+@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
+class IsSimulatedInWords(HonestProvider):
+    """Says with a text whether it is simulated."""
+
+    simulated = "no"

@@ -129,7 +129,7 @@ class MemoryReader:
     """Gives nodes their payloads; implements `ContextReader`.
 
     Args:
-        payloads: a primary's name to the payload that it carries.
+        payloads: the name of a node that carries a payload to that payload.
 
     Attributes:
         asked: the nodes whose payloads were asked for, in order.
@@ -142,10 +142,10 @@ class MemoryReader:
     def payload(self, node: ContextNode) -> MemoryPayloadView:
         """Return the payload of a node, or of its primary."""
         self.asked.append(node)
-        owner = node if node.main_context else node.primary
-        if owner is None or owner.name not in self._payloads:
-            raise InvalidGraph(f"no payload for EPContext node {node.name!r}.", node=node.name)
-        return self._payloads[owner.name]
+        for owner in (node, node.primary):
+            if owner is not None and owner.name in self._payloads:
+                return self._payloads[owner.name]
+        raise InvalidGraph(f"no payload for EPContext node {node.name!r}.", node=node.name)
 
     def source_tensor(self, name: str) -> TensorView:
         """Raise: there is no source model."""

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from epctx_conformance.asking import answer_of, asked, claimed_places
+from epctx_conformance.models.blocks import BLOCKS
 from epctx_conformance.models.building import SmallModel
 from epctx_conformance.models.structures import (
     chain,
@@ -19,11 +20,13 @@ from epctx_conformance.models.structures import (
     single,
 )
 from epctx_conformance.table import CheckFailed, Skipped, check
-from epctx_core.plugin import Refusal
+from epctx_core.plugin import ComputeCapability, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from epctx_conformance.scene import Scene
-    from epctx_core.plugin import GraphView
+    from epctx_core.plugin import GraphView, NodeView
 
 OPSETS = (13, 14, 15, 16, 17, 18, 19, 20, 21)
 
@@ -114,6 +117,28 @@ def _content(graph: GraphView) -> tuple[Any, ...]:
         [(node.index, node.name, node.inputs, node.outputs, repr(node.attributes)) for node in graph.nodes],
         [graph.initializer(name).array().tobytes() for name in weights],  # type: ignore[union-attr]
     )
+
+
+@check("claims", "a set that it claims exactly is a partition as it stands", needs=("partitions",))
+def check_exact(scene: Scene) -> None:
+    """What the core has to refuse was compiled for nothing: such as a part of a quantized group."""
+    if not any(_exact_sets(scene, model) for model in _structures(scene)):
+        raise Skipped("the EP claims no set exactly")
+    for model in (*_structures(scene), *map(single, BLOCKS)):
+        sets = _exact_sets(scene, model)
+        refused = {node.name: node.refusals for node in scene.explain(model).nodes if node.partition is None}
+        for name in (nodes[0].name for nodes in sets):
+            if name in refused:
+                raise CheckFailed(
+                    f"the set that it claims exactly at node {name!r} of the model {model.name} is refused: "
+                    f"{'; '.join(reason for _, reason in refused[name])}.",
+                    hint="Claim what can be a partition; graph.convex_groups(nodes) gives such sets.",
+                )
+
+
+def _exact_sets(scene: Scene, model: SmallModel) -> list[Sequence[NodeView]]:
+    items = [item for call in asked(scene, model) for item in call.result]
+    return [item.nodes for item in items if isinstance(item, ComputeCapability) and item.exact]
 
 
 @check("claims", "each refusal has a reason that a user can read")

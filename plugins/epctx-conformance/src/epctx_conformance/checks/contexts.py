@@ -14,6 +14,7 @@ from epctx_conformance.models.blocks import LARGE_BLOCKS
 from epctx_conformance.models.structures import single
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core import verify_model
+from epctx_core.ext import implemented_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,6 +89,19 @@ def check_another_process(scene: Scene) -> None:
     with np.load(folder / "outputs.npz") as stored:
         results = [stored[name] for name in stored.files]
     scene.expect_agreement(scene.network, results, feeds, "loaded in another process")
+
+
+@check("contexts", "it compiles in a process of its own", needs=NEEDS)
+def check_isolated(scene: Scene) -> None:
+    """`ep.isolate=compile`: claims, tokens and payloads made there; nothing of the class that this process changed."""
+    provider = scene.provider
+    if "<" in provider.__qualname__ or provider.__module__ == "__main__":
+        raise Skipped(f"{provider.__qualname__} cannot be imported by another process: it is not a module's")
+    if "get_kernel_registry" in implemented_hooks(provider):
+        raise Skipped("an EP with kernels is not isolated")
+    model, feeds = scene.network, scene.network.feeds()
+    results = scene.run(model, feeds, {"ep.isolate": "compile"})
+    scene.expect_agreement(model, results, feeds, "compiled in a process of its own")
 
 
 @check("contexts", "a model given as bytes finds its binaries by the path that the host names", needs=NEEDS)

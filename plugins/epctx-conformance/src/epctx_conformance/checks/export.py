@@ -181,22 +181,28 @@ def check_shutdown_failed_load(scene: Scene) -> None:
 def check_close(scene: Scene) -> None:
     """Each `CompiledPartition.close`, before shutdown; the core would only log what it raises."""
     raised: list[BaseException] = []
+    # What several results have in common stays common to them: the core closes it once, after the last.
+    noted: dict[Callable[[], None] | None, Callable[[], None] | None] = {None: None}
 
     def noting(honest: Any, **_given: Any) -> list[CompiledPartition]:
-        return [CompiledPartition(made.run, close=_noted(made.close, raised)) for made in honest()]
+        results = honest()
+        for close in (made.close for made in results):
+            if close not in noted:
+                noted[close] = _noted(close, raised)
+        return [CompiledPartition(made.run, close=noted[made.close]) for made in results]
 
     watched, _ = scene.observed(compile=noting, load_context=noting)
     watched.run(scene.network, scene.network.feeds())
     if scene.requirements.partitions and scene.requirements.export:
         watched.run(watched.compile(scene.network).path, scene.network.feeds())
     if raised:
-        raise CheckFailed(f"closing a compiled partition raised {type(raised[0]).__name__}: {raised[0]}")
+        raise CheckFailed(
+            f"closing a compiled partition raised {type(raised[0]).__name__}: {raised[0]}",
+            hint="What several results share is closed once if they have one close, such as runtime.close.",
+        )
 
 
-def _noted(close: Callable[[], None] | None, raised: list[BaseException]) -> Callable[[], None] | None:
-    if close is None:
-        return None
-
+def _noted(close: Callable[[], None], raised: list[BaseException]) -> Callable[[], None]:
     def closing() -> None:
         try:
             close()

@@ -9,7 +9,8 @@ import onnx
 
 from epctx_conformance.memory import MemoryPayloadView, MemoryReader, MemoryWriter
 from epctx_conformance.models.structures import parted, side_by_side
-from epctx_conformance.table import CheckFailed, check
+from epctx_conformance.table import CheckFailed, Skipped, check
+from epctx_core.errors import EpctxError
 from epctx_core.plugin import CORE_ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from epctx_conformance.models.building import SmallModel
+    from epctx_conformance.observing import Watch
     from epctx_conformance.scene import Scene
     from epctx_core.plugin import CompiledPartition, ContextNode, EPContextNode
 
@@ -58,6 +60,30 @@ def check_compile_again(scene: Scene) -> None:
     _expect_loads(scene, model, watched.compile(model).path, "compiled one by one and loaded")
 
 
+@check("nodes", "partitions may come in any order", needs=SEVERAL)
+def check_partition_order(scene: Scene) -> None:
+    """The last first; what was found out about a claim comes back with its partition, as `token`, and not by order."""
+
+    def backwards(honest: Any, partitions: Sequence[Any], **_others: Any) -> list[CompiledPartition]:
+        return list(honest(partitions=list(partitions)[::-1]))[::-1]
+
+    model = parted(scene.block, scene.barrier, 4)
+    watched, _ = scene.observed(compile=backwards)
+    feeds = model.feeds()
+    scene.expect_agreement(model, watched.run(model, feeds), feeds, "compiled in another order in a session")
+    _expect_loads(scene, model, watched.compile(model).path, "compiled in another order and loaded")
+
+
+@check("nodes", "it compiles what the host leaves of its claims", needs=SEVERAL)
+def check_fewer_partitions(scene: Scene) -> None:
+    """`ep.partition_max_count`: some of what it claimed, with a token or without, never comes back."""
+    model = parted(scene.block, scene.barrier, 3)
+    config = {"ep.partition_max_count": "1"}
+    feeds = model.feeds()
+    scene.expect_agreement(model, scene.run(model, feeds, config), feeds, "with one partition in a session")
+    _expect_loads(scene, model, scene.compile(model, config=config).path, "with one partition, loaded")
+
+
 @check("nodes", "it loads the nodes of a payload in several calls", needs=(*SEVERAL, "load_in_parts"))
 def check_load_in_parts(scene: Scene) -> None:
     """One node a call, primaries first; a reference's primary came in an earlier call."""
@@ -67,7 +93,14 @@ def check_load_in_parts(scene: Scene) -> None:
 
     model = parted(scene.block, scene.barrier, 3)
     watched, _ = scene.observed(load_context=one_by_one)
-    _expect_loads(watched, model, scene.compile(model).path, "loaded one node a call")
+    try:
+        _expect_loads(watched, model, scene.compile(model).path, "loaded one node a call")
+    except EpctxError as error:
+        raise CheckFailed(
+            f"loaded one node a call: {error.message}",
+            hint="If it needs all nodes of a payload at once, say so: Requirements(load_in_parts=False); "
+            "`--without load_in_parts` on the command line.",
+        ) from error
 
 
 @check("nodes", "nodes may come in any order", needs=SEVERAL)
@@ -101,11 +134,10 @@ def check_contract_alone(scene: Scene) -> None:
 
     def to_memory(honest: Any, **given: Any) -> Any:
         writer = MemoryWriter(given["writer"])
-        for node in honest(writer=writer):
-            for payload in writer.payloads.values():
-                if node.payload is payload:
-                    content = bytes(payload.content)
-                    payloads[node.partition.name] = MemoryPayloadView(node.partition.name, content)
+        nodes = honest(writer=writer)
+        for name, payload in writer.payloads.items():
+            view = MemoryPayloadView(str(name), bytes(payload.content))  # one for all nodes that carry it
+            payloads.update((node.partition.name, view) for node in nodes if node.payload is payload)
         return honest(**given)
 
     def from_memory(honest: Any, **_given: Any) -> Any:
@@ -117,6 +149,57 @@ def check_contract_alone(scene: Scene) -> None:
         for view in payloads.values():
             stack.callback(view.close)
         _expect_loads(watched, scene.network, compiled.path, "read from memory")
+
+
+@check("nodes", "the names that it gives its graphs tell them apart", needs=SEVERAL)
+def check_graph_names(scene: Scene) -> None:
+    """`EPContextNode.graph_name`: each stands in a node's partition_name, and a load finds its graph by it alone."""
+    model = parted(scene.block, scene.barrier, 4)
+    watched, watch = scene.observed()
+    try:
+        compiled = watched.compile(model)
+    except EpctxError as error:
+        _graph_names(watch)
+        raise CheckFailed(error.message, hint=_GRAPH_NAMES) from error
+    names = _graph_names(watch)
+    written = [
+        a.s.decode() for n in _context_nodes(compiled.path) for a in n.attribute if a.name == "partition_name"
+    ]
+    if not names.issubset(written):
+        raise CheckFailed(
+            f"it named its graphs {sorted(names)}, and the nodes say {written}.", hint=_GRAPH_NAMES
+        )
+    _expect_loads(scene, model, compiled.path, "loaded by the names of its graphs")
+
+
+_GRAPH_NAMES = "graph_name is printable text, another one for each partition, and the same each time that nodes are described."
+
+
+def _graph_names(watch: Watch) -> set[str]:
+    """Return the names that the EP gave.
+
+    Raises:
+        Skipped: it gave none.
+    """
+    described = (node for call in watch.of("get_ep_context_nodes") for node in call.result or ())
+    names = {node.graph_name for node in described if node.graph_name is not None}
+    if not names:
+        raise Skipped("the EP leaves the names of its graphs to the core")
+    return names
+
+
+@check("nodes", "no two of its binaries hold the same bytes", needs=SEVERAL)
+def check_one_binary(scene: Scene) -> None:
+    """What several nodes need is one payload that all of them carry: written once, mapped once at a load."""
+    model = parted(scene.block_where("with weights", weighted=True), scene.barrier, 3)
+    compiled = scene.compile(model)
+    files = [path for path in compiled.path.parent.iterdir() if path != compiled.path]
+    if len({path.read_bytes() for path in files}) < len(files):
+        raise CheckFailed(
+            f"{len(files)} binaries hold the same bytes: {', '.join(sorted(path.name for path in files))}.",
+            hint="Start one payload and give it to all nodes, main_context=1 or 0; at a load each of them has it.",
+        )
+    _expect_loads(scene, model, compiled.path, "loaded from its binaries")
 
 
 def _described(scene: Scene) -> list[EPContextNode]:

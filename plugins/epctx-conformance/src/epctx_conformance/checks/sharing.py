@@ -12,6 +12,7 @@ from epctx_conformance.models.building import SmallModel
 from epctx_conformance.models.structures import chain, parted, single
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core import ShareGroup, ShareReport
+from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,28 @@ def check_two(scene: Scene) -> None:
         )
     for model in models:
         _expect_loads(scene, folder, model, "loaded out of a share group")
+
+
+@check("sharing", "the names that it gives its graphs do not meet in a group", needs=NEEDS)
+def check_graph_names(scene: Scene) -> None:
+    """`EPContextNode.graph_name`: two models have one in common only for equal partitions."""
+    watched, watch = scene.observed()
+    models = _members(watched)
+    failed = None
+    try:
+        folder, _ = _grouped(watched, models)
+    except EpctxError as error:
+        failed = error
+    described = [node for call in watch.of("get_ep_context_nodes") for node in call.result or ()]
+    if all(node.graph_name is None for node in described):
+        raise Skipped("the EP leaves the names of its graphs to the core")
+    if failed is not None:
+        raise CheckFailed(
+            failed.message,
+            hint="Make the name of what the graph computes, such as Partition.digest; do not count.",
+        ) from failed
+    for model in models:
+        _expect_loads(scene, folder, model, "loaded out of a share group by the names of its graphs")
 
 
 @check("sharing", "a group of five loads in any order", needs=NEEDS)

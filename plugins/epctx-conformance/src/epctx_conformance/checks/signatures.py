@@ -56,6 +56,16 @@ def check_vendor(scene: Scene) -> None:
         raise CheckFailed("vendor is empty.", hint='Write vendor = "…": who is responsible for the EP.')
 
 
+@check("signatures", "it is simulated where its vendor says so")
+def check_simulated(scene: Scene) -> None:
+    """Of a real and a simulated EP of one name hosts use the real one, and go by `simulated`."""
+    if "simulated" in scene.provider.vendor.lower() and scene.provider.simulated is not True:
+        raise CheckFailed(
+            f"its vendor is {scene.provider.vendor!r}, and simulated is {scene.provider.simulated!r}.",
+            hint="Write simulated = True.",
+        )
+
+
 def _options(scene: Scene) -> Iterator[ProviderOption]:
     found = (*scene.provider.options, *scene.provider.dynamic_options)
     if not found:
