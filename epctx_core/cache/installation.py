@@ -18,7 +18,7 @@ from urllib.request import url2pathname
 from epctx_core.registry.records import normalised
 
 if TYPE_CHECKING:
-    from epctx_core.registry.discovery import InstalledDistribution
+    from epctx_core.registry.uninstalled import InstalledDistribution
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CODE = (".py", ".so", ".pyd", ".dll", ".dylib")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from epctx_core.registry.wrapping import Wrappers
 
 _log = logging.getLogger("epctx")
+TRACE_VARIABLE = "EPCTX_TRACE"
+"""Set to anything but 0 for a line for each call, see `wrapping.trace`."""
 
 Implementation = Callable[[Mapping[str, Any]], Any]
 """Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
@@ -72,7 +74,7 @@ class ProviderInstances:
         self._wrappers: Wrappers | None = None
         self._lock = threading.Lock()
         self._open: list[_Live] = []
-        if os.environ.get("EPCTX_TRACE", "").strip() not in ("", "0"):
+        if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
             from epctx_core.registry.wrapping import trace
 
             self.wrap(trace())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.errors import EpctxError, PluginError, suggestion
 from epctx_core.plugin import PLUGIN_API, Availability, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
-from epctx_core.registry.discovery import EP_NAME, find_top_level
+from epctx_core.registry.discovery import EP_NAME
 from epctx_core.registry.guard import ask, broken_by, describe
-from epctx_core.registry.records import PluginRecord, PluginState, same_distribution, simulates
+from epctx_core.registry.records import PluginRecord, PluginState, simulates
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Purpose
 
 _MARK = f"{PROJECT}_impl"
+ROOTS: dict[str, str] = {}
+"""Where Python is to find packages that are not installed, see `uninstalled.find_top_level`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,8 +420,14 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
     """
     from epctx_core.registry.discovery import EntryPoint
 
+    top = record.entry_point.partition(":")[0].partition(".")[0]
     try:
-        find_top_level(record.entry_point, record.place if record.distribution else "")
+        if record.place and record.distribution:
+            from epctx_core.registry.uninstalled import find_top_level
+
+            find_top_level(top, record.place)
+        else:
+            ROOTS.pop(top, None)
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
         problems = find_problems(cls, name=name)
     except KeyboardInterrupt:
@@ -466,78 +473,3 @@ def ask_availability(record: PluginRecord, cls: type[ExecutionProvider], purpose
         reason = f"its availability failed: {describe(raised).splitlines()[0]}"
         text = "".join(traceback.format_exception(raised))
         return Answer(said=Availability(False, reason=reason), error=error, traceback=text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Imported:
-    """What this process has imported of one EP; no refresh can take it back."""
-
-    record: PluginRecord
-    cls: type[ExecutionProvider] | None
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether its module stayed, so that importing again would give the old code."""
-        return _in_memory(self.record)
-
-    def met_again(self, found: PluginRecord) -> tuple[PluginRecord, type[ExecutionProvider] | None]:
-        """Return record and class for what a later discovery found under the same name and distribution.
-
-        A class that was loaded stays, with the record of what it was loaded from.
-        """
-        mine, discovered = self.record, found.state is PluginState.DISCOVERED
-        same = (found.version, found.entry_point, found.place) == (mine.version, mine.entry_point, mine.place)
-        if self.cls is not None and same:
-            known = replace(found, vendor=mine.vendor, simulated=mine.simulated)
-            return replace(known, state=PluginState.LOADED), self.cls
-        if self.cls is None and (same or not discovered or not self.in_memory):
-            return found, None
-        reason = self._differs(found)
-        if self.cls is None:
-            reason = f"{mine.reason}; {reason}: restart it"
-            return replace(mine, state=PluginState.BROKEN, reason=reason), None
-        if not discovered:
-            reason = f"{reason}, and what is installed can't be used: {found.reason}"
-        return replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), self.cls
-
-    def _differs(self, found: PluginRecord) -> str:
-        return f"{found.origin} is installed, but this process has imported {self.record.origin}"
-
-    def met_beside(self, found: PluginRecord) -> PluginRecord | None:
-        """Return the record of another EP whose module another version has left in memory; None where none has.
-
-        Its class can only come from that module: it is that version's, or not there at all.
-        """
-        mine = self.record
-        if found.state is not PluginState.DISCOVERED or not _in_memory(found):
-            return None
-        if not same_distribution(found.distribution, mine.distribution) or found.origin == mine.origin:
-            return None
-        reason = self._differs(found)
-        module, _, attribute = found.entry_point.partition(":")
-        if attribute.partition(".")[0] not in getattr(sys.modules.get(module), "__dict__", {}):
-            return replace(found, state=PluginState.BROKEN, reason=f"{reason}: restart it")
-        return replace(
-            found, version=mine.version, place=mine.place, state=PluginState.RESTART_NEEDED, reason=reason
-        )
-
-
-def _in_memory(record: PluginRecord) -> bool:
-    return record.entry_point.partition(":")[0] in sys.modules
-
-
-def removed(record: PluginRecord, *, imported: bool, instead: PluginRecord | None = None) -> PluginRecord:
-    """Return the record of an EP that nothing installed brings any more.
-
-    Args:
-        record: as it was found or imported.
-        imported: whether it was.
-        instead: another EP that its distribution brings now.
-    """
-    gone = (
-        f"{instead.origin}, which is installed now, does not bring it"
-        if instead
-        else "is not installed any more"
-    )
-    known = f"{record.origin} was {'imported' if imported else 'found earlier'}"
-    return replace(record, state=PluginState.REMOVED, reason=f"{known}{'; ' if instead else ' and '}{gone}")

@@ -11,28 +11,29 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError
-from epctx_core.registry import lookup
 from epctx_core.registry.discovery import CPU_PROVIDER
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, plugin_error
-from epctx_core.registry.inventory import Entry, GivenClasses, Inventory, check_given
+from epctx_core.registry.inventory import CLASS_VARIABLE, Entry, Inventory
 from epctx_core.registry.loading import ask_availability, import_provider
-from epctx_core.registry.lookup import route_source
+from epctx_core.registry.lookup import pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
     RecordKey,
     answered,
     means,
+    same_distribution,
     sort_key,
 )
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Availability, ExecutionProvider, Purpose
+    from epctx_core.registry.uninstalled import GivenClasses
 
 _log = logging.getLogger("epctx.registry")
 
@@ -54,8 +55,9 @@ class Registry:
         # change. Each step leaves them whole; only what was derived from them may be stale, so each process derives.
         self._locks = PerProcess(threading.RLock)
         self._entry_points = entry_points
-        self._given = GivenClasses(changed=self._changed)
-        self._inventory = Inventory(entry_points=entry_points, given=self._given.givers)
+        self._uninstalled: GivenClasses | None = None
+        self._looked = False
+        self._inventory = Inventory(entry_points=entry_points, given=self._givers)
         self._preferred: dict[str, str] = {}
         self._noticed: set[str] = set()
         self._selected: dict[int, dict[RecordKey, PluginRecord]] = {}
@@ -84,8 +86,7 @@ class Registry:
     def refresh(self) -> None:
         """Forget what was discovered and discover again; what the host registered or added stays."""
         importlib.invalidate_caches()
-        if self._entry_points:
-            self._given.develop(os.environ, again=True)
+        self._develop(again=True)
         with self._locks.get():
             self._inventory.forget()
             self._changed()
@@ -93,9 +94,33 @@ class Registry:
 
     def _view(self) -> dict[RecordKey, PluginRecord]:
         """Return every record as selection leaves it, in order; not to be called with the lock held."""
-        if self._entry_points:
-            self._given.develop(os.environ)
+        self._develop()
         return self._present()
+
+    def _develop(self, *, again: bool = False) -> None:
+        """Have the classes that EPCTX_PLUGIN names; the variable is read on first use, and again when asked to."""
+        if not self._entry_points or (self._uninstalled is None and self._looked and not again):
+            return
+        if self._uninstalled is None and not os.environ.get(CLASS_VARIABLE):
+            self._looked = True
+        else:
+            self._given.develop(os.environ, again=again)
+
+    @property
+    def _given(self) -> GivenClasses:
+        """The classes without a package."""
+        with self._locks.get():
+            if self._uninstalled is None:
+                from epctx_core.registry.uninstalled import GivenClasses
+
+                self._uninstalled = GivenClasses(changed=self._changed, looked=self._looked)
+            return self._uninstalled
+
+    def _givers(self) -> dict[str, str]:
+        return {} if self._uninstalled is None else self._uninstalled.givers()
+
+    def _given_entries(self) -> dict[str, Entry]:
+        return {} if self._uninstalled is None else self._uninstalled.entries()
 
     def _present(self) -> dict[RecordKey, PluginRecord]:
         """Return the same; imports nothing."""
@@ -106,9 +131,9 @@ class Registry:
                 records = self._inventory.selection.apply(
                     [entry.record for entry in found.values()],
                     chosen=self._preferred,
-                    given=self._given.givers(),
+                    given=self._givers(),
                 )
-                records += [entry.record for entry in self._given.entries().values()]
+                records += [entry.record for entry in self._given_entries().values()]
                 selected = {record.key: record for record in sorted(records, key=sort_key)}
                 self._selected[os.getpid()] = selected
             return selected
@@ -133,20 +158,21 @@ class Registry:
         self._register(cls, sources)
 
     def _register(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
+        from epctx_core.registry.uninstalled import check_given
+
         check_given(cls, sources)
         self._view()
         with self._locks.get():
-            self._refuse_taken(cls.name)
-            return self._given.add(cls, sources)
-
-    def _refuse_taken(self, name: str) -> None:
-        if name == CPU_PROVIDER:
-            raise InvalidArgument(f"the EP type {name} is built in; give the class another name.", ep=name)
-        for record in self._present().values():
-            if record.name == name and (record.usable or record.state is PluginState.DUPLICATE):
+            if cls.name == CPU_PROVIDER:
                 raise InvalidArgument(
-                    f"the EP type {name} is taken: {record.origin}.", ep=name, hint=lookup.how_to_free(record)
+                    f"the EP type {cls.name} is built in; give the class another name.", ep=cls.name
                 )
+            for record in self._present().values():
+                if record.name == cls.name and (record.usable or record.state is PluginState.DUPLICATE):
+                    from epctx_core.registry.explaining import taken
+
+                    raise taken(record)
+            return self._given.add(cls, sources)
 
     def unregister(self, name: str) -> None:
         """Take back what `register` added.
@@ -217,7 +243,7 @@ class Registry:
             record: whose class is used.
             by: who uses it, for messages: `a session of 'resnet'`.
         """
-        return self._given.uses.held(record.key, by)
+        return self._given.uses.held(record.key, by) if record.distribution is None else nullcontext()
 
     def prefer(self, ep: str, *, distribution: str) -> None:
         """Choose the distribution that brings an EP type when several do; wins over EPCTX_PREFER.
@@ -227,7 +253,12 @@ class Registry:
         """
         with self._locks.get():
             found = [entry.record for entry in self._inventory.entries().values()]
-            chosen = lookup.pick_by_distribution(ep, distribution, found)
+            bringing = [record for record in found if means(ep, record.name)]
+            chosen = [record for record in bringing if same_distribution(record.distribution, distribution)]
+            if not chosen:
+                from epctx_core.registry.explaining import not_brought
+
+                raise not_brought(ep, distribution, bringing)
             for record in chosen:
                 self._preferred[record.name] = distribution
             self._selected = {}
@@ -248,8 +279,8 @@ class Registry:
             PluginError: it is broken, disabled or otherwise unusable, or two distributions bring it.
         """
         if ":" in name:
-            return self._chosen(lookup.pick_by_name(name, self.records()))
-        return self._told(lookup.pick_by_name(name, self._settled(lambda record: means(name, record.name))))
+            return self._chosen(pick_by_name(name, self.records()))
+        return self._told(pick_by_name(name, self._settled(lambda record: means(name, record.name))))
 
     def _settled(self, concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
         """Return all records, when duplicates that are concerned have been asked whether they are simulated."""
@@ -278,7 +309,7 @@ class Registry:
 
     def _entry_of(self, record: PluginRecord) -> Entry:
         with self._locks.get():
-            entry = self._given.entries().get(record.name) if record.distribution is None else None
+            entry = self._given_entries().get(record.name) if record.distribution is None else None
             entry = entry or self._inventory.entries().get(record.key)
         if entry is None:
             raise plugin_error(f"{record.label} is not known any more: unregistered or uninstalled.", record)
@@ -300,7 +331,9 @@ class Registry:
         # A duplicate may be loaded: who has its record has chosen.
         current = self._present().get(key)
         if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
-            raise lookup.unusable([current])
+            from epctx_core.registry.explaining import unusable
+
+            raise unusable([current])
 
     def _import(self, entry: Entry) -> type[ExecutionProvider]:
         """Import an entry's class; runs without the registry's lock, once for each entry."""
@@ -308,7 +341,9 @@ class Registry:
         entry.cls = outcome.cls
         self._keep(entry, outcome.record)
         if outcome.cls is None:
-            raise lookup.unusable([outcome.record]) from outcome.error
+            from epctx_core.registry.explaining import unusable
+
+            raise unusable([outcome.record]) from outcome.error
         return outcome.cls
 
     def _keep(self, entry: Entry, record: PluginRecord) -> None:
@@ -376,7 +411,9 @@ class Registry:
 
     def explain_missing(self, source: str) -> tuple[str, str]:
         """Return why `route` found nobody for a source, and what to do about it; imports nothing."""
-        return lookup.explain(source, self.records())
+        from epctx_core.registry.explaining import explain
+
+        return explain(source, self.records())
 
 
 default_registry = Registry()

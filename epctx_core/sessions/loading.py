@@ -18,7 +18,6 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import CONTAINER_CODES, Finding, Purpose
 from epctx_core.registry.guard import ask, blame, contract_broken
-from epctx_core.registry.lookup import others_of
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
 from epctx_core.sessions.providers import (
@@ -194,6 +193,8 @@ class Routing:
 
     def others_of(self, record: PluginRecord) -> str:
         """Return what names the other distributions of an EP type, unless the model says that this one made it."""
+        from epctx_core.registry.explaining import others_of
+
         maker = self._makers.get(record.name, {}).get("distribution")
         return others_of(record, self._registry.records(), maker)
 

@@ -12,7 +12,7 @@ from epctx_core.registry.discovery import EP_GROUP
 
 if TYPE_CHECKING:
     from epctx_core.cli.plugins.trial import Trial
-    from epctx_core.registry.discovery import InstalledDistribution
+    from epctx_core.registry.uninstalled import InstalledDistribution
 
 _NEEDED = re.compile(r"^Requires-Dist:\s*([\w.-]+)", re.MULTILINE)
 _CHOSEN = frozenset({"disabled", "removed"})
@@ -20,7 +20,7 @@ _CHOSEN = frozenset({"disabled", "removed"})
 
 def examine(trials: Sequence[Trial]) -> Iterator[Remark]:
     """Say which plugins cannot be used, why, and what to do."""
-    from epctx_core.registry.lookup import why_unusable
+    from epctx_core.registry.explaining import why_unusable
 
     if not trials:
         yield note(

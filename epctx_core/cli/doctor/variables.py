@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.cli.doctor.findings import Remark, problem
 from epctx_core.errors import suggestion
+from epctx_core.registry.explaining import misspelt
 from epctx_core.registry.lookup import Selection
 
 if TYPE_CHECKING:
@@ -44,5 +45,5 @@ def examine(environment: Mapping[str, str], records: Sequence[PluginRecord]) -> 
                 f"the environment variable {name} is none of epctx's.{suggestion(name, VARIABLES)}",
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
-    for sentence in Selection.from_environment(environment).unknown_names(records) if records else ():
+    for sentence in misspelt(Selection.from_environment(environment), records) if records else ():
         yield problem(f"{sentence}.", "Correct the name, or unset the variable.")

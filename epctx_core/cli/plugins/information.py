@@ -118,7 +118,7 @@ def _value(value: object) -> str:
 def _tell_remedy(trial: Trial, console: Console) -> None:
     if trial.record.usable:
         return
-    from epctx_core.registry.lookup import why_unusable
+    from epctx_core.registry.explaining import why_unusable
 
     hint = why_unusable(trial.record)[1]
     if hint:

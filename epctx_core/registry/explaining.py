@@ -1,0 +1,335 @@
+"""What a user is told where no EP is found, or none that can be used: why, and what to do.
+
+Imported when something is to be explained. Also knows which EPs of onnxruntime write EPContext nodes, and who brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
+from epctx_core.registry.discovery import CPU_PROVIDER, SIMULATED_PACKAGES
+from epctx_core.registry.guard import plugin_error
+from epctx_core.registry.lookup import DISABLE_VARIABLE, ONLY_VARIABLE, PREFER_VARIABLE, names_record
+from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
+
+if TYPE_CHECKING:
+    from epctx_core.registry.lookup import Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSource:
+    """A source and who brings it.
+
+    Attributes:
+        ep: the EP type.
+        aliases: other sources that stand for it.
+        vendor: whose hardware it stands for.
+        reserved: the name kept for the vendor's own distribution.
+        spelling: the one source accepted, or None where case does not count.
+    """
+
+    ep: str
+    aliases: tuple[str, ...] = ()
+    vendor: str
+    reserved: str
+    spelling: str | None = None
+
+    @property
+    def package(self) -> str | None:
+        """The distribution that brings a simulated back end for it, or None if there is none of ours."""
+        name = self.reserved.replace("epctx-", "epctx-sim-", 1)
+        return name if name in SIMULATED_PACKAGES else None
+
+    def hint(self, source: str) -> str:
+        """Say how to get an EP for this source, and that it is not the vendor's."""
+        if self.package is None:
+            return (
+                f"epctx brings no package for {self.ep} ({self.vendor}): install the vendor's plugin for epctx "
+                f"if there is one ({self.reserved} is reserved for it), or use an onnxruntime built with that EP."
+            )
+        text = (
+            f"{self.package} brings a simulated one (pip install {self.package}), which does not read "
+            f"payloads made for {self.vendor} hardware. The name {self.reserved} is reserved for the vendor."
+        )
+        if self.spelling not in (None, source):
+            text += f" It takes only the source {self.spelling!r}, exactly; this node says {source!r}."
+        return text
+
+
+_KNOWN = (
+    KnownSource(ep="QNNExecutionProvider", aliases=("QNN",), vendor="Qualcomm", reserved="epctx-qnn"),
+    KnownSource(
+        ep="OpenVINOExecutionProvider",
+        vendor="Intel",
+        reserved="epctx-openvino",
+        spelling="OpenVINOExecutionProvider",
+    ),
+    KnownSource(
+        ep="VitisAIExecutionProvider",
+        vendor="AMD",
+        reserved="epctx-vitisai",
+        spelling="VitisAIExecutionProvider",
+    ),
+    KnownSource(ep="MorphiZenExecutionProvider", vendor="AMD", reserved="epctx-morphizen"),
+    KnownSource(ep="TensorrtExecutionProvider", vendor="NVIDIA", reserved="epctx-tensorrt"),
+    KnownSource(ep="NvTensorRTRTXExecutionProvider", vendor="NVIDIA", reserved="epctx-tensorrt-rtx"),
+)
+"""Each EP of onnxruntime that writes EPContext nodes."""
+
+
+def known_source(source: str) -> KnownSource | None:
+    """Return who brings a node's source, compared without case."""
+    wanted = source.casefold()
+    return next((k for k in _KNOWN if wanted in {s.casefold() for s in (k.ep, *k.aliases)}), None)
+
+
+def known_name(name: str) -> KnownSource | None:
+    """Return who brings an EP that a host named: `X` or `XExecutionProvider`, without case."""
+    return known_source(name) or known_source(f"{name}ExecutionProvider")
+
+
+def misspelt(selection: Selection, records: Sequence[PluginRecord], given: Collection[str] = ()) -> list[str]:
+    """Return a sentence for each name in the environment that fits no record: most likely misspelt.
+
+    Args:
+        records: as discovered.
+        given: EP types that have a class without a package, which may be used in any case.
+    """
+    named = [
+        (ONLY_VARIABLE, name) for name in selection.only or () if not any(means(name, ep) for ep in given)
+    ]
+    named += [(DISABLE_VARIABLE, name) for name in selection.disabled]
+    found = [
+        f"{variable} names {name!r}, which is neither an installed EP nor its distribution"
+        for variable, name in named
+        if not any(names_record(name, record) for record in records)
+    ]
+    return found + [
+        f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not bring"
+        for ep, distribution in selection.preferred.items()
+        if not any(means(ep, r.name) and same_distribution(distribution, r.distribution) for r in records)
+    ]
+
+
+def contested(source: str, records: Sequence[PluginRecord]) -> PluginError:
+    """Return the error for a source that several EPs take, none of which the host put before the others."""
+    labels = " and ".join(record.label for record in records)
+    return plugin_error(
+        f"the source {source!r} is ambiguous: {labels} take it.",
+        records[0],
+        hint="Name the one to use among the session's providers; there the first that takes a source has it.",
+    )
+
+
+_SUFFIX = "ExecutionProvider"
+_HINTS = {
+    PluginState.BROKEN: "Fix or reinstall {package}, or keep it out with EPCTX_DISABLE_PLUGINS={package}; "
+    "`epctx plugins info {ep} -v` shows all that is known.",
+    PluginState.DISABLED: "Change that environment variable, then start again or call refresh_plugins().",
+    PluginState.API_TOO_NEW: "Upgrade epctx-core, or install an older version of {package}.",
+    PluginState.REMOVED: "Install {package} again, in a version that brings {ep}.",
+    PluginState.RESTART_NEEDED: "Restart the process to use the version that is installed now.",
+    PluginState.DUPLICATE: 'Uninstall one, or choose: name it "{package}:{ep}", '
+    'set EPCTX_PREFER="{ep}={package}", or call registry.prefer({ep!r}, distribution={package!r}).',
+}
+
+
+def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> EpctxError:
+    """Return the error for a host's name that means no EP that can be used.
+
+    Args:
+        name: as the host gave it.
+        named: the records that it fits.
+        records: all there are.
+    """
+    distribution, colon, short = name.rpartition(":")
+    types = list(dict.fromkeys(r.name for r in named))
+    if colon and not any(same_distribution(r.distribution, distribution) for r in records):
+        return _unknown_distribution(name, distribution, records)
+    if not types:
+        return _unknown_name(name, short, records)
+    if len(types) > 1:
+        return InvalidArgument(
+            f"{name!r} can mean {' or '.join(types)}.", hint="Give the EP type exactly; here case counts."
+        )
+    return unusable(named)
+
+
+def not_brought(ep: str, distribution: str, bringing: Sequence[PluginRecord]) -> InvalidArgument:
+    """Return the error for a distribution that was preferred and does not bring the EP; others do."""
+    return InvalidArgument(
+        f"the distribution {distribution!r} does not bring {ep}.",
+        ep=ep,
+        hint=f"Who brings it: {_listed([r.origin for r in bringing])}.",
+    )
+
+
+def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
+    """Return a sentence that names the other distributions of an EP type; empty where there is none.
+
+    Args:
+        record: of the one that is used.
+        records: all there are.
+        maker: who made what it is used for, as far as that is known.
+    """
+    if isinstance(maker, str) and same_distribution(record.distribution, maker):
+        return ""
+    names = [
+        r
+        for r in records
+        if r.name == record.name
+        and r.key != record.key
+        and r.distribution
+        and r.state is not PluginState.REMOVED
+    ]
+    made = [r for r in names if isinstance(maker, str) and same_distribution(r.distribution, maker)]
+    return "".join(
+        f" {r.origin} brings {r.name}, too{', and made this' if made else ''}: name it "
+        f'"{r.distribution}:{r.name}" among the providers.'
+        for r in made or names
+    )
+
+
+def _unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> InvalidArgument:
+    """Return the error for a name that no record has: what is installed, which package would bring it."""
+    if means(short, CPU_PROVIDER):
+        return InvalidArgument(f"{CPU_PROVIDER} is built in: no plugin brings it.", ep=CPU_PROVIDER)
+    there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
+    types = sorted({r.name for r in there if not _is_nameless(r)})
+    close = _closest(short, types)
+    known = known_name(short)
+    return InvalidArgument(
+        f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {_listed(types)}."
+        f"{_nameless(records)}",
+        hint=known.hint(known.ep)
+        if known
+        else "`epctx plugins list` shows every plugin, "
+        "`epctx doctor` what keeps one from being found, `epctx plugins new` begins one.",
+    )
+
+
+def _is_nameless(record: PluginRecord) -> bool:
+    """Whether something was given that is too broken to tell its EP type."""
+    return record.state is PluginState.BROKEN and bool(record.place) and record.distribution is None
+
+
+def _nameless(records: Sequence[PluginRecord]) -> str:
+    """Say what may be the EP that was asked for and cannot be told."""
+    broken = [record for record in records if _is_nameless(record)]
+    return "".join(f" What {r.place} gives is broken: {r.reason}." for r in broken)
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """Suggest a name; the suffix that all EP types have in common must not make them look alike."""
+    stem = name.removesuffix(_SUFFIX)
+    stems = sorted({k.removesuffix(_SUFFIX) for k in known})
+    if stem == name:
+        return suggestion(name, [*known, *stems])
+    return suggestion(stem, stems)
+
+
+def _unknown_distribution(name: str, distribution: str, records: Sequence[PluginRecord]) -> InvalidArgument:
+    packages = sorted({r.distribution for r in records if r.distribution})
+    return InvalidArgument(
+        f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
+        f"{suggestion(distribution, packages)} Installed: {_listed(packages)}.",
+        hint="Write <distribution>:<EP type>, or the EP type alone.",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a user reads them, also when there are none."""
+    return ", ".join(names) or "none"
+
+
+def unusable(records: Sequence[PluginRecord]) -> PluginError:
+    """Return the error for records of one EP type none of which can be used."""
+    record = _most_telling(records)
+    why, hint = why_unusable(record)
+    return plugin_error(f"{why}.", record, hint=hint)
+
+
+def _most_telling(records: Sequence[PluginRecord]) -> PluginRecord:
+    """Prefer the record with which a user can do something: choose first, then repair."""
+    return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
+
+
+def taken(record: PluginRecord) -> InvalidArgument:
+    """Return the error for a class that a host registers under the EP type of a record, and what frees that one."""
+    if record.distribution is not None:
+        hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
+    elif record.place:
+        hint = f"Take {record.entry_point} out of {record.place}."
+    else:
+        hint = f"Call unregister({record.name!r}) first."
+    return InvalidArgument(f"the EP type {record.name} is taken: {record.origin}.", ep=record.name, hint=hint)
+
+
+def why_unusable(record: PluginRecord) -> tuple[str, str]:
+    """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
+    if record.distribution is None:
+        hint = f"Fix it, or take it out of {record.place or 'this program'}, and call refresh_plugins()."
+    elif record.passed_over:
+        hint = f'Name it "{record.distribution}:{record.name}" among the providers to have it all the same.'
+    else:
+        hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
+    if record.undecided:
+        return f"{record.name} is ambiguous: {record.reason}", hint
+    return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
+
+
+def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
+    """Return why no EP took a node's source, and what to do: a sentence each.
+
+    Args:
+        source: as the node says it; empty for a node that says none.
+        records: all there are, whatever their state.
+    """
+    if not source:
+        return (
+            "The node says no source, and which EP made it is never guessed.",
+            "Have the context model compiled again; its EPContext nodes need the attribute 'source'.",
+        )
+    exact = [r for r in records if source in r.sources]
+    near = [
+        r for r in records if r not in exact and any(s.casefold() == source.casefold() for s in r.sources)
+    ]
+    for group in (exact, near):
+        unusable_ones = [r for r in group if not r.usable]
+        if unusable_ones and len(unusable_ones) == len(group):
+            why, hint = why_unusable(_most_telling(unusable_ones))
+            gone = all(r.state is PluginState.REMOVED for r in unusable_ones)
+            return (
+                f"The plugin for the source {source!r} {'was' if gone else 'is'} installed, but {why}.",
+                hint,
+            )
+    if exact:
+        usable = next(r for r in exact if r.usable)
+        return (
+            f"{usable.label} takes the source {source!r}, but is not among this session's providers.",
+            f"Add {usable.name!r} to the providers, or give no list to use every installed plugin.",
+        )
+    return _nobody(source, near, records)
+
+
+def _nobody(source: str, near: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> tuple[str, str]:
+    usable = [r for r in near if r.usable]
+    if usable:
+        names = _listed(sorted({f"{s!r}" for r in usable for s in r.sources}))
+        return (
+            f"No EP of this session takes the source {source!r}; {usable[0].label} goes by {names}.",
+            f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
+        )
+    sources = sorted({s for r in records if r.usable for s in r.sources})
+    close = _closest(source, sources)
+    why = f"No installed plugin takes the source {source!r}.{close} Sources installed: {_listed(sources)}."
+    known = known_source(source)
+    if known is not None:
+        return why, known.hint(source)
+    return (
+        why,
+        "Install the EP package that made this context model; `epctx plugins list` shows what is there.",
+    )
