@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from epctx_sim_sdk.versions import recognise
+from epctx_sim_sdk.foreign import recognise
 
 from epctx_core.errors import InvalidGraph
 

@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import TensorType, ValueInfo
-from epctx_sim_sdk.versions import RESTORE, recognise, what_helps
+from epctx_sim_sdk.versions import RESTORE
 
 MAX_TABLES = 1 << 28
 MAX_RANK = 32
@@ -132,29 +132,6 @@ Extents: TypeAlias = tuple[int, int]
 """The length of all structures, and how many bytes lie before them: head and weights."""
 
 
-def encode(tables: Tables) -> bytes:
-    """Return the tables as JSON: sorted keys, no spaces, same tables same bytes."""
-    graphs = [
-        {
-            "name": graph.name,
-            "structure": graph.structure,
-            "weights": graph.weights,
-            "inputs": [_encode_value(value) for value in graph.inputs],
-            "outputs": [_encode_value(value) for value in graph.outputs],
-        }
-        for graph in tables.graphs.values()
-    ]
-    content = {
-        "made_by": dict(tables.made_by),
-        "structures": [asdict(structure) for structure in tables.structures],
-        "weights": [asdict(weight) for weight in tables.weights],
-        "graphs": graphs,
-    }
-    # Nothing here holds itself; to look for that takes a third of the time.
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, check_circular=False)
-    return text.encode()
-
-
 def decode(content: bytes, extents: Extents) -> Tables:
     """Return the tables, every offset, length and reference checked; those of a graph when it is asked for.
 
@@ -163,7 +140,7 @@ def decode(content: bytes, extents: Extents) -> Tables:
         extents: see `Extents`.
 
     Raises:
-        BadTablesError: anything is not as `encode` writes it, or points outside.
+        BadTablesError: anything is not as `writing` writes it, or points outside.
     """
     try:
         found = read_json(content)
@@ -286,11 +263,6 @@ def _fields(value: object, count: int, what: str) -> list[Any]:
     if len(fields) != count:
         raise BadTablesError(f"{what} has {len(fields)} fields, not {count}")
     return fields
-
-
-def _encode_value(value: ValueInfo) -> list[Any]:
-    kind = value.type
-    return [value.name, kind.elem_type, kind.shape]
 
 
 def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
@@ -523,6 +495,8 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
         foot = _read_foot(view, verified=verified)
         tables = _read_tables(view, foot)
     except _UnreadableError as error:
+        from epctx_sim_sdk.foreign import what_helps
+
         raise InvalidGraph(
             f"{ep} cannot load node {node!r}: {subject} {error}.",
             node=node,
@@ -580,6 +554,8 @@ def _read_foot(view: memoryview, *, verified: bool) -> Foot:
 
 
 def _refuse_foreign(view: memoryview, ep: str, kind: object) -> None:
+    from epctx_sim_sdk.foreign import recognise
+
     what = recognise(view, kind)
     if what is not None:
         raise _UnreadableError(

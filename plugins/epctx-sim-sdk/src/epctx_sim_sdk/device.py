@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition
-from epctx_sim_sdk.precision import HalfTensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,6 +148,8 @@ class GraphReader(Device):
 
 def _identity(view: TensorView) -> Hashable:
     """What tells two weights apart without reading them where they lie in a file."""
+    from epctx_sim_sdk.precision import HalfTensor  # loading needs none
+
     if isinstance(view, HalfTensor):
         return ("float16", _identity(view.base))
     return (view.extent or view.digest, view.elem_type, view.shape)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Finding, Severity
 from epctx_sim_sdk.container import MAGIC
-from epctx_sim_sdk.versions import KIND, RESTORE, is_file_name, recognise
+from epctx_sim_sdk.foreign import is_file_name, recognise
+from epctx_sim_sdk.versions import KIND, RESTORE
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, PayloadView

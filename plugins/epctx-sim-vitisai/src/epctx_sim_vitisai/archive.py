@@ -15,7 +15,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from epctx_sim_sdk.container import PAGE, read_json
-from epctx_sim_sdk.versions import RESTORE, recognise, what_helps
+from epctx_sim_sdk.foreign import recognise, what_helps
+from epctx_sim_sdk.versions import RESTORE
 
 from epctx_core.errors import InvalidGraph
 from epctx_sim_vitisai import tar
