@@ -1,3 +1,3 @@
-"""The fixtures of `tests/api/cli`."""
+"""Fixtures of `tests/api/cli`."""
 
-from cli.conftest import _compiled_once, compiled, epctx, model, process, resnet, site  # noqa: F401 - fixtures
+from cli.conftest import epctx, model, site  # noqa: F401 - fixtures

@@ -10,7 +10,7 @@ from end_to_end.share_models import options, run, write_model
 from end_to_end.sim_eps import QNN
 from end_to_end.small_models import chain, saved
 
-from epctx_core.cli.exit_codes import DONE, FAILED, USAGE
+DONE, FAILED, USAGE = 0, 1, 2
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from end_to_end.small_models import chain, saved
 
 from epctx_core import SessionOptions, compile_cached
-from epctx_core.cache.key_lock import key_lock
 
 
 @pytest.fixture
@@ -148,13 +147,20 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_block(epctx, tmp_path):
     assert said.err.startswith("error: the cache in ")
 
 
-def test_who_compiles_is_listed(epctx, cache):
-    locks = cache["new"].parents[2] / "locks"
+def test_who_compiles_is_listed(epctx, cache, tmp_path):
+    answers = []
+
+    def list_meanwhile(stage, _done, _total):
+        if stage == "compile" and not answers:
+            answers.extend((epctx("cache", "ls"), epctx("cache", "ls", "--json")))
+
     options = SessionOptions()
+    options.add_provider("QNN")
+    compile_cached(
+        saved(chain(["Relu", "Add"], seed=7), tmp_path / "slow.onnx"), options, progress=list_meanwhile
+    )
 
-    with key_lock(locks / ("0" * 64), model="slow.onnx", cancel=options.cancellation):
-        said, for_programs = epctx("cache", "ls"), epctx("cache", "ls", "--json")
-
+    said, for_programs = answers
     assert f"under way: process {os.getpid()} on " in said.out
     assert "which compiles slow.onnx since" in said.out
     assert [holder["model"] for holder in for_programs.json["compiling"]] == ["slow.onnx"]
