@@ -26,7 +26,7 @@ from epctx_core.plugin import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from epctx_core.plugin import (
         ContextNode,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         PayloadView,
         PreparedModel,
     )
-    from epctx_core.plugin.types import RunFunction
 
 MAGIC = b"HONEST\r\n"
 VERSION = 3
@@ -162,7 +161,7 @@ class HonestProvider(ExecutionProvider):
         prepared = self.context.engine.prepare(onnx.load_from_string(graph))
         return CompiledPartition(self.run_of(prepared, graph), close=prepared.close)
 
-    def run_of(self, prepared: PreparedModel, graph: bytes) -> RunFunction:
+    def run_of(self, prepared: PreparedModel, graph: bytes) -> Callable[..., list[Any]]:
         """Return the function that runs a stored graph."""
         return prepared.run
 

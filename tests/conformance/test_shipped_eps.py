@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 
-from epctx_core.registry import default_registry
+from epctx_core import Registry
 from epctx_core.testing import Outcome, Requirements, check_provider
 
 CANNOT = {
@@ -18,7 +18,8 @@ SAMPLE = ("signatures", "claims", "partitions", "boundaries", "nodes", "sharing"
 
 
 def checked(ep, **arguments):
-    provider = default_registry.load(default_registry.resolve(ep))
+    registry = Registry()
+    provider = registry.load(registry.resolve(ep))
     return check_provider(provider, requirements=Requirements(**CANNOT.get(ep, {})), **arguments)
 
 

@@ -2,143 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import threading
-from pathlib import Path
 
 import pytest
 
-from epctx_core import RunOptions, errors
-from epctx_core.errors import InvalidArgument, ModelLoadCanceled
-from epctx_core.options import (
-    CancellationFlag,
+from epctx_core import (
     ExecutionMode,
     GraphOptimizationLevel,
-    Isolation,
     OrtCompileApiFlags,
-    SessionConfig,
+    RunOptions,
     SessionOptions,
-    Verification,
-    WeightlessMode,
 )
-from epctx_core.options.session import MAX_KEY_LENGTH, MAX_VALUE_LENGTH
-from epctx_core.options.table import SESSION_OPTIONS, SessionOption
-from epctx_core.options.unsupported import IGNORED_KEYS, is_ignored
-
-PACKAGE = Path(errors.__file__).parent
-ROWS = {name: row for name, row in vars(SessionConfig).items() if isinstance(row, SessionOption)}
-FLAGS = [
-    "ep.context_enable",
-    "ep.context_embed_mode",
-    "ep.enable_weightless",
-    "ep.enable_weightless_ep_context_nodes",
-    "ep.share_ep_contexts",
-    "ep.stop_share_ep_contexts",
-    "session.disable_cpu_ep_fallback",
-    "session.disable_model_compile",
-    "session.fail_on_suboptimal_compiled_model",
-    "session.record_ep_graph_assignment_info",
-]
+from epctx_core.errors import InvalidArgument, ModelLoadCanceled
 
 
 @pytest.fixture
 def options():
     return SessionOptions()
-
-
-def assert_reads(options, **expected):
-    config = options.config()
-    assert {name: getattr(config, name) for name in expected} == expected
-
-
-def test_the_defaults_are_those_of_onnxruntime(options):
-    assert_reads(
-        options,
-        context_enable=False,
-        context_file_path=None,
-        embed=False,
-        node_name_prefix="",
-        external_initializers_file=None,
-        map_binaries=True,
-        verification=Verification.ONCE,
-        source_model_path=None,
-        weightless=WeightlessMode.NONE,
-        share_contexts=False,
-        stop_sharing=False,
-        prefer_latency=None,
-        partition_min_nodes=1,
-        partition_max_count=None,
-        external_initializers_folder=None,
-        disable_cpu_ep_fallback=False,
-        disable_model_compile=False,
-        fail_on_suboptimal=False,
-        record_assignments=False,
-        optional_providers=(),
-        read_back=True,
-        model_format=None,
-        isolation=Isolation.NONE,
-        isolation_seconds=600,
-        isolation_bytes=None,
-    )
-    assert options.graph_optimization_level is GraphOptimizationLevel.ORT_ENABLE_ALL
-    assert options.execution_mode is ExecutionMode.ORT_SEQUENTIAL
-    assert (options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level) == (
-        0,
-        0,
-        2,
-    )
-    assert (options.providers, dict(options.config_entries)) == ([], {})
-
-
-def test_every_entry_is_read_as_what_it_means(options):
-    for key in FLAGS:
-        options.add_session_config_entry(key, "1")
-    options.add_session_config_entry("ep.context_file_path", "out/m_ctx.onnx")
-    options.add_session_config_entry("ep.context_node_name_prefix", "pre-")
-    options.add_session_config_entry("ep.context_model_external_initializers_file_name", "sub/m.data")
-    options.add_session_config_entry("ep.context_file_mapping", "0")
-    options.add_session_config_entry("ep.context_verify", "full")
-    options.add_session_config_entry("ep.context_source_model_path", "/models/m.onnx")
-    options.add_session_config_entry("ep.enable_weightless_mode", "1")
-    options.add_session_config_entry("ep.prefer_latency", "0")
-    options.add_session_config_entry("ep.partition_min_nodes", "3")
-    options.add_session_config_entry("ep.partition_max_count", "7")
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "weights")
-    options.add_session_config_entry("ep.optional_providers", "A, B,")
-    options.add_session_config_entry("ep.context_read_back", "0")
-    options.add_session_config_entry("session.load_model_format", "ORT")
-    options.add_session_config_entry("ep.isolate", "compile")
-    options.add_session_config_entry("ep.isolate_timeout_seconds", "5")
-    options.add_session_config_entry("ep.isolate_max_bytes", "1000")
-
-    assert_reads(
-        options,
-        context_enable=True,
-        context_file_path="out/m_ctx.onnx",
-        embed=True,
-        node_name_prefix="pre-",
-        external_initializers_file="sub/m.data",
-        map_binaries=False,
-        verification=Verification.FULL,
-        source_model_path="/models/m.onnx",
-        weightless=WeightlessMode.EXTERNAL_ONLY,
-        share_contexts=True,
-        stop_sharing=True,
-        prefer_latency=False,
-        partition_min_nodes=3,
-        partition_max_count=7,
-        external_initializers_folder="weights",
-        disable_cpu_ep_fallback=True,
-        disable_model_compile=True,
-        fail_on_suboptimal=True,
-        record_assignments=True,
-        optional_providers=("A", "B"),
-        read_back=False,
-        model_format="ORT",
-        isolation=Isolation.COMPILE,
-        isolation_seconds=5,
-        isolation_bytes=1000,
-    )
 
 
 def test_a_config_is_a_snapshot(options):
@@ -148,18 +28,6 @@ def test_a_config_is_a_snapshot(options):
     assert not config.context_enable
     with pytest.raises(AttributeError):
         config.context_enable = True
-
-
-@pytest.mark.parametrize("key", FLAGS)
-@pytest.mark.parametrize("value", ["true", "", "2", " 1", "yes"])
-def test_a_flag_is_0_or_1(options, key, value):
-    with pytest.raises(
-        InvalidArgument, match=f"'{key}' has the value '{value}'; allowed is '0' or '1'"
-    ) as caught:
-        options.add_session_config_entry(key, value)
-
-    assert caught.value.hint == SESSION_OPTIONS[key].doc
-    assert options.get_session_config_entry(key) == "0"
 
 
 @pytest.mark.parametrize(("value", "means"), [("", None), ("0", False), ("1", True)])
@@ -216,22 +84,6 @@ def test_the_weightless_mode_is_0_1_or_2(options, value):
         options.add_session_config_entry("ep.enable_weightless_mode", value)
 
 
-@pytest.mark.parametrize(
-    ("switch", "mode", "means"),
-    [
-        (None, "2", WeightlessMode.ALL),
-        ("1", None, WeightlessMode.ALL),
-        ("0", None, WeightlessMode.NONE),
-        ("1", "1", WeightlessMode.EXTERNAL_ONLY),
-        ("0", "0", WeightlessMode.NONE),
-    ],
-)
-def test_of_two_keys_for_weightless_mode_the_newer_says_which_weights(options, switch, mode, means):
-    set_weightless(options, switch, mode)
-
-    assert options.config().weightless is means
-
-
 @pytest.mark.entry(131)
 @pytest.mark.parametrize(("switch", "mode"), [("1", "0"), ("0", "1"), ("0", "2")])
 def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(options, switch, mode):
@@ -241,16 +93,6 @@ def test_two_keys_for_weightless_mode_that_contradict_each_other_are_refused(opt
         options.config()
 
     assert "ep.enable_weightless_mode alone" in caught.value.hint
-
-
-@pytest.mark.entry(131)
-def test_the_first_name_of_weightless_mode_means_the_same(options):
-    options.add_session_config_entry("ep.enable_weightless_ep_context_nodes", "1")
-    assert options.config().weightless is WeightlessMode.ALL
-
-    options.add_session_config_entry("ep.enable_weightless", "0")
-    with pytest.raises(InvalidArgument, match=r"nodes=1 and ep\.enable_weightless=0 contradict each other"):
-        options.config()
 
 
 def set_weightless(options, switch, mode):
@@ -330,18 +172,6 @@ def test_a_key_that_means_nothing_here_is_kept_and_listed(options):
     assert options.get_session_config_entry("session.use_env_allocators") == "1"
 
 
-def test_every_key_in_onnxruntimes_binary_is_known():
-    import onnxruntime
-
-    binary = next(Path(onnxruntime.__file__).parent.glob("capi/onnxruntime_pybind11_state*.so")).read_bytes()
-    theirs = {
-        match.decode() for match in re.findall(rb"\0((?:session|ep)\.[a-z0-9_.]+[a-z0-9])(?=\0)", binary)
-    }
-
-    assert len(theirs) > 50
-    assert {key for key in theirs if not is_ignored(key) and key not in SESSION_OPTIONS} == set()
-
-
 def test_options_of_one_ep_are_told_apart_by_its_lower_case_name(options):
     options.add_session_config_entry("ep.qnnexecutionprovider.htp_arch", "73")
     options.add_session_config_entry("ep.qnnexecutionprovider.a.b", "1")
@@ -355,16 +185,6 @@ def test_options_of_one_ep_are_told_apart_by_its_lower_case_name(options):
 def test_what_only_looks_like_an_eps_option_is_refused(options, key):
     with pytest.raises(InvalidArgument, match="unknown session option"):
         options.add_session_config_entry(key, "1")
-
-
-def test_lengths_are_those_of_onnxruntime(options):
-    options.add_session_config_entry("k" * MAX_KEY_LENGTH, "v" * MAX_VALUE_LENGTH)
-
-    for key, value in (("", "v"), ("k" * (MAX_KEY_LENGTH + 1), "v"), ("k", "v" * (MAX_VALUE_LENGTH + 1))):
-        with pytest.raises(
-            InvalidArgument, match=f"1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH}"
-        ):
-            options.add_session_config_entry(key, value)
 
 
 @pytest.mark.parametrize(("key", "value"), [("ep.context_enable", 1), (3, "1"), ("k", None), ("k", b"1")])
@@ -397,12 +217,6 @@ def test_entries_are_handed_out_read_only(options):
     assert dict(entries) == {"a": "1"}
 
 
-def test_every_option_has_a_doc_and_a_default_that_it_allows():
-    for option in SESSION_OPTIONS.values():
-        option.check(option.default)
-        assert option.doc.endswith(".")
-
-
 def test_providers_are_kept_in_order_with_their_options_as_text(options):
     given = {"htp_arch": 73, "fp16": True}
     options.add_provider("QNN", given)
@@ -426,17 +240,6 @@ def test_the_load_can_be_cancelled_from_another_thread(options):
     assert not options.cancellation.requested
 
 
-def test_waiting_ends_when_the_host_asks():
-    flag = CancellationFlag()
-    assert flag.wait(0) is False
-
-    thread = threading.Thread(target=flag.set, args=(True,))
-    thread.start()
-
-    assert flag.wait(30) is True
-    thread.join()
-
-
 def test_numbers_are_those_of_onnxruntime():
     import onnxruntime
 
@@ -453,49 +256,6 @@ def test_a_run_has_a_tag_and_can_be_stopped():
     run = RunOptions()
 
     assert (run.terminate, run.tag) == (False, "")
-
-
-def tables_of_the_document():
-    """Return the tables of docs/options.md: each a list of rows of cells, without the heading."""
-    text = (Path(__file__).parents[1] / "docs" / "options.md").read_text()
-    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    return [
-        [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()[2:]]
-        for table in tables
-    ]
-
-
-def test_each_option_names_errors_that_there_are():
-    for option in SESSION_OPTIONS.values():
-        named = re.findall(r"`([A-Z]\w+)`", option.errors)
-        assert (option.errors == "none") == (not named)
-        assert all(issubclass(getattr(errors, name), errors.EpctxError) for name in named)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_each_option_is_obeyed_by_the_rooms_that_its_row_names(name):
-    option = ROWS[name]
-
-    for room in option.obeyed_by.split(", "):
-        files = [PACKAGE / f"{room}.py", *(PACKAGE / room).rglob("*.py")]
-        text = "".join(path.read_text("utf-8") for path in files if path.exists())
-        assert re.search(rf"\.{name}\b", text) or option.key in text
-    assert {(a.obeyed_by, a.cache) for a in option.aliases} <= {(option.obeyed_by, option.cache)}
-
-
-def test_the_document_shows_each_key_that_only_onnxruntime_knows():
-    _, ignored = tables_of_the_document()
-
-    assert [row[0] for row in ignored] == [f"`{key}`" for key in sorted(IGNORED_KEYS)]
-    for _, instead in ignored:
-        for name in re.findall(r"`SessionOptions\.(\w+)`", instead):
-            assert hasattr(SessionOptions(), name)
-
-
-def test_every_option_says_which_values_it_takes():
-    for option in SESSION_OPTIONS.values():
-        assert option.allowed
-        assert bool(option.choices) != bool(option.values)
 
 
 @pytest.mark.parametrize("name", ["intra_op_num_threads", "inter_op_num_threads", "log_severity_level"])
