@@ -15,7 +15,7 @@ from epctx_core.compiling.writing.initializers import PlacedInitializers, place_
 from epctx_core.compiling.writing.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.initializers_file import Seal
-from epctx_core.context.metadata import write_kernel_types
+from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import ContextNodeDraft, ContextNodeMaker, check_attribute, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter

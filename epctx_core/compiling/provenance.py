@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import KEY, Manifest, PayloadEntry, read_manifest
-from epctx_core.context.metadata import all_compatibility_info, set_compatibility_info, set_metadata
+from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
+from epctx_core.context.metadata import (
+    COMPATIBILITY_PREFIX,
+    EARLIER_PREFIX,
+    MANIFEST,
+    all_compatibility_info,
+    set_metadata,
+)
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.plugin import BuildInfo, Compatibility
@@ -101,7 +107,7 @@ def add_metadata(
             continue
         info = _compatibility_info(choice, partitions)
         if info:
-            set_compatibility_info(proto, ep, info, keep_others=kept.exist)
+            _set_compatibility_info(proto, ep, info, keep_others=kept.exist)
     payloads = [*kept.entries, *entries]
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
@@ -113,8 +119,16 @@ def add_metadata(
         pending=pending,
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *_with_kernels(assignment, providers)))),
     )
-    set_metadata(proto, KEY, manifest.dump())
+    set_metadata(proto, MANIFEST, manifest.dump())
     ledger.record(proto)
+
+
+def _set_compatibility_info(model: ModelProto, ep: str, info: str, *, keep_others: bool) -> None:
+    """Write what an EP says now; what it said before is kept where nodes are still there that it is about."""
+    earlier = [text for text in all_compatibility_info(model).get(ep, ()) if text != info]
+    set_metadata(model, COMPATIBILITY_PREFIX + ep, info)
+    if keep_others and earlier:
+        set_metadata(model, EARLIER_PREFIX + ep, json.dumps(earlier))
 
 
 def _with_kernels(assignment: Assignment, providers: ProviderSession) -> list[str]:
@@ -140,7 +154,7 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
                 hint="The EP did not start it when `ContextWriter.final` was True.",
             )
         payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
-        set_metadata(proto, KEY, replace(manifest, payloads=payloads, pending=()).dump())
+        set_metadata(proto, MANIFEST, replace(manifest, payloads=payloads, pending=()).dump())
 
 
 def _maker_of(choice: ProviderChoice) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from epctx_core.context.manifest import PayloadEntry, Segment, read_segments, stated_segments
-from epctx_core.context.metadata import parse_json
+from epctx_core.context.metadata import INITIALIZERS, metadata_value, parse_json
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from epctx_core.context.payload_writer import PayloadWriter
 
-KEY = "epctx.initializers"
 _HINT = "Fetch the model again, or compile again."
 
 
@@ -73,7 +72,7 @@ def close_sealed(writer: PayloadWriter) -> PayloadEntry:
 
 def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
     """Note in a model's metadata how its file for initializers is sealed; None if it has no such file."""
-    others = [p for p in model.metadata_props if p.key != KEY]
+    others = [p for p in model.metadata_props if p.key != INITIALIZERS]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     if entry is not None:
@@ -84,7 +83,7 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
             "name": seal.name,
             "segments": stated_segments(seal.segments),
         }
-        model.metadata_props.add(key=KEY, value=json.dumps(content, separators=(",", ":")))
+        model.metadata_props.add(key=INITIALIZERS, value=json.dumps(content, separators=(",", ":")))
 
 
 def read_seal(model: ModelProto) -> Seal | None:
@@ -93,7 +92,7 @@ def read_seal(model: ModelProto) -> Seal | None:
     Raises:
         InvalidGraph: what it says is damaged.
     """
-    text = next((p.value for p in model.metadata_props if p.key == KEY), None)
+    text = metadata_value(model, INITIALIZERS)
     if text is None:
         return None
     try:
@@ -106,7 +105,9 @@ def read_seal(model: ModelProto) -> Seal | None:
         )
         seal.check()
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidGraph(f"the model's {KEY} metadata is damaged: {error!r:.200}.", hint=_HINT) from error
+        raise InvalidGraph(
+            f"the model's {INITIALIZERS} metadata is damaged: {error!r:.200}.", hint=_HINT
+        ) from error
     return seal
 
 

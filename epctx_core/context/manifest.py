@@ -19,15 +19,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core._version import __version__
-from epctx_core.context.metadata import parse_json
-from epctx_core.context.source_references import SourceReference, read_references
+from epctx_core.context.metadata import MANIFEST, metadata_value, parse_json
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core.context.source_references import SourceReference
+
 _log = logging.getLogger("epctx.context")
-KEY = "epctx.manifest"
 VERSION = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -307,7 +307,7 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
     Raises:
         InvalidGraph: the manifest is damaged.
     """
-    text = next((p.value for p in model.metadata_props if p.key == KEY), None)
+    text = metadata_value(model, MANIFEST)
     if text is None:
         return None
     try:
@@ -316,7 +316,7 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
             _log.warning(
                 "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are checked against"
                 " no digests. A later epctx-core reads it.",
-                KEY,
+                MANIFEST,
                 data["version"],
                 VERSION,
             )
@@ -325,15 +325,24 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
             source_digest=str(data["source_model"]),
             providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
             payloads=tuple(_read_entry(p) for p in data["payloads"]),
-            source_weights=read_references(data.get("source_weights", {})),
+            source_weights=_read_references(data.get("source_weights", {})),
             pending=tuple(map(str, data.get("pending", ()))),
             kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
-            f"the model's {KEY} metadata is damaged: {error!r}.",
+            f"the model's {MANIFEST} metadata is damaged: {error!r}.",
             hint="Fetch the model again, or compile again.",
         ) from error
+
+
+def _read_references(data: Any) -> Mapping[str, SourceReference]:
+    if data == {}:
+        return {}
+    # Few models leave weights in their source.
+    from epctx_core.context.source_references import read_references
+
+    return read_references(data)
 
 
 def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:

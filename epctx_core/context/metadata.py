@@ -1,99 +1,36 @@
-"""Metadata of a context model: compatibility texts, types of kernels' operators, and reading it from a file's head."""
+"""Entries of a context model's metadata: their keys, reading and setting one, and what EPs wrote about compatibility."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
-from epctx_core.graph.mapping import NotRegularError, open_regular
-from epctx_core.plugin import OperatorTypes
+from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from onnx import ModelProto
 
-WINDOW: Final = 1 << 14
-"""Bytes read at once, so that fields that lie together cost one read."""
-
-BYTES: Final = 2
-"""The kind of a field that holds bytes: text, data, or a message."""
-_VARINT, _FIXED64, _FIXED32 = 0, 1, 5
-_FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
-_LONGEST_VARINT = 10
-_MAX_FIELD = (1 << 29) - 1
+MANIFEST = "epctx.manifest"
+INITIALIZERS = "epctx.initializers"
+KERNEL_TYPES = "epctx.kernel_type_constraints"
+COMPATIBILITY_PREFIX = "ep_compatibility_info."
+EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
-class DamagedError(Exception):
-    """What is read is no protobuf message; the text completes "... is not an ONNX model: "."""
+def metadata_value(model: ModelProto, key: str) -> str | bytes | None:
+    """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of several with one key, the first."""
+    return next((entry.value for entry in model.metadata_props if entry.key == key), None)
 
 
-class FieldCursor:
-    """A place in a message, and the bytes around it.
-
-    Args:
-        read: gives bytes from a place on, fewer than asked for at the end.
-        size: of the message.
-    """
-
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        self.place = 0
-        self.size = size
-        self._read = read
-        self._window = b""
-        self._start = 0
-
-    def take(self, length: int) -> bytes:
-        """Return the next bytes and step over them."""
-        self._check(length)
-        offset = self.place - self._start
-        if not 0 <= offset <= len(self._window) - length:
-            self._window = self._read(self.place, max(length, WINDOW))
-            self._start, offset = self.place, 0
-            if len(self._window) < length:
-                raise DamagedError("it was cut while it was read")
-        self.place += length
-        return self._window[offset : offset + length]
-
-    def skip(self, length: int) -> None:
-        """Step over bytes without reading them."""
-        self._check(length)
-        self.place += length
-
-    def _check(self, length: int) -> None:
-        if length > self.size - self.place:
-            raise DamagedError(f"it ends inside a field, after {self.size:,} bytes")
-
-    def varint(self) -> int:
-        """Return the number that stands here and step over it."""
-        value = 0
-        for shift in range(0, 7 * _LONGEST_VARINT, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
-                return value & ((1 << 64) - 1)
-        raise DamagedError("a number in it has no end")
-
-    def field(self) -> tuple[int, int, int]:
-        """Return the next field's number, kind and length; the place is then where its content begins."""
-        number, kind = divmod(self.varint(), 8)
-        if not 0 < number <= _MAX_FIELD:
-            raise DamagedError(f"it has a field of number {number}")
-        if kind == _VARINT:
-            start = self.place
-            self.varint()
-            self.place, length = start, self.place - start
-            return number, kind, length
-        if kind == BYTES:
-            return number, kind, self.varint()
-        if kind in _FIXED_SIZES:
-            return number, kind, _FIXED_SIZES[kind]
-        raise DamagedError(f"it has a field of kind {kind}")
+def set_metadata(model: ModelProto, key: str, value: str) -> None:
+    """Set one metadata entry; an entry of that key is replaced where it stands."""
+    for entry in model.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    model.metadata_props.add(key=key, value=value)
 
 
 MOST_PARTS = 1 << 23
@@ -121,27 +58,23 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     return json.loads(text)
 
 
-COMPATIBILITY_PREFIX = "ep_compatibility_info."
-EARLIER_PREFIX = "epctx.earlier_compatibility_info."
-
-
-def compatibility_info(model: ModelProto) -> dict[str, str]:
-    """Return EP type to what that EP once said about the compiled model.
-
-    Raises:
-        InvalidGraph: it is no text.
-    """
-    return _texts(model, COMPATIBILITY_PREFIX)
-
-
 def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
     """Return EP type to all that EP said about what it compiled, the newest first.
 
     Raises:
-        InvalidGraph: as `compatibility_info`.
+        InvalidGraph: it is no text.
     """
-    metadata = {COMPATIBILITY_PREFIX + ep: info for ep, info in _texts(model, COMPATIBILITY_PREFIX).items()}
-    metadata |= {EARLIER_PREFIX + ep: info for ep, info in _texts(model, EARLIER_PREFIX).items()}
+    metadata: dict[str, str] = {}
+    for entry in model.metadata_props:
+        # protobuf hands out what is not UTF-8 as bytes.
+        key: str | bytes = entry.key
+        value: str | bytes = entry.value
+        if isinstance(key, str) and key.startswith((COMPATIBILITY_PREFIX, EARLIER_PREFIX)):
+            if not isinstance(value, str):
+                raise InvalidGraph(
+                    f"the model's metadata {key!r} is not UTF-8.", hint="Fetch the model again."
+                )
+            metadata[key] = value
     eps = dict.fromkeys(
         key.removeprefix(COMPATIBILITY_PREFIX).removeprefix(EARLIER_PREFIX) for key in metadata
     )
@@ -160,262 +93,3 @@ def texts_of(ep: str, metadata: Mapping[str, str]) -> list[str]:
             f"the model's metadata {EARLIER_PREFIX + ep!r} is damaged.", hint="Fetch the model again."
         )
     return [*([] if newest is None else [newest]), *earlier]
-
-
-def set_compatibility_info(model: ModelProto, ep: str, info: str, *, keep_others: bool) -> None:
-    """Write what an EP says now.
-
-    Args:
-        model: gets it.
-        ep: the EP type.
-        info: its text.
-        keep_others: whether what it said before is about nodes that are still there.
-    """
-    earlier = [text for text in all_compatibility_info(model).get(ep, ()) if text != info]
-    set_metadata(model, COMPATIBILITY_PREFIX + ep, info)
-    if keep_others and earlier:
-        set_metadata(model, EARLIER_PREFIX + ep, json.dumps(earlier))
-
-
-def _texts(model: ModelProto, prefix: str) -> dict[str, str]:
-    infos: dict[str, str] = {}
-    for entry in model.metadata_props:
-        # protobuf hands out what is not UTF-8 as bytes.
-        key: str | bytes = entry.key
-        value: str | bytes = entry.value
-        if not isinstance(key, str) or not key.startswith(prefix):
-            continue
-        if not isinstance(value, str):
-            raise InvalidGraph(f"the model's metadata {key!r} is not UTF-8.", hint="Fetch the model again.")
-        infos[key[len(prefix) :]] = value
-    return infos
-
-
-def set_metadata(model: ModelProto, key: str, value: str) -> None:
-    """Set one metadata entry; an entry of that key is replaced where it stands."""
-    for entry in model.metadata_props:
-        if entry.key == key:
-            entry.value = value
-            return
-    model.metadata_props.add(key=key, value=value)
-
-
-KERNEL_TYPES = "epctx.kernel_type_constraints"
-_KERNEL_TYPES_VERSION = 1
-LONGEST_KERNEL_TYPES = 1 << 20
-MOST_PARAMETERS = 1024
-_HINT = "Fetch the model again, or compile again."
-
-
-def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
-    """Return the operators that a model describes; none for a version not known here.
-
-    Raises:
-        InvalidGraph: the text is damaged, too long, or describes an operator twice.
-    """
-    text = next((p.value for p in model.metadata_props if p.key == KERNEL_TYPES), None)
-    if text is None:
-        return ()
-    if len(text) > LONGEST_KERNEL_TYPES:
-        raise InvalidGraph(
-            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are read.",
-            hint=_HINT,
-        )
-    try:
-        data = json.loads(text)
-        if data["version"] != _KERNEL_TYPES_VERSION:
-            return ()
-        operators = tuple(_read_operator(entry) for entry in data["operators"])
-        _check_single(operators)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidGraph(
-            f"the model's {KERNEL_TYPES} metadata is damaged: {error!r}.", hint=_HINT
-        ) from error
-    return operators
-
-
-def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
-    """Say in a model what its operators' types have in common; of several for one operator the first counts."""
-    first: dict[tuple[str, str, int], OperatorTypes] = {}
-    for operator in operators:
-        first.setdefault(_identity(operator), operator)
-    for entry in [p for p in model.metadata_props if p.key == KERNEL_TYPES]:
-        model.metadata_props.remove(entry)
-    if not first:
-        return
-    entries = [
-        {
-            "domain": operator.domain,
-            "op_type": operator.op_type,
-            "since_version": operator.since_version,
-            "inputs": list(operator.inputs),
-            "outputs": list(operator.outputs),
-        }
-        for _, operator in sorted(first.items())
-    ]
-    text = json.dumps({"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":"))
-    set_metadata(model, KERNEL_TYPES, text)
-
-
-def _identity(operator: OperatorTypes) -> tuple[str, str, int]:
-    return operator.domain, operator.op_type, operator.since_version
-
-
-def _check_single(operators: tuple[OperatorTypes, ...]) -> None:
-    if len({_identity(operator) for operator in operators}) < len(operators):
-        raise ValueError("an operator is described twice")
-
-
-def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
-    version = entry["since_version"]
-    if type(version) is not int:
-        raise TypeError(f"the version {version!r:.80} is no number")
-    return OperatorTypes(
-        domain=_text(entry["domain"]),
-        op_type=_text(entry["op_type"]),
-        since_version=version,
-        inputs=_names(entry["inputs"]),
-        outputs=_names(entry["outputs"]),
-    )
-
-
-def _names(values: object) -> tuple[str, ...]:
-    if not isinstance(values, list) or len(values) > MOST_PARAMETERS:
-        raise TypeError(f"there is no list of at most {MOST_PARAMETERS} parameters")
-    return tuple(map(_text, values))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
-    return value
-
-
-_GRAPH, _METADATA = 7, 14
-"""Numbers of fields of onnx's ModelProto."""
-_KEY, _VALUE = 1, 2
-"""Numbers of fields of onnx's StringStringEntryProto."""
-
-
-def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
-    """Return metadata entries of a model; of several with one key, the last.
-
-    Reads neither the graph nor the values of other entries, but all of a model in ONNX Runtime's own format.
-
-    Args:
-        model: a path or bytes.
-        wanted: which keys.
-
-    Raises:
-        NoSuchFile: there is no such file.
-        InvalidArgument: neither a path nor bytes, no regular file, or one that cannot be read.
-        InvalidProtobuf: neither a protobuf message nor in ONNX Runtime's own format.
-        InvalidGraph: a protobuf message without a graph, or a wanted value that is no text.
-    """
-    try:
-        return _of_onnx(model, wanted)
-    except InvalidProtobuf:
-        from epctx_core.context.ort_format import decode_model  # brings onnx
-        from epctx_core.graph.model_io import is_ort_format, read_model
-
-        data, path = read_model(model)
-        if not is_ort_format(data):
-            raise
-        return {p.key: p.value for p in decode_model(data, path).metadata_props if wanted(p.key)}
-
-
-def _of_onnx(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
-    if isinstance(model, bytes):
-        return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
-    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
-        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
-    path = Path(model)
-    try:
-        return _scan_file(path, wanted)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
-    except NotRegularError as error:
-        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the model file {str(path)!r} cannot be read: {error}.", path=path) from error
-
-
-def _scan_file(path: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
-    with open_regular(path) as file:
-        return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
-
-
-def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, where: str) -> dict[str, str]:
-    """Do the same for an open file of a known size; `where` names it in messages."""
-    if not size:
-        raise InvalidProtobuf(f"{where} is empty.")
-    cursor = FieldCursor(_reading(file), size)
-    found: dict[str, str] = {}
-    has_graph = False
-    try:
-        while cursor.place < size:
-            number, kind, length = cursor.field()
-            if (number, kind) == (_METADATA, BYTES):
-                _read_entry(cursor, length, wanted, found, where)
-            else:
-                has_graph |= (number, kind) == (_GRAPH, BYTES)
-                cursor.skip(length)
-    except DamagedError as error:
-        raise InvalidProtobuf(
-            f"{where} is not an ONNX model: {error}.", hint="Fetch the file again."
-        ) from None
-    if not has_graph:
-        raise InvalidGraph(
-            f"{where} is not an ONNX model: it has no graph.", hint="Is it another kind of file?"
-        )
-    return found
-
-
-def _reading(file: BinaryIO) -> Callable[[int, int], bytes]:
-    """Return what reads bytes of a file; a raw file gives less than it was asked for where it likes."""
-
-    def read(place: int, wanted: int) -> bytes:
-        file.seek(place)
-        pieces = []
-        while wanted and (piece := file.read(wanted)):
-            pieces.append(piece)
-            wanted -= len(piece)
-        return b"".join(pieces)
-
-    return read
-
-
-def _read_entry(
-    cursor: FieldCursor, length: int, wanted: Callable[[str], bool], found: dict[str, str], where: str
-) -> None:
-    """Read one entry of the metadata if its key is wanted, and step over it."""
-    if length > cursor.size - cursor.place:
-        raise DamagedError(f"it ends inside a field, after {cursor.size:,} bytes")
-    end = cursor.place + length
-    places = {_KEY: (end, 0), _VALUE: (end, 0)}
-    while cursor.place < end:
-        number, kind, size = cursor.field()
-        if size > end - cursor.place:
-            raise DamagedError("an entry of its metadata is longer than it says")
-        if kind == BYTES and number in places:
-            places[number] = (cursor.place, size)
-        cursor.skip(size)
-    if cursor.place > end:
-        raise DamagedError("an entry of its metadata is longer than it says")
-    key = _entry_text(cursor, *places[_KEY])
-    if key is not None and wanted(key):
-        value = _entry_text(cursor, *places[_VALUE])
-        if value is None:
-            raise InvalidGraph(
-                f"the metadata {key!r} of {where} is not UTF-8.", hint="Fetch the model again."
-            )
-        found[key] = value
-    cursor.place = end
-
-
-def _entry_text(cursor: FieldCursor, place: int, length: int) -> str | None:
-    cursor.place = place
-    try:
-        return cursor.take(length).decode()
-    except UnicodeDecodeError:
-        return None

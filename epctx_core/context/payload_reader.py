@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from epctx_core.context.receipts import (
     model_receipt,
     note_checked,
 )
-from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.scratch import Scratch
-    from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
@@ -75,7 +73,7 @@ class PayloadReader:
         folder: where the model's files lie; may be None if no node names a file.
         manifest: what the model says about its payloads, if it does.
         scratch: lives as long as the session; makes files of payloads for EPs that want them.
-        source: finds weights that payloads left in the source model.
+        source_tensor: finds a weight that payloads left in the source model.
         reading: how they are read and checked.
     """
 
@@ -86,7 +84,7 @@ class PayloadReader:
         folder: ModelFolder | None,
         manifest: Manifest | None,
         scratch: Scratch,
-        source: SourceWeights | None = None,
+        source_tensor: Callable[[str], TensorView] | None = None,
         reading: Reading | None = None,
     ) -> None:
         reading = reading or Reading()
@@ -94,7 +92,7 @@ class PayloadReader:
         self._folder = folder
         self._manifest = manifest
         self._scratch = scratch
-        self._source = source
+        self._source_tensor = source_tensor
         self._map_binaries = reading.map_binaries
         self._verification = reading.verification
         self._data_reader = reading.data_reader
@@ -105,6 +103,9 @@ class PayloadReader:
 
     def _other_copies(self, name: str) -> Iterator[Path]:
         """Yield files that may hold a binary as it was before a publication that is under way or was killed."""
+        # Not needed where this machine has checked all binaries before.
+        from epctx_core.context.unfinished import interrupted_copies
+
         return interrupted_copies(self._folder.folder, name) if self._folder is not None else iter(())
 
     def load_all(self) -> None:
@@ -233,12 +234,12 @@ class PayloadReader:
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
-        if self._source is None:
+        if self._source_tensor is None:
             raise InvalidGraph(
                 f"the weight {name!r} of the source model was asked for, but this session has no source model.",
                 hint="Only context models made in weightless mode refer to their source.",
             )
-        return self._source.tensor(name)
+        return self._source_tensor(name)
 
     def _note_unlisted(self, record: ContextNodeRecord) -> None:
         """Log that nothing says what a payload is."""

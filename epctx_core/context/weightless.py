@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, TensorProto
 
-from epctx_core.context.metadata import BYTES, DamagedError, FieldCursor
+from epctx_core.context.model_head import BYTES, DamagedError, FieldCursor
 from epctx_core.context.paths import OpenedFile
 from epctx_core.context.source_references import FILE_ATTRIBUTE, SourceReference
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder

@@ -34,9 +34,6 @@ class WeightsFolder:
         verification: how far the sealed file is checked; whole, before it is used, in any mode but HEAD and ONCE.
         checks: of a load, which go on beside it.
 
-    Attributes:
-        opened: the real path of each file, with the name that the model has for it.
-
     Raises:
         NoSuchFile: the option names no folder.
     """
@@ -54,7 +51,6 @@ class WeightsFolder:
         self._verification = verification
         self._checks = checks
         self._faults: dict[FileIdentity, str] = {}
-        self.opened: dict[str, str] = {}
         self._own = None if model is None else ModelFolder(model.parent, model)
         self._own_name = "" if model is None else model.name
         self._folder: ModelFolder | None = None
@@ -70,9 +66,7 @@ class WeightsFolder:
         tensor = text_of(tensor)
         # Weights of an `.ort` file lie in itself, wherever those in other files are.
         if location == self._own_name and self._own is not None:
-            file = self._own.open(location, what="the model", node=tensor)
-            self.opened.setdefault(file.path, location)
-            return file
+            return self._own.open(location, what="the model", node=tensor)
         if self._folder is None:
             raise InvalidArgument(
                 f"the model given as bytes keeps the weight {tensor!r} in the file {location!r}, "
@@ -81,8 +75,7 @@ class WeightsFolder:
             )
         file = self._folder.open(location, what="the weights file", node=tensor)
         if self._seal is not None and os.path.normpath(location) == self._seal.name:
-            file = self._sealed(file, self._seal, self._folder.folder)
-        self.opened.setdefault(file.path, location)
+            return self._sealed(file, self._seal, self._folder.folder)
         return file
 
     def status(self, location: str) -> os.stat_result | None:

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from epctx_core.context.metadata import read_kernel_types
+from epctx_core.context.metadata import KERNEL_TYPES, metadata_value
 from epctx_core.graph.garbage import collection_paused, collection_resumed
 from epctx_core.sessions.providers import check_compiled
 
@@ -195,7 +195,12 @@ def assign_nodes(
     reserved: dict[BodyPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
-    carried = read_kernel_types(model.source.proto)
+    carried: Sequence[OperatorTypes] = ()
+    if metadata_value(model.source.proto, KERNEL_TYPES) is not None:
+        # Few models have nodes that kernels of EPs are for.
+        from epctx_core.context.kernel_types import read_kernel_types
+
+        carried = read_kernel_types(model.source.proto)
     assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
     for ep in eps:
         # Nobody is asked by most loads.

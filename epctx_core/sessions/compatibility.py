@@ -13,9 +13,9 @@ from epctx_core.context.metadata import (
     COMPATIBILITY_PREFIX,
     EARLIER_PREFIX,
     all_compatibility_info,
-    read_metadata,
     texts_of,
 )
+from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility

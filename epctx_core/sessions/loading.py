@@ -6,12 +6,12 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
-from epctx_core.context.weightless import SourceWeights
 from epctx_core.context.workspace import loaded_workspaces
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider, PluginError
 from epctx_core.graph.garbage import collection_paused
@@ -31,15 +31,16 @@ from epctx_core.sessions.providers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.weightless import SourceWeights
     from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
-    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, ProviderContext
+    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, ProviderContext, TensorView
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.plan import StepSpec
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
@@ -98,21 +99,29 @@ def source_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None
     return context_folder(model, replace(config, data_reader=None))
 
 
-def source_weights(
+def source_tensors(
     records: Iterable[ContextNodeRecord],
     folder: ModelFolder | None,
     config: SessionConfig,
     manifest: Manifest | None,
-) -> SourceWeights:
-    """Return what finds the weights that payloads left in the source model; nothing is opened yet."""
-    return SourceWeights(
-        records,
-        manifest=manifest,
-        folder=folder,
-        path=config.source_model_path,
-        buffer=config.source_model_buffer,
-        weights_folder=config.external_initializers_folder,
-    )
+) -> Callable[[str], TensorView]:
+    """Return what finds a weight that payloads left in the source model; nothing is opened before it is called."""
+
+    @cache
+    def weights() -> SourceWeights:
+        # Most payloads hold their weights themselves.
+        from epctx_core.context.weightless import SourceWeights
+
+        return SourceWeights(
+            records,
+            manifest=manifest,
+            folder=folder,
+            path=config.source_model_path,
+            buffer=config.source_model_buffer,
+            weights_folder=config.external_initializers_folder,
+        )
+
+    return lambda name: weights().tensor(name)
 
 
 def reading_of(model: OpenModel, config: SessionConfig, data_reader: DataReader | None = None) -> Reading:
@@ -441,14 +450,14 @@ def _readers(
     """Return for each EP what finds its payloads; all are checked now, or begin to be, if the host wants that."""
     every = [record for records in nodes.values() for record in records.values()]
     reading = reading_of(model, config, config.data_reader)
-    source = source_weights(every, folder, config, manifest)
+    source_tensor = source_tensors(every, folder, config, manifest)
     readers = {
         ep: PayloadReader(
             records,
             folder=folder,
             manifest=manifest,
             scratch=providers.scratch,
-            source=source,
+            source_tensor=source_tensor,
             reading=reading,
         )
         for ep, records in nodes.items()

@@ -34,7 +34,6 @@ from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import check_answer, contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances, closers
-from epctx_core.sessions.weightless import compile_mode
 
 if TYPE_CHECKING:
     from epctx_core.kernels import CpuEngine
@@ -402,7 +401,11 @@ class ProviderSession:
         for choice in choices:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
         config = session.config()
-        self.weightless = compile_mode(choices, purpose, config.weightless)
+        if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
+            # A load needs no mode: payloads say what they left out.
+            from epctx_core.sessions.weightless import checked_mode
+
+            self.weightless = checked_mode(choices, config.weightless)
         self.reads_back, self.is_isolated = config.read_back, config.isolation is not Isolation.NONE
         for choice in choices:
             _check_availability(choice.record, purpose, registry)

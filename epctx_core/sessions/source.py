@@ -6,11 +6,10 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from epctx_core.context.initializers_file import read_seal
-from epctx_core.context.manifest import KEY as MANIFEST_KEY
+from epctx_core.context.metadata import INITIALIZERS, MANIFEST, metadata_value
 from epctx_core.context.node import (
     DOMAIN,
     OP_TYPE,
@@ -20,7 +19,6 @@ from epctx_core.context.node import (
     read_placed_nodes,
 )
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
-from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
 from epctx_core.graph.garbage import collection_paused
@@ -43,8 +41,10 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
+    from epctx_core.context.paths import OpenedFile
+    from epctx_core.context.weights_folder import WeightsFolder
     from epctx_core.graph.normalise import FunctionId
-    from epctx_core.graph.weights import Weight
+    from epctx_core.graph.weights import OpenExternal, Weight
     from epctx_core.options import SessionConfig
 
 _log = logging.getLogger("epctx.graph")
@@ -139,20 +139,15 @@ def open_model(
         proto = decode_model(data, path, config.input_budget)
     else:
         proto = parse_model(data, path)
-    folder = WeightsFolder(
-        path,
-        config.external_initializers_folder,
-        seal=read_seal(proto),
-        verification=config.verification,
-        checks=checks,
-    )
+    locations: dict[str, str] = {}
+    open_weights = _weights_opener(proto, path, config, checks, locations)
     given: Mapping[str, Weight] = {}
     if config.overrides:
         from epctx_core.graph.normalise import apply_overrides, given_weights
 
         given = given_weights(proto, config.overrides.initializers)
-    source = detach_model(proto, data, path, folder.open, checked=checked, changed=bool(given))
-    source.locations = folder.opened
+    source = detach_model(proto, data, path, open_weights, checked=checked, changed=bool(given))
+    source.locations = locations
     for weight in source.weights.values():
         weight.source_name = weight.name
     if config.overrides:
@@ -183,9 +178,48 @@ def _format_of(data: bytes, path: Path | None, config: SessionConfig) -> str:
     return found
 
 
+def _weights_opener(
+    proto: ModelProto,
+    path: Path | None,
+    config: SessionConfig,
+    checks: DigestChecks,
+    locations: dict[str, str],
+) -> OpenExternal:
+    """Return what opens the files of weights that a model names; `locations` gets each one's real path and name.
+
+    Raises:
+        NoSuchFile: the host's folder for them is none.
+        InvalidGraph: what the model says about its file for initializers is damaged.
+    """
+
+    @cache
+    def folder() -> WeightsFolder:
+        # Many models hold all their weights.
+        from epctx_core.context.initializers_file import read_seal
+        from epctx_core.context.weights_folder import WeightsFolder
+
+        return WeightsFolder(
+            path,
+            config.external_initializers_folder,
+            seal=read_seal(proto),
+            verification=config.verification,
+            checks=checks,
+        )
+
+    def open_weights(location: str, tensor: str) -> OpenedFile:
+        file = folder().open(location, tensor)
+        locations.setdefault(file.path, location)
+        return file
+
+    if config.external_initializers_folder is not None or metadata_value(proto, INITIALIZERS) is not None:
+        # What is wrong with either is said whether or not the model names files.
+        folder()
+    return open_weights
+
+
 def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
     """Return the values around EPContext nodes of whose types epctx wrote what it had proven."""
-    if not any(entry.key == MANIFEST_KEY for entry in proto.metadata_props):
+    if metadata_value(proto, MANIFEST) is None:
         return frozenset()
     nodes = (node for _, _, node in placed_nodes(proto.graph) if is_context_node(node))
     names = {name for node in nodes for name in (*node.input, *node.output)}

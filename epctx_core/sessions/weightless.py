@@ -15,7 +15,6 @@ from epctx_core.context.source_references import (
 )
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_core.options import WeightlessMode
-from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,17 +35,13 @@ _TEXTS = {
 }
 
 
-def compile_mode(
-    choices: Sequence[ProviderChoice], purpose: Purpose, asked: WeightlessMode
-) -> WeightlessMode:
-    """Return the mode that EPs compile in. A load needs none: payloads say what they left out.
+def checked_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> WeightlessMode:
+    """Return the mode that EPs are asked to compile in.
 
     Raises:
         NotImplementedByProvider: an EP does not know weightless mode.
         InvalidArgument: an EP knows it, but not this mode.
     """
-    if purpose is Purpose.LOAD or asked is WeightlessMode.NONE:
-        return WeightlessMode.NONE
     for choice in choices:
         modes = choice.cls.weightless_modes
         if modes is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import KEY, VERSION, Manifest, read_manifest
-from epctx_core.context.metadata import parse_json
+from epctx_core.context.manifest import VERSION, Manifest, read_manifest
+from epctx_core.context.metadata import MANIFEST, metadata_value, parse_json
 from epctx_core.context.named_files import (
     CONTEXT_BINARY,
     DEPENDENCIES_KEY,
@@ -20,8 +20,6 @@ from epctx_core.errors import InvalidGraph
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onnx import ModelProto
-
     from epctx_core.verify.subject import Subject
 
 _LONGEST_VERSION = 40
@@ -30,12 +28,12 @@ _LONGEST_VERSION = 40
 def check_manifest(subject: Subject) -> Manifest | None:
     """Return the manifest if it can be used, and note what is wrong with it."""
     findings = subject.findings
-    text = _text(subject.proto)
+    text = metadata_value(subject.proto, MANIFEST)
     if text is None:
         if subject.records:
             findings.add(
                 "manifest-missing",
-                f"the model has no {KEY} metadata, so its payloads were checked against no digests.",
+                f"the model has no {MANIFEST} metadata, so its payloads were checked against no digests.",
                 hint="Models that epctx did not write have none.",
             )
         return None
@@ -45,7 +43,7 @@ def check_manifest(subject: Subject) -> Manifest | None:
         if manifest is None:
             findings.add(
                 "manifest-unknown",
-                f"the model's {KEY} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
+                f"the model's {MANIFEST} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
                 "its payloads were checked against no digests.",
                 hint="Upgrade epctx-core.",
             )
@@ -79,10 +77,6 @@ def check_dependencies(subject: Subject) -> None:
                 f"{'needed' if is_needed else 'not needed'}.",
                 hint="A tool moved weights or payloads and left the metadata as it was: compile it again.",
             )
-
-
-def _text(proto: ModelProto) -> str | bytes | None:
-    return next((entry.value for entry in proto.metadata_props if entry.key == KEY), None)
 
 
 def _stated_version(text: str | bytes) -> str:

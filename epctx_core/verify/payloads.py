@@ -18,7 +18,7 @@ from epctx_core.context.payload_reader import (
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.options import Verification
-from epctx_core.sessions.loading import refuse_folderless, source_weights
+from epctx_core.sessions.loading import refuse_folderless, source_tensors
 from epctx_core.verify.findings import PayloadReport
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def find_payloads(subject: Subject, scratch: Scratch) -> FoundPayloads:
         folder=subject.folder,
         manifest=subject.manifest,
         scratch=scratch,
-        source=source_weights(subject.records, subject.folder, config, subject.manifest),
+        source_tensor=source_tensors(subject.records, subject.folder, config, subject.manifest),
         reading=Reading(verification=Verification.FULL, data_reader=config.data_reader),
     )
     found = FoundPayloads(reader=reader)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.metadata import read_kernel_types
+from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.errors import errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry

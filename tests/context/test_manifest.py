@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from epctx_core import __version__
-from epctx_core.context.manifest import KEY, Manifest, digested, read_manifest
-from epctx_core.context.metadata import COMPATIBILITY_PREFIX, compatibility_info, set_metadata
+from epctx_core.context.manifest import Manifest, digested, read_manifest
+from epctx_core.context.metadata import all_compatibility_info, set_metadata
 from epctx_core.context.payload_writer import BLOCK, PayloadWriter
 from epctx_core.errors import InvalidGraph
 
@@ -48,7 +48,7 @@ def example():
 
 def with_text(text):
     model = ModelProto()
-    set_metadata(model, KEY, text)
+    set_metadata(model, "epctx.manifest", text)
     return model
 
 
@@ -219,10 +219,10 @@ def test_metadata_is_replaced_where_it_stands():
 
 def test_compatibility_information_is_found_by_ep():
     model = ModelProto()
-    set_metadata(model, COMPATIBILITY_PREFIX + "QNNExecutionProvider", "v2:6")
+    set_metadata(model, "ep_compatibility_info.QNNExecutionProvider", "v2:6")
     set_metadata(model, "other", "x")
 
-    assert compatibility_info(model) == {"QNNExecutionProvider": "v2:6"}
+    assert all_compatibility_info(model) == {"QNNExecutionProvider": ["v2:6"]}
 
 
 def test_looking_up_payloads_does_not_go_through_all_of_them():
@@ -278,7 +278,7 @@ def test_bytes_about_which_nothing_is_known_get_an_entry_that_holds_them(length,
 def test_an_entry_says_which_nodes_refer_to_it_and_the_manifest_finds_it():
     entry = replace(written(b"x")[0], references=("b", "c"))
     model = ModelProto()
-    set_metadata(model, KEY, Manifest(source_digest="", providers={}, payloads=[entry]).dump())
+    set_metadata(model, "epctx.manifest", Manifest(source_digest="", providers={}, payloads=[entry]).dump())
 
     found = read_manifest(model)
 

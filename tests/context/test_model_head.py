@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, helper
 
-from epctx_core.context.metadata import WINDOW, read_metadata, scan_metadata
+from epctx_core.context.model_head import WINDOW, read_metadata, scan_metadata
 from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.metadata import compatibility_info
+from epctx_core.context.metadata import all_compatibility_info
 from epctx_core.context.named_files import models_naming
 from epctx_core.context.node import read_context_nodes
 from epctx_core.context.paths import ModelFolder
@@ -98,8 +98,8 @@ def test_each_payload_is_found_beside_its_model(name):
 
 
 def test_qualcomms_compatibility_text_is_found():
-    assert compatibility_info(loaded("qnn_ctx0")) == {QNN: "v2:6:2.51.0:5.51.0:73:60:0:0"}
-    assert compatibility_info(loaded("ov_ctx0")) == {}
+    assert all_compatibility_info(loaded("qnn_ctx0")) == {QNN: ["v2:6:2.51.0:5.51.0:73:60:0:0"]}
+    assert all_compatibility_info(loaded("ov_ctx0")) == {}
 
 
 def test_vendors_models_have_no_manifest():

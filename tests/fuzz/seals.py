@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.initializers_file import KEY
 from epctx_core.context.manifest import PayloadEntry, read_segments
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def sealed_again(
     random: Random, model: onnx.ModelProto, model_name: str, files: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """Return the model and its file with a seal that fits, over other segments; nothing if the model says no file."""
-    entry = next((entry for entry in model.metadata_props if entry.key == KEY), None)
+    entry = next((entry for entry in model.metadata_props if entry.key == "epctx.initializers"), None)
     content = _content(entry.value) if entry is not None else {}
     name = content.get("name")
     if entry is None or not isinstance(name, str) or name not in files:

@@ -13,8 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_nodes, drop, knowing
 
 import epctx_core as epctx
-from epctx_core.context.manifest import KEY
-from epctx_core.context.metadata import KERNEL_TYPES
 
 INFO = "ep_compatibility_info."
 
@@ -232,7 +230,7 @@ def _(scene):
 
 @damage("manifest-missing", "compiled")
 def _(scene):
-    scene.edit_metadata(KEY, None)
+    scene.edit_metadata("epctx.manifest", None)
 
 
 @damage("manifest-unknown", "compiled")
@@ -242,7 +240,7 @@ def _(scene):
 
 @damage("manifest-damaged", "compiled")
 def _(scene):
-    scene.edit_metadata(KEY, '{"version": 1, "payloads": 7')
+    scene.edit_metadata("epctx.manifest", '{"version": 1, "payloads": 7')
 
 
 def state_dependencies(proto: onnx.ModelProto, words: str) -> None:
@@ -258,7 +256,7 @@ def _(scene):
 
 @damage("kernel-types-damaged", "compiled")
 def _(scene):
-    scene.edit_metadata(KERNEL_TYPES, '{"version": 1, "operators": 7}')
+    scene.edit_metadata("epctx.kernel_type_constraints", '{"version": 1, "operators": 7}')
 
 
 @damage("manifest-root", "compiled")

@@ -14,7 +14,6 @@ from end_to_end.small_models import OPSET, finished, saved, tensor
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.context.manifest import KEY
 from epctx_core.plugin import Compatibility, CompiledPartition, ExecutionProvider, hookimpl
 
 EP = "AlphaExecutionProvider"
@@ -106,9 +105,11 @@ class Scene:
     def edit_manifest(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Change the manifest."""
         proto = onnx.load(self.path, load_external_data=False)
-        content = json.loads(next(entry.value for entry in proto.metadata_props if entry.key == KEY))
+        content = json.loads(
+            next(entry.value for entry in proto.metadata_props if entry.key == "epctx.manifest")
+        )
         change(content)
-        self.edit_metadata(KEY, json.dumps(content))
+        self.edit_metadata("epctx.manifest", json.dumps(content))
 
     def flip(self, offset: int) -> None:
         """Flip one bit of the binary."""

@@ -10,7 +10,6 @@ from epctx_sim_sdk.container import FOOT_SIZE, Foot
 from verify.scenes import attribute, drop
 
 import epctx_core as epctx
-from epctx_core.context.manifest import KEY
 
 QNN_VERSION = "ep_sdk_version"
 
@@ -18,7 +17,7 @@ QNN_VERSION = "ep_sdk_version"
 @pytest.fixture
 def bare(compiled):
     """The compiled model without its manifest, so that only the EP can tell."""
-    compiled.edit_metadata(KEY, None)
+    compiled.edit_metadata("epctx.manifest", None)
     return compiled
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import epctx_core as epctx
 from epctx_core.context import manifest
-from epctx_core.context.manifest import KEY, PayloadEntry, Segment
+from epctx_core.context.manifest import PayloadEntry, Segment
 
 SIZE = 256 << 20
 WEIGHT = 32 << 20
@@ -58,7 +58,7 @@ def large(handmade, tmp_path):
     )
     entry = PayloadEntry(name="h_alpha.bin", embedded=False, size=SIZE, segments=segments)
     content = {"version": 1, "source_model": "", "providers": {}, "payloads": [entry.as_dict()]}
-    handmade.edit_metadata(KEY, json.dumps(content))
+    handmade.edit_metadata("epctx.manifest", json.dumps(content))
     return handmade
 
 
