@@ -20,7 +20,7 @@ from epctx_core.compiling.writing.destination import (
 from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.writing.outputs import ModelSink, to_stream
 from epctx_core.context.callbacks import WriteCallback, WriteFunction
-from epctx_core.context.paths import is_plain_name
+from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry

@@ -17,7 +17,8 @@ from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.initializers_file import Seal
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
-from epctx_core.context.node import ContextNodeDraft, ContextNodeMaker, check_attribute, make_context_node
+from epctx_core.context.node import check_attribute
+from epctx_core.context.node_writer import ContextNodeDraft, ContextNodeMaker, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import named_bodies, placed_nodes

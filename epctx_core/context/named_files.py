@@ -1,10 +1,12 @@
-"""Which files a model names: context binaries, external weights. What guards them against being replaced."""
+"""Files that a model names: how a compile names new ones, and which a model names, so that nobody replaces them."""
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,12 +15,62 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from epctx_core.context.metadata import set_metadata
-from epctx_core.context.node import payload_files
+from epctx_core.context.node import is_context_node
+from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import placed_nodes
 from epctx_core.graph.weights import all_tensors, is_detached
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from onnx import GraphProto
+
+_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def context_model_path(model: Path) -> Path:
+    """Return the default output: the input's name with its last extension replaced by `_ctx.onnx`."""
+    return model.with_name(f"{model.stem}_ctx.onnx")
+
+
+def binary_name(output: Path, suffix: str, name: str | None = None) -> str:
+    """Return `[model name]_[ep].bin`; the model name is the output's stem without one trailing `_ctx`.
+
+    Args:
+        output: the context model's path.
+        suffix: the EP as its vendor spells it.
+        name: the EP's name for a further payload of one model.
+    """
+    stem = output.stem.removesuffix("_ctx")
+    return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"
+
+
+def free_name(make: Callable[[str | None], str], name: str | None, taken: Container[str]) -> str:
+    """Return a binary's name that no other has, numbered if it must be.
+
+    Args:
+        make: makes a file's name from the payload's.
+        name: the payload's, as far as it has one.
+        taken: what others have, without upper case: folders that do not tell cases apart are common enough.
+    """
+    numbered = (name if not n else f"{name}_{n}" if name else str(n) for n in itertools.count())
+    return next(free for free in map(make, numbered) if free.casefold() not in taken)
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name is that of a file, without any folder."""
+    return (
+        isinstance(name, str)
+        and name not in {"", ".", ".."}
+        and not set(name) & {"/", "\\", "\0"}
+        and not has_drive(name)
+    )
+
+
+def is_payload_name(name: object) -> bool:
+    """Whether an EP may give a payload this name: it becomes part of a file's name."""
+    return isinstance(name, str) and _PAYLOAD_NAME.fullmatch(name) is not None
 
 
 DEPENDENCIES_KEY = "external_dependencies"
@@ -61,6 +113,16 @@ def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) ->
                 and _names(path, name)
             ):
                 yield path
+
+
+def payload_files(graph: GraphProto) -> Iterator[str]:
+    """Yield the file names that EPContext nodes say, those in bodies too, without decoding the rest of them."""
+    for _, _, node in placed_nodes(graph):
+        if is_context_node(node):
+            attributes = {a.name: a for a in node.attribute}
+            mode, cache = attributes.get("embed_mode"), attributes.get("ep_cache_context")
+            if mode is not None and mode.i != 1 and cache is not None:
+                yield cache.s.decode(errors="replace")
 
 
 def external_locations(model: ModelProto) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
-from epctx_core.context.paths import is_payload_name
+from epctx_core.context.named_files import is_payload_name
 from epctx_core.context.source_references import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile, start_writing_back

@@ -9,9 +9,9 @@ import pytest
 from graph.making import model
 from onnx import NodeProto
 
-from epctx_core.context.named_files import models_naming
-from epctx_core.context.node import make_context_node
-from epctx_core.context.paths import binary_name, context_model_path, free_name, is_folder_name
+from epctx_core.context.named_files import binary_name, context_model_path, free_name, models_naming
+from epctx_core.context.node_writer import make_context_node
+from epctx_core.context.paths import is_folder_name
 from epctx_core.context.workspace import PrivateWorkspace
 
 

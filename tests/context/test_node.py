@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, NodeProto, TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from epctx_core.context.node import (
-    BOUNDARY_TYPES,
-    ContextNodeMaker,
-    is_context_node,
-    make_context_node,
-    read_context_node,
-    read_context_nodes,
-)
+from epctx_core.context.node import BOUNDARY_TYPES, is_context_node, read_context_node, read_context_nodes
+from epctx_core.context.node_writer import ContextNodeMaker, make_context_node
 from epctx_core.errors import InvalidGraph
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,7 +13,8 @@ from graph.making import INT64, value
 from onnx import NodeProto, helper
 
 from epctx_core.context.manifest import Manifest, ReplacedBinaryError
-from epctx_core.context.node import make_context_node, read_context_nodes
+from epctx_core.context.node import read_context_nodes
+from epctx_core.context.node_writer import make_context_node
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.scratch import Scratch

@@ -29,7 +29,7 @@ from isolation.scenes import compiled, nothing_left, options_for, registry_of, s
 from onnx import NodeProto
 
 import epctx_core as epctx
-from epctx_core.context.node import make_context_node
+from epctx_core.context.node_writer import make_context_node
 from epctx_core.isolation import process
 
 IF = """<ir_version: 10, opset_import: ["" : 21]>

@@ -115,7 +115,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
     """Return the output path; None for the default. A folder gets the default's name."""
-    from epctx_core.context.paths import context_model_path, is_folder_name
+    from epctx_core.context.named_files import context_model_path
+    from epctx_core.context.paths import is_folder_name
 
     given: str | None = arguments.output
     if given is None:

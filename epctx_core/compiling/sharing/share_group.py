@@ -14,7 +14,7 @@ from epctx_core.compiling.sharing.group import Group
 from epctx_core.compiling.sharing.open_groups import check_grouped_options, shared_weight_bytes
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
-from epctx_core.context.paths import is_plain_name
+from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry

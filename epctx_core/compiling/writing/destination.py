@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from unicodedata import normalize
 
-from epctx_core.context.named_files import models_naming
-from epctx_core.context.paths import binary_name, context_model_path, free_name, is_folder_name
+from epctx_core.context.named_files import binary_name, context_model_path, free_name, models_naming
+from epctx_core.context.paths import is_folder_name
 from epctx_core.context.unfinished import canonical, folders_of, link_free, mode_of
 from epctx_core.errors import Fail, InvalidArgument
 
