@@ -5,15 +5,11 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from epctx_core.context.receipts import keeping_receipt
-from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import CHUNK, CopiesMapped, copy_range
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import CHUNK, CopiesMapped
 
 if TYPE_CHECKING:
     from epctx_core.context.scratch import Scratch
@@ -64,16 +60,6 @@ class PrivateCopy:
         """Keep everything: there is no file to read it from again."""
 
 
-_ON_DISK = (
-    "Free some space in the folder for temporary files, or have TMPDIR name another one; "
-    "on the model's file system nothing has to be copied."
-)
-_IN_MEMORY = (
-    "It came from the EPContext data read callback, so it is written to no disk, and the EP takes it only as a file: "
-    "give it more memory, or load this model from files on this system."
-)
-
-
 @dataclass(eq=False)
 class LoadedPayload:
     """A payload to read; implements `PayloadView`.
@@ -106,13 +92,10 @@ class LoadedPayload:
             Fail: there is no space for a copy, or the system has no files in memory.
         """
         if self._path is None:
-            try:
-                self._path = self._make()
-            except OSError as error:
-                raise Fail(
-                    f"no file could be made of the payload {self.name!r}: {error}.",
-                    hint=_IN_MEMORY if self.in_memory else _ON_DISK,
-                ) from error
+            # Most EPs read the mapping.
+            from epctx_core.context.payload_files import make_file
+
+            self._path = make_file(self)
         return self._path
 
     def copy_to(self, sink: BinaryIO) -> None:
@@ -147,38 +130,6 @@ class LoadedPayload:
             if self.mapped is not None:
                 self.mapped.forget(start, len(piece))
                 self.mapped.check_unchanged()
-
-    def _make(self) -> str:
-        if self.in_memory:
-            return self.scratch.file_in_memory(self.view)
-        path = self.scratch.folder() / (Path(self.name).name if self.mapped is not None else "payload.bin")
-        self._put(path)
-        return str(path)
-
-    def _put(self, path: Path) -> None:
-        if self.mapped is None:
-            path.write_bytes(self.view)
-            return
-        with suppress(OSError):
-            with self._keeping_receipt():
-                path.hardlink_to(self.mapped.path)
-            if self.mapped.is_at(path):
-                self.scratch.before_closing(partial(self._unlink, path))
-                return
-            path.unlink()
-        self.mapped.check_unchanged()
-        with path.open("xb", buffering=0) as file:
-            copy_range(self.mapped.descriptor, 0, file.fileno(), 0, self.mapped.size)
-
-    def _unlink(self, path: Path) -> None:
-        with suppress(OSError), self._keeping_receipt():
-            path.unlink()
-
-    def _keeping_receipt(self) -> AbstractContextManager[None]:
-        """A second link changes the file's ctime, and nothing else of it."""
-        if self.mapped is None or self.digest is None:
-            return nullcontext()
-        return keeping_receipt(self.mapped.descriptor, self.digest)
 
 
 class KnownPayloads:

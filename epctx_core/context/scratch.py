@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -11,11 +10,12 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+T = TypeVar("T")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -86,15 +86,11 @@ class Scratch:
 
     def folder(self) -> Path:
         """Return a new folder; see `scratch_folder`."""
-        return self._made.enter_context(scratch_folder())
+        return self.enter(scratch_folder())
 
-    def file_in_memory(self, content: memoryview) -> str:
-        """Return the path of a new file that lies on no disk; see `memory_file`.
-
-        Raises:
-            OSError: there is no memory for it, or the system has no such files.
-        """
-        return self._made.enter_context(memory_file(content))
+    def enter(self, made: contextlib.AbstractContextManager[T]) -> T:
+        """Return what a context manager gives, which is left when this is closed."""
+        return self._made.enter_context(made)
 
 
 class _Keeper:
@@ -113,28 +109,6 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(folder)
     finally:
         remove()
-
-
-@contextlib.contextmanager
-def memory_file(content: memoryview) -> Iterator[str]:
-    """Give the path of a file in memory, for this process and the programs it starts.
-
-    It has no name in any folder, so that nothing of it outlives the process, however that ends.
-
-    Raises:
-        OSError: there is no memory for it, or the system has no such files.
-    """
-    if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
-        raise OSError(errno.ENOTSUP, "this system has no files in memory that have a path")
-    descriptor = os.memfd_create("epctx-payload")
-    try:
-        with open(descriptor, "wb", buffering=0, closefd=False) as file:
-            left = content
-            while left:
-                left = left[file.write(left) :]
-        yield f"/proc/{os.getpid()}/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 def _remove(folder: str, owner: int) -> None:

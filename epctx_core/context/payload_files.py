@@ -1,0 +1,89 @@
+"""Files that payloads are made into, for EPs that take only paths."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_core.context.receipts import keeping_receipt
+from epctx_core.errors import Fail
+from epctx_core.graph.mapping import copy_range
+
+if TYPE_CHECKING:
+    from epctx_core.context.loaded import LoadedPayload
+    from epctx_core.graph.mapping import MappedFile
+
+_ON_DISK = (
+    "Free some space in the folder for temporary files, or have TMPDIR name another one; "
+    "on the model's file system nothing has to be copied."
+)
+_IN_MEMORY = (
+    "It came from the EPContext data read callback, so it is written to no disk, and the EP takes it only as a file: "
+    "give it more memory, or load this model from files on this system."
+)
+
+
+def make_file(payload: LoadedPayload) -> str:
+    """Return the path of a new file with a payload's content; see `LoadedPayload.as_file`."""
+    try:
+        if payload.in_memory:
+            return payload.scratch.enter(_memory_file(payload.view))
+        if payload.mapped is None:
+            path = payload.scratch.folder() / "payload.bin"
+            path.write_bytes(payload.view)
+        else:
+            path = payload.scratch.folder() / Path(payload.name).name
+            _link_or_copy(payload, payload.mapped, path)
+    except OSError as error:
+        raise Fail(
+            f"no file could be made of the payload {payload.name!r}: {error}.",
+            hint=_IN_MEMORY if payload.in_memory else _ON_DISK,
+        ) from error
+    return str(path)
+
+
+def _link_or_copy(payload: LoadedPayload, mapped: MappedFile, path: Path) -> None:
+    def keeping() -> AbstractContextManager[None]:
+        # A second link changes the file's ctime, and nothing else of it.
+        return nullcontext() if payload.digest is None else keeping_receipt(mapped.descriptor, payload.digest)
+
+    def unlink() -> None:
+        with suppress(OSError), keeping():
+            path.unlink()
+
+    with suppress(OSError):
+        with keeping():
+            path.hardlink_to(mapped.path)
+        if mapped.is_at(path):
+            payload.scratch.before_closing(unlink)
+            return
+        path.unlink()
+    mapped.check_unchanged()
+    with path.open("xb", buffering=0) as file:
+        copy_range(mapped.descriptor, 0, file.fileno(), 0, mapped.size)
+
+
+@contextmanager
+def _memory_file(content: memoryview) -> Iterator[str]:
+    """Give the path of a file in memory, for this process and the programs it starts.
+
+    It has no name in any folder, so that nothing of it outlives the process, however that ends.
+
+    Raises:
+        OSError: there is no memory for it, or the system has no such files.
+    """
+    if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
+        raise OSError(errno.ENOTSUP, "this system has no files in memory that have a path")
+    descriptor = os.memfd_create("epctx-payload")
+    try:
+        with open(descriptor, "wb", buffering=0, closefd=False) as file:
+            left = content
+            while left:
+                left = left[file.write(left) :]
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
