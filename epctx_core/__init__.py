@@ -55,15 +55,21 @@ if TYPE_CHECKING:
         unregister_execution_provider,
     )
     from epctx_core.session import InferenceSession
-    from epctx_core.sessions.boundary import ModelMetadata, NodeArg, OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from epctx_core.sessions.compatibility import (
+    from epctx_core.sessions.boundary import ModelMetadata, NodeArg
+    from epctx_core.sessions.conversion import convert_model
+    from epctx_core.sessions.ep_queries import (
         CompiledModelCompatibility,
         get_compatibility_info_from_model,
+        get_ep_metadata,
         get_model_compatibility,
     )
-    from epctx_core.sessions.conversion import convert_model
-    from epctx_core.sessions.ep_metadata import get_ep_metadata
-    from epctx_core.sessions.explanation import Explanation, NodeExplanation, explain_model
+    from epctx_core.sessions.explanation import (
+        Explanation,
+        NodeExplanation,
+        OrtEpAssignedNode,
+        OrtEpAssignedSubgraph,
+        explain_model,
+    )
     from epctx_core.sessions.inspection import ContextNodeInfo, ModelInfo, inspect_model
     from epctx_core.sessions.process_settings import (
         disable_telemetry_events,
@@ -90,13 +96,14 @@ _HOME = {
         "InvalidProtobuf", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
     ),
-    "epctx_core.sessions.boundary": ("OrtEpAssignedNode", "OrtEpAssignedSubgraph", "ModelMetadata", "NodeArg"),
-    "epctx_core.sessions.compatibility": (
-        "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_model_compatibility",
-    ),
+    "epctx_core.sessions.boundary": ("ModelMetadata", "NodeArg"),
     "epctx_core.sessions.conversion": ("convert_model",),
-    "epctx_core.sessions.ep_metadata": ("get_ep_metadata",),
-    "epctx_core.sessions.explanation": ("Explanation", "NodeExplanation", "explain_model"),
+    "epctx_core.sessions.ep_queries": (
+        "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_ep_metadata", "get_model_compatibility",
+    ),
+    "epctx_core.sessions.explanation": (
+        "Explanation", "NodeExplanation", "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "explain_model",
+    ),
     "epctx_core.sessions.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
         "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "SessionOptions",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from epctx_core.options.run import RunOptions
-    from epctx_core.sessions.boundary import OrtEpAssignedSubgraph
+    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
 
 _log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001

@@ -17,8 +17,8 @@ from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.session import InferenceSession, requested_providers
 from epctx_core.sessions.arguments import given_function, given_model, given_options, if_given
+from epctx_core.sessions.host_calls import reported_progress
 from epctx_core.sessions.optimise import check_level
-from epctx_core.sessions.providers import reported_progress
 
 if TYPE_CHECKING:
     from epctx_core.sessions.providers import Progress

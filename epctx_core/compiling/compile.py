@@ -25,7 +25,7 @@ from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, Sessi
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Stopwatch, assign_nodes, compile_partitions
-from epctx_core.sessions.cancellation import CompileCancellation
+from epctx_core.sessions.host_calls import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
     Progress,

@@ -33,12 +33,13 @@ from epctx_core.sessions.arguments import (
     if_given,
     path_of,
 )
+from epctx_core.sessions.host_calls import reported_progress
 from epctx_core.sessions.optimise import check_level
-from epctx_core.sessions.providers import Progress, reported_progress
 
 if TYPE_CHECKING:
     from epctx_core.compiling.report import CompileReport
     from epctx_core.graph.model_io import SourceModel
+    from epctx_core.sessions.providers import Progress
 
 
 class ModelCompiler:

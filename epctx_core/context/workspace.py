@@ -1,22 +1,17 @@
-"""What an EP keeps beside its instance: in a workspace of one session's own, or of several.
-
-A shared workspace lives as long as any session uses it. Which sessions meet is said by whoever makes the key.
-"""
+"""Workspace of a session: what an EP keeps beside its instance. `sessions/shared_workspaces` has those of several."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
-
-from epctx_core.registry.forking import PerProcess
 
 T = TypeVar("T")
 
 
-class _Objects:
-    """Objects by key and graphs by name."""
+class PrivateWorkspace:
+    """Workspace of one session that shares nothing: objects by key, graphs by name. Implements `Workspace`."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -43,7 +38,7 @@ class _Objects:
         with self._lock:
             return self._graphs.pop(graph_name, None)
 
-    def _clear(self) -> None:
+    def close(self) -> None:
         """Close all objects, the youngest first; one that raises keeps no other from being closed."""
         with self._lock:
             objects, self._objects = self._objects, {}
@@ -52,66 +47,3 @@ class _Objects:
             for obj, close in objects.values():
                 if close is not None:
                     stack.callback(close, obj)
-
-
-class PrivateWorkspace(_Objects):
-    """The workspace of a session that shares nothing; implements `epctx_core.plugin.Workspace`."""
-
-    def close(self) -> None:
-        """Close all objects, the youngest first."""
-        self._clear()
-
-
-class SharedWorkspace(_Objects):
-    """A workspace with several users; implements `epctx_core.plugin.Workspace`. Made by `SharedWorkspaces`.
-
-    Args:
-        release: told that one user left; gives whether it was the last.
-    """
-
-    def __init__(self, release: Callable[[SharedWorkspace], bool]) -> None:
-        super().__init__()
-        self._release = release
-
-    def close(self) -> None:
-        """Leave; each user calls it once. The last one closes all objects."""
-        if self._release(self):
-            self._clear()
-
-
-class SharedWorkspaces:
-    """Workspaces by key, each as long as it has users."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[Hashable, SharedWorkspace] = {}
-        self._users: dict[SharedWorkspace, tuple[Hashable, int]] = {}
-
-    def join(self, key: Hashable) -> SharedWorkspace:
-        """Return the workspace under a key; its `close` has to be called once for each call of this."""
-        with self._lock:
-            workspace = self._found.get(key)
-            if workspace is None:
-                workspace = self._found[key] = SharedWorkspace(self._leave)
-            users = self._users.get(workspace, (key, 0))[1]
-            self._users[workspace] = key, users + 1
-            return workspace
-
-    def __len__(self) -> int:
-        """How many workspaces have users."""
-        with self._lock:
-            return len(self._found)
-
-    def _leave(self, workspace: SharedWorkspace) -> bool:
-        with self._lock:
-            key, users = self._users[workspace]
-            if users > 1:
-                self._users[workspace] = key, users - 1
-                return False
-            # Whoever comes now gets a new one.
-            del self._users[workspace], self._found[key]
-            return True
-
-
-loaded_workspaces = PerProcess(SharedWorkspaces)
-"""Of all sessions of one process that load context models with `ep.share_ep_contexts=1`."""

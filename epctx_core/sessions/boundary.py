@@ -1,100 +1,21 @@
-"""What a session shows of its model: inputs, outputs, metadata, and which EP runs which node."""
+"""What a session shows of its model: inputs, outputs and metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
-from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.sessions.providers import CPU_EP
-
 if TYPE_CHECKING:
     from onnx import TypeProto
 
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
     from epctx_core.plugin.types import Dimension
-    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.source import OpenModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtEpAssignedNode:
-    """One node; attributes as `onnxruntime.OrtEpAssignedNode`."""
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtEpAssignedSubgraph:
-    """Nodes that an EP runs as one; attributes as `onnxruntime.OrtEpAssignedSubgraph`.
-
-    Attributes:
-        ep_name: the EP type.
-        nodes: the nodes, in the model's order.
-    """
-
-    ep_name: str
-    nodes: tuple[OrtEpAssignedNode, ...]
-
-    def get_nodes(self) -> list[OrtEpAssignedNode]:
-        """Return the nodes."""
-        return list(self.nodes)
-
-
-def assigned_subgraphs(
-    assignment: Assignment, eps: Sequence[str], loaded: Mapping[str, Sequence[ContextNodeRecord]]
-) -> list[OrtEpAssignedSubgraph]:
-    """Return who runs what, bodies included: EPs in order of priority, the CPU EP last.
-
-    A partition is one subgraph; so is each EPContext node, each node that an EP runs by a kernel, and each
-    node of the CPU EP.
-
-    Args:
-        assignment: of the whole model.
-        eps: the session's EPs.
-        loaded: EP type to its EPContext nodes.
-    """
-    found: list[OrtEpAssignedSubgraph] = []
-    for ep in eps:
-        nodes = _of_provider(assignment, ep, loaded.get(ep, ()))
-        found += [OrtEpAssignedSubgraph(ep_name=ep, nodes=group) for group in nodes]
-    for part in assignment.graphs:
-        for place in sorted({*part.left_over(), *part.executed}):
-            found.append(OrtEpAssignedSubgraph(ep_name=CPU_EP, nodes=_nodes(part.graph, [place])))
-    return found
-
-
-def _of_provider(
-    assignment: Assignment, ep: str, loaded: Sequence[ContextNodeRecord]
-) -> Iterator[tuple[OrtEpAssignedNode, ...]]:
-    graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
-    for partition in assignment.of(ep):
-        yield _nodes(partition.graph, partition.node_indices)
-    for record in loaded:
-        yield _nodes(graphs[record.path], [record.index])
-    for part in assignment.graphs:
-        for kernel in part.kernel_nodes:
-            if kernel.ep == ep:
-                yield _nodes(part.graph, [kernel.node])
-
-
-def _nodes(graph: GraphIndex, places: Sequence[int]) -> tuple[OrtEpAssignedNode, ...]:
-    return tuple(
-        OrtEpAssignedNode(
-            name=graph.node_name(place), domain=graph.domains[place], op_type=graph.op_types[place]
-        )
-        for place in places
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,87 +125,6 @@ class FeedOrder:
                 ordered.append(value)
             else:
                 return ordered
-        return self._order_carefully(feeds)
+        from epctx_core.sessions.feeds import checked_feeds
 
-    def _order_carefully(self, feeds: Mapping[str, Any]) -> list[Any]:
-        known = [argument.name for argument in self._arguments]
-        if not isinstance(feeds, Mapping):
-            raise InvalidArgument(
-                f"run takes inputs as a mapping of name to array, not a {type(feeds).__name__}."
-            )
-        for name in feeds:
-            if name not in known:
-                raise InvalidArgument(
-                    f"the model has no input {name!r}.{suggestion(str(name), known)}",
-                    hint=f"Its inputs: {', '.join(known) or 'none'}.",
-                )
-        ordered = []
-        for argument in self._arguments:
-            if argument.name in feeds:
-                ordered.append(_checked(argument, feeds[argument.name]))
-            elif argument.name in self._defaults:
-                ordered.append(self._defaults[argument.name])
-            else:
-                raise InvalidArgument(
-                    f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
-                    hint=f"The model's inputs: {', '.join(known)}.",
-                )
-        return ordered
-
-
-def _checked(argument: NodeArg, value: Any) -> Any:
-    wanted = argument.tensor_type
-    if wanted.dtype is None:
-        return value
-    try:
-        array = np.asarray(value)
-        if isinstance(value, (list, tuple)) and _are_numbers(array, wanted.dtype):
-            # Python's numbers have no type of ONNX's: as with onnxruntime they get the input's.
-            with np.errstate(all="ignore"):
-                array = np.array(value, wanted.dtype)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidArgument(
-            f"the input {argument.name!r} is no array of {wanted.dtype}: {error}.",
-            hint="Give a numpy array, or a list of numbers nested evenly.",
-        ) from error
-    if array.dtype != wanted.dtype and not _is_text(array, wanted):
-        raise InvalidArgument(
-            f"the input {argument.name!r} is {array.dtype}; the model takes {wanted.dtype}.",
-            hint=f"Convert it: array.astype({str(wanted.dtype)!r}).",
-        )
-    if wanted.shape is not None and not _fits(array.shape, wanted.shape):
-        raise InvalidArgument(
-            f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {wanted}.",
-            hint="A length that is a name is open; a free dimension override of the session options fixes it.",
-        )
-    if array.dtype.kind in "ST":
-        array = _as_objects(argument, array)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-
-
-def _are_numbers(array: np.ndarray, wanted: np.dtype[Any]) -> bool:
-    """Whether a list became numbers where such are wanted; nothing is any type's, and long integers are objects."""
-    if not array.size or wanted.kind == "O":
-        return not array.size
-    if array.dtype.kind == "O":
-        return all(isinstance(element, Number) for element in array.flat)
-    return array.dtype.kind in "biufc"
-
-
-def _as_objects(argument: NodeArg, array: np.ndarray) -> np.ndarray:
-    """Return text of numpy's own kinds as an array of `str`: onnxruntime reads past the end of these kinds."""
-    try:
-        text = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"the input {argument.name!r} has bytes that are no UTF-8: {error}.") from error
-    return text.astype(object)
-
-
-def _is_text(array: np.ndarray, wanted: TensorType) -> bool:
-    return wanted.elem_type == onnx.TensorProto.STRING and array.dtype.kind in "OUST"
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[Dimension, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        not isinstance(w, int) or s == w for s, w in zip(shape, wanted, strict=True)
-    )
+        return checked_feeds(self._arguments, self._defaults, feeds)

@@ -18,17 +18,9 @@ from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import Stopwatch, assign_nodes, compile_partitions
-from epctx_core.sessions.boundary import (
-    ModelMetadata,
-    NodeArg,
-    OrtEpAssignedSubgraph,
-    assigned_subgraphs,
-    model_metadata,
-    node_arg,
-)
+from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.compatibility import check_compatibility
 from epctx_core.sessions.loading import (
-    LoadSharing,
     Routing,
     context_folder,
     load_context_nodes,
@@ -41,7 +33,6 @@ from epctx_core.sessions.providers import (
     choose_providers,
     kept_functions,
     private_workspace,
-    requested_classes,
 )
 from epctx_core.sessions.source import OpenModel, open_model
 
@@ -54,6 +45,7 @@ if TYPE_CHECKING:
     from epctx_core.registry import Registry
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
 
 PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
@@ -136,7 +128,12 @@ def build_session(
                     model = open_model(
                         path_or_bytes,
                         session.config(),
-                        lambda: kept_functions(requested_classes(requested or (), session, registry)),
+                        lambda: kept_functions(
+                            choice.cls
+                            for choice in choose_providers(
+                                requested or (), session, registry, Purpose.RUN, tell=False
+                            )[0]
+                        ),
                         checks,
                     )
                     if not model.context_nodes:
@@ -293,6 +290,8 @@ class _Builder:
     def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
         if not self._config.share_contexts:
             return private_workspace
+        from epctx_core.sessions.shared_workspaces import LoadSharing
+
         return LoadSharing(self._routing.nodes, folder, self._config, self._manifest).workspace_of
 
     def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
@@ -342,7 +341,10 @@ class _Builder:
             providers=self._providers,
             run=_with_run_hooks(plan.run, instances),
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
-            assigned=assigned_subgraphs(assignment, instances.names, self._routing.nodes)
-            if self._config.record_assignments
-            else None,
+            assigned=self._assigned(assignment) if self._config.record_assignments else None,
         )
+
+    def _assigned(self, assignment: Assignment) -> Sequence[OrtEpAssignedSubgraph]:
+        from epctx_core.sessions.explanation import assigned_subgraphs
+
+        return assigned_subgraphs(assignment, self._providers.instances.names, self._routing.nodes)

@@ -1,9 +1,12 @@
-"""Explanation of a model's assignment: the EP of each node, and why others refused it. Compiles and writes nothing."""
+"""Explanation of a model's assignment: the EP of each node, in a session or before one, and why others refused it.
+
+Compiles and writes nothing.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,12 +17,14 @@ from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
-from epctx_core.sessions.cancellation import CompileCancellation
+from epctx_core.sessions.host_calls import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import CPU_EP, ProviderSession, choose_providers, kept_functions
 from epctx_core.sessions.source import open_model
 
 if TYPE_CHECKING:
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.source import OpenModel
 
@@ -158,3 +163,75 @@ def _explained(model: OpenModel, assignment: Assignment) -> Iterator[NodeExplana
                 compiled=source is not None,
                 refusals=tuple(dict.fromkeys(reasons.get((id(part.graph), index), ()))),
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtEpAssignedNode:
+    """One node; attributes as `onnxruntime.OrtEpAssignedNode`."""
+
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtEpAssignedSubgraph:
+    """Nodes that an EP runs as one; attributes as `onnxruntime.OrtEpAssignedSubgraph`.
+
+    Attributes:
+        ep_name: the EP type.
+        nodes: the nodes, in the model's order.
+    """
+
+    ep_name: str
+    nodes: tuple[OrtEpAssignedNode, ...]
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        """Return the nodes."""
+        return list(self.nodes)
+
+
+def assigned_subgraphs(
+    assignment: Assignment, eps: Sequence[str], loaded: Mapping[str, Sequence[ContextNodeRecord]]
+) -> list[OrtEpAssignedSubgraph]:
+    """Return who runs what, bodies included: EPs in order of priority, the CPU EP last.
+
+    A partition is one subgraph; so is each EPContext node, each node that an EP runs by a kernel, and each
+    node of the CPU EP.
+
+    Args:
+        assignment: of the whole model.
+        eps: the session's EPs.
+        loaded: EP type to its EPContext nodes.
+    """
+    found: list[OrtEpAssignedSubgraph] = []
+    for ep in eps:
+        nodes = _of_provider(assignment, ep, loaded.get(ep, ()))
+        found += [OrtEpAssignedSubgraph(ep_name=ep, nodes=group) for group in nodes]
+    for part in assignment.graphs:
+        for place in sorted({*part.left_over(), *part.executed}):
+            found.append(OrtEpAssignedSubgraph(ep_name=CPU_EP, nodes=_nodes(part.graph, [place])))
+    return found
+
+
+def _of_provider(
+    assignment: Assignment, ep: str, loaded: Sequence[ContextNodeRecord]
+) -> Iterator[tuple[OrtEpAssignedNode, ...]]:
+    graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
+    for partition in assignment.of(ep):
+        yield _nodes(partition.graph, partition.node_indices)
+    for record in loaded:
+        yield _nodes(graphs[record.path], [record.index])
+    for part in assignment.graphs:
+        for kernel in part.kernel_nodes:
+            if kernel.ep == ep:
+                yield _nodes(part.graph, [kernel.node])
+
+
+def _nodes(graph: GraphIndex, places: Sequence[int]) -> tuple[OrtEpAssignedNode, ...]:
+    return tuple(
+        OrtEpAssignedNode(
+            name=graph.node_name(place), domain=graph.domains[place], op_type=graph.op_types[place]
+        )
+        for place in places
+    )

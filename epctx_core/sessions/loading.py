@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
-from epctx_core.context.workspace import loaded_workspaces
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider, PluginError
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Isolation, Verification
@@ -21,27 +20,23 @@ from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
 from epctx_core.sessions.providers import (
-    SkippedProvider,
     check_compiled,
     choose_provider,
     choose_providers,
-    find_optional,
-    fingerprint,
-    private_workspace,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
 
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
-    from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, ProviderContext, TensorView
     from epctx_core.registry import PluginRecord, Registry
+    from epctx_core.sessions.optional_providers import SkippedProvider
     from epctx_core.sessions.plan import StepSpec
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
@@ -232,6 +227,8 @@ class Routing:
         self, ep: str, session: SessionOptions, registry: Registry, purpose: Purpose | None
     ) -> None:
         """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
+        from epctx_core.sessions.optional_providers import SkippedProvider
+
         if session.config().isolation is Isolation.ALL and ep not in self.nodes:
             # It would be there for its kernels alone, and functions cannot leave their process.
             found: PluginRecord | SkippedProvider = SkippedProvider(
@@ -271,12 +268,14 @@ def find_maker(
 def _find_kernel_provider(
     ep: str, registry: Registry, purpose: Purpose | None
 ) -> PluginRecord | SkippedProvider:
+    from epctx_core.sessions.optional_providers import OptionalNames, SkippedProvider
+
     try:
         record = registry.route(ep)
     except PluginError as error:
         return SkippedProvider.because(ep, error)
     if record is not None:
-        return find_optional(record.name, registry, purpose)
+        return OptionalNames.find(record.name, registry, purpose)
     why, hint = registry.explain_missing(ep)
     return SkippedProvider(name=ep, reason=why, hint=hint)
 
@@ -308,65 +307,6 @@ def _is_installed(source: str, registry: Registry) -> bool:
         record.usable and source.casefold() in {s.casefold() for s in record.sources}
         for record in registry.records()
     )
-
-
-class LoadSharing:
-    """Finds the workspaces of one session with `ep.share_ep_contexts=1`.
-
-    Args:
-        nodes: EP type to its nodes.
-        folder: where their binaries lie.
-        config: the session's options.
-        manifest: what the model says about its payloads, if it does.
-    """
-
-    def __init__(
-        self,
-        nodes: Mapping[str, Sequence[ContextNodeRecord]],
-        folder: ModelFolder | None,
-        config: SessionConfig,
-        manifest: Manifest | None,
-    ) -> None:
-        self._nodes = nodes
-        self._folder = folder
-        # A host that gives payloads itself, or wants its own copy, shares none.
-        self._shares = config.data_reader is None and config.map_binaries
-        self._verification = config.verification
-        self._manifest = manifest
-
-    def workspace_of(self, choice: ProviderChoice) -> PrivateWorkspace | SharedWorkspace:
-        """Return the workspace of an EP: shared if all its payloads are files."""
-        binaries = self._binaries(choice.name) if self._shares else None
-        if not binaries:
-            return private_workspace(choice)
-        # What one session opened was verified as that one asked for.
-        return loaded_workspaces.get().join((fingerprint([choice]), self._verification, binaries))
-
-    def _binaries(self, ep: str) -> frozenset[Hashable] | None:
-        """Return what tells an EP's binaries from all others; None if one is no file or is not there."""
-        if self._folder is None:
-            return None
-        found: dict[str, Hashable] = {}
-        for record in self._nodes.get(ep, ()):
-            name = record.file_name
-            if not record.main_context or name in found:
-                continue
-            identity = None
-            if name is not None:
-                identity = self._folder.identity(name, what="the context binary", node=record.name)
-            if name is None or identity is None:
-                return None
-            found[name] = identity, self._digest(name)
-        return frozenset(found.values())
-
-    def _digest(self, name: str) -> str | None:
-        """Return what the model says that a binary is: one that says otherwise has to look for itself."""
-        if self._manifest is None:
-            return None
-        if self._manifest.is_pending(name):
-            return "pending"
-        entry = self._manifest.entry(name, embedded=False)
-        return entry.root if entry is not None else None
 
 
 LOOK = "verify_payloads"

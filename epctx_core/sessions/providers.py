@@ -9,16 +9,12 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.scratch import Scratch, scratch_folder
-from epctx_core.context.workspace import PrivateWorkspace, SharedWorkspace
+from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import (
-    EpctxError,
-    Fail,
     InvalidArgument,
     NotImplementedByProvider,
     conceal,
@@ -34,100 +30,15 @@ from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import check_answer, contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances, closers
+from epctx_core.registry.records import PluginRecord
 
 if TYPE_CHECKING:
     from epctx_core.kernels import CpuEngine
     from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
-    from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
+    from epctx_core.sessions.optional_providers import OptionalNames, SkippedProvider
 
-KEY = "ep.optional_providers"
-_SUFFIX = "executionprovider"
 _log = logging.getLogger("epctx.providers")
-_told: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedProvider:
-    """An optional EP that a session or a compile goes without.
-
-    Attributes:
-        name: as the host named it.
-        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
-        hint: what to do to have it, or None.
-    """
-
-    name: str
-    reason: str
-    hint: str | None = None
-
-    @classmethod
-    def because(cls, name: str, error: EpctxError) -> SkippedProvider:
-        """Return what an error says about an EP."""
-        return cls(name=name, reason=error.message, hint=error.hint)
-
-    def brings(self, source: str) -> bool:
-        """Whether a node's source looks like this EP's."""
-        return _stem(self.name) == _stem(source)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
-        return {"name": self.name, "reason": self.reason, "hint": self.hint}
-
-
-@contextmanager
-def each_told_once() -> Iterator[None]:
-    """Name each skipped EP once within the block, which chooses EPs several times for one call of a host."""
-    before = _told.set(set())
-    try:
-        yield
-    finally:
-        _told.reset(before)
-
-
-def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
-    """Log what a host goes without."""
-    told = _told.get()
-    for skip in skipped:
-        if told is None or _stem(skip.name) not in told:
-            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
-        if told is not None:
-            told.add(_stem(skip.name))
-
-
-class OptionalNames:
-    """The names in `ep.optional_providers`, checked against the EPs that a host asked for.
-
-    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
-
-    Raises:
-        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
-    """
-
-    def __init__(self, names: Iterable[str], requested: Sequence[str]) -> None:
-        self._stems = {_stem(name) for name in names}
-        asked = {_stem(name) for name in requested}
-        for name in names if requested else ():
-            if _stem(name) not in asked:
-                raise InvalidArgument(
-                    f"the session option {KEY!r} names {name!r}, which is not among the EPs that were asked for."
-                    f"{suggestion(name, requested)}",
-                    hint=f"They are: {', '.join(requested)}.",
-                )
-
-    def __contains__(self, name: str) -> bool:
-        """Whether a host can do without the EP that it gave this name."""
-        return _stem(name) in self._stems
-
-    def is_option(self, key: str) -> bool:
-        """Whether `ep.<name>.<key>` is an option of one of them, which need not be installed."""
-        starts = [f"ep.{stem}{end}." for stem in self._stems for end in ("", _SUFFIX)]
-        return key.startswith(tuple(starts))
-
-
-def _stem(name: str) -> str:
-    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
-    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
 CPU_EP = "CPUExecutionProvider"
@@ -172,7 +83,7 @@ class ProviderChoice:
         return {name: value for name, value in self.options.items() if name not in secret}
 
 
-WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace | SharedWorkspace]
+WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace]
 """Gives the workspace of an EP in one session."""
 
 
@@ -186,6 +97,8 @@ def choose_providers(
     session: SessionOptions,
     registry: Registry,
     purpose: Purpose | None,
+    *,
+    tell: bool = True,
 ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
     """Look up, import and check the EPs that a host asked for, in its order; the CPU EP is left out.
 
@@ -194,6 +107,7 @@ def choose_providers(
         session: says which of them are optional.
         registry: where they are looked up.
         purpose: what they are to do; None if no device is needed, and then nobody is told what was skipped.
+        tell: whether the log names what was skipped.
 
     Returns:
         The EPs, and the optional ones that cannot be had.
@@ -202,43 +116,33 @@ def choose_providers(
         InvalidArgument: no such EP, one asked for twice, or a wrong option.
         PluginError: a plugin is broken.
     """
-    names = [name for name, _ in requested]
-    optional = OptionalNames(session.config().optional_providers, names)
+    optional: OptionalNames | None = None
+    if names := session.config().optional_providers:
+        from epctx_core.sessions.optional_providers import OptionalNames
+
+        optional = OptionalNames(names, [name for name, _ in requested])
     _refuse_unknown_eps(session, registry, optional)
     choices: list[ProviderChoice] = []
     skipped: list[SkippedProvider] = []
     for name, given in requested:
         if name.lower() in _CPU_NAMES:
             continue
-        found = _find(name, registry, optional, purpose)
-        if isinstance(found, SkippedProvider):
+        if optional is None or name not in optional:
+            record = registry.resolve(name)
+        elif isinstance(found := optional.find(name, registry, purpose), PluginRecord):
+            record = found
+        else:
             skipped.append(found)
             continue
-        choice = choose_provider(found, given, session, registry)
+        choice = choose_provider(record, given, session, registry)
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
-    if purpose is not None:
+    if tell and skipped and purpose is not None:
+        from epctx_core.sessions.optional_providers import tell_skipped
+
         tell_skipped(skipped)
     return choices, tuple(skipped)
-
-
-def _find(
-    name: str, registry: Registry, optional: OptionalNames, purpose: Purpose | None
-) -> PluginRecord | SkippedProvider:
-    return find_optional(name, registry, purpose) if name in optional else registry.resolve(name)
-
-
-def find_optional(name: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
-    """Return an EP's record if it loads and says that it is available, else why it cannot be had."""
-    try:
-        record = registry.resolve(name)
-        registry.load(record)
-        if purpose is not None:
-            _check_availability(record, purpose, registry)
-    except EpctxError as error:
-        return SkippedProvider.because(name, error)
-    return record
 
 
 def choose_provider(
@@ -261,55 +165,19 @@ def kept_functions(classes: Iterable[type[ExecutionProvider]]) -> frozenset[tupl
     return frozenset(function for cls in classes for function in cls.keeps_functions)
 
 
-def requested_classes(
-    requested: Sequence[tuple[str, Mapping[str, object]]], session: SessionOptions, registry: Registry
-) -> list[type[ExecutionProvider]]:
-    """Return the classes of the EPs that a host asked for; the CPU EP and what is skipped are left out.
-
-    Raises:
-        InvalidArgument, PluginError: as `choose_providers`.
-    """
-    names = [name for name, _ in requested if name.lower() not in _CPU_NAMES]
-    optional = OptionalNames(session.config().optional_providers, [name for name, _ in requested])
-    found = [_find(name, registry, optional, Purpose.RUN) for name in names]
-    return [registry.load(record) for record in found if not isinstance(record, SkippedProvider)]
-
-
-def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: OptionalNames) -> None:
+def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: OptionalNames | None) -> None:
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
     given = session.provider_option_keys
     if not given:
         return
     starts = [f"ep.{record.name.lower()}." for record in registry.records()]
     for key in given:
-        if not key.startswith(tuple(starts)) and not optional.is_option(key):
+        if not key.startswith(tuple(starts)) and not (optional is not None and optional.is_option(key)):
             known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
             raise InvalidArgument(
                 f"the session option {key!r} is none, nor an option of an installed EP.{suggestion(key, known)}",
                 hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
             )
-
-
-def reported_progress(progress: Progress | None) -> Progress:
-    """Return a host's progress callback as the core and EPs call it; what it raises is a Fail of the host's.
-
-    None gives one that shows nothing.
-    """
-    if progress is None:
-        return no_progress
-
-    def report(stage: str, done: int, total: int) -> None:
-        try:
-            progress(concealed(stage), done, total)
-        except EpctxError:
-            raise
-        except Exception as error:
-            raise Fail(
-                f"the progress callback raised at stage {stage!r}: {describe(error)}.",
-                hint="Fix the callback, or give none.",
-            ) from error
-
-    return report
 
 
 def refuse_isolated(config: SessionConfig) -> None:
@@ -370,7 +238,7 @@ class ProviderSession:
         self.weightless = WeightlessMode.NONE
         self.reads_back = self.is_isolated = False
         self._contexts: dict[str, ProviderContext] = {}
-        self._workspaces: list[PrivateWorkspace | SharedWorkspace] = []
+        self._workspaces: list[PrivateWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
         self.scratch = self._stack.enter_context(Scratch())
@@ -408,11 +276,11 @@ class ProviderSession:
             self.weightless = checked_mode(choices, config.weightless)
         self.reads_back, self.is_isolated = config.read_back, config.isolation is not Isolation.NONE
         for choice in choices:
-            _check_availability(choice.record, purpose, registry)
+            check_availability(choice.record, purpose, registry)
             cls = _class_of(choice, config, purpose)
             workspace = workspace_of(choice)
             self._workspaces.append(workspace)
-            if cls is not choice.cls and isinstance(workspace, SharedWorkspace):
+            if cls is not choice.cls and type(workspace) is not PrivateWorkspace:
                 refuse_isolated(config)
             self._add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
 
@@ -562,7 +430,8 @@ def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -
     return isolated_class(ep, purpose)
 
 
-def _check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
+def check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
+    """Raise NotImplementedByProvider if an EP says that it cannot do on this machine what it is wanted for."""
     available = registry.availability(record, purpose)
     if not available.available:
         raise NotImplementedByProvider(

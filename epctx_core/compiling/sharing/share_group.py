@@ -27,8 +27,9 @@ from epctx_core.sessions.arguments import (
     if_given,
     path_of,
 )
+from epctx_core.sessions.host_calls import reported_progress
 from epctx_core.sessions.optimise import check_level
-from epctx_core.sessions.providers import Progress, fingerprint, reported_progress
+from epctx_core.sessions.providers import Progress, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A compile's own wish to stop: what EPs poll, so that Ctrl-C reaches their threads as the host's flag does."""
+"""A compile's line to its host: its progress, and the wish to stop, which EPs poll, whether by flag or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from epctx_core.errors import EpctxError, Fail, concealed
 from epctx_core.options import CancellationFlag
+from epctx_core.registry.guard import describe
+from epctx_core.sessions.providers import Progress, no_progress
 
 _POLLED_EVERY = 0.05
 """Seconds between two looks at the host's flag while an EP waits."""
@@ -44,3 +47,25 @@ class CompileCancellation(CancellationFlag):
         except KeyboardInterrupt:
             self.set(True)
             raise
+
+
+def reported_progress(progress: Progress | None) -> Progress:
+    """Return a host's progress callback as the core and EPs call it; what it raises is a Fail of the host's.
+
+    None gives one that shows nothing.
+    """
+    if progress is None:
+        return no_progress
+
+    def report(stage: str, done: int, total: int) -> None:
+        try:
+            progress(concealed(stage), done, total)
+        except EpctxError:
+            raise
+        except Exception as error:
+            raise Fail(
+                f"the progress callback raised at stage {stage!r}: {describe(error)}.",
+                hint="Fix the callback, or give none.",
+            ) from error
+
+    return report

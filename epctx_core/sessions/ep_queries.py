@@ -1,0 +1,121 @@
+"""Questions to an EP without a session: what it declares, and whether it runs a compiled model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
+from epctx_core.context.model_head import read_metadata
+from epctx_core.errors import InvalidArgument, errors_typed
+from epctx_core.options import SessionOptions, WeightlessMode
+from epctx_core.plugin import Compatibility, ExecutionProvider
+from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.records import means, simulates
+from epctx_core.sessions.compatibility import judge
+from epctx_core.sessions.providers import CPU_EP, choose_provider
+from epctx_core.sessions.weightless import weightless_modes_text
+
+CompiledModelCompatibility = Compatibility
+"""The name that hosts know it by."""
+
+
+def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[str, str]:
+    """Return what an EP declares, so that a host can ask only for what it has.
+
+    Args:
+        ep: the EP type, or its short name.
+        registry: where the EP is looked up.
+
+    Returns:
+        `weightless_supported_modes`: "none", "external_only", "all" or "all_or_external_only";
+        `weightless_support`: the same for hosts of ONNX Runtime before 1.31, "all" for both;
+        `simulated`: "1" for an EP that computes on this CPU in place of hardware, else "0".
+
+    Raises:
+        InvalidArgument: no such EP.
+        PluginError: the EP is broken.
+
+    Example:
+        >>> get_ep_metadata("OpenVINO")["weightless_support"]
+        'all'
+    """
+    cls = ExecutionProvider if means(ep, CPU_EP) else registry.load(registry.resolve(ep))
+    modes = cls.weightless_modes
+    most = {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
+    return {
+        "weightless_support": weightless_modes_text(most),
+        "weightless_supported_modes": weightless_modes_text(modes),
+        "simulated": str(int(cls is not ExecutionProvider and simulates(cls))),
+    }
+
+
+@errors_typed("asking for the model's compatibility")
+def get_model_compatibility(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    ep: str,
+    provider_options: Mapping[str, object] | None = None,
+    *,
+    registry: Registry = default_registry,
+) -> CompiledModelCompatibility:
+    """Ask an EP whether it runs a compiled model, without a session: no payload is touched.
+
+    Of a file, only the head is read: the graph is stepped over, however large.
+
+    Args:
+        path_or_bytes: the model.
+        ep: the EP type, or its short name.
+        provider_options: the EP's options, as a session would have them.
+        registry: where the EP is looked up.
+
+    Returns:
+        The EP's verdict, the worst one if it compiled parts at different times; EP_NOT_APPLICABLE for a
+        model about which this EP wrote nothing, and for the CPU EP.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is none.
+        InvalidArgument: no such EP, or a wrong option.
+        PluginError: the EP is broken, or its validator raised.
+
+    Example:
+        >>> get_model_compatibility("model_ctx.onnx", "QNN")
+        <Compatibility.EP_SUPPORTED_OPTIMAL: 1>
+    """
+    _check_ep(ep)
+    if means(ep, CPU_EP):
+        read_metadata(path_or_bytes, lambda _key: False)
+        return Compatibility.EP_NOT_APPLICABLE
+    choice = choose_provider(registry.resolve(ep), provider_options or {}, SessionOptions(), registry)
+    info = get_compatibility_info_from_model(path_or_bytes, choice.name)
+    said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
+    texts = [*([] if info is None else [info]), *texts_of(choice.name, said)]
+    # The numbers rise with what speaks against the model.
+    return max((judge(choice, text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
+
+
+@errors_typed("reading the model's compatibility")
+def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | bytes, ep: str) -> str | None:
+    """Return what an EP wrote about a compiled model, or None; imports no plugin.
+
+    Args:
+        path_or_bytes: the model; of a file, only the head is read.
+        ep: the EP type, or its short name.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: there is no such model, or it is none.
+        InvalidArgument: no text for the EP, or no path nor bytes for the model.
+    """
+    _check_ep(ep)
+    infos = read_metadata(
+        path_or_bytes,
+        lambda key: (
+            key.startswith(COMPATIBILITY_PREFIX) and means(ep, key.removeprefix(COMPATIBILITY_PREFIX))
+        ),
+    )
+    # The EP type as written comes before its short name.
+    return infos.get(COMPATIBILITY_PREFIX + ep, next(iter(infos.values()), None))
+
+
+def _check_ep(ep: object) -> None:
+    if not isinstance(ep, str) or not ep:
+        raise InvalidArgument(f"an EP is named by a text such as 'QNNExecutionProvider', not {ep!r:.80}.")

@@ -1,0 +1,118 @@
+"""Optional EPs (`ep.optional_providers`): found before anything is read, or skipped with the reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.errors import EpctxError, InvalidArgument, suggestion
+from epctx_core.sessions.providers import check_availability
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Purpose
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.registry.registry import Registry
+
+KEY = "ep.optional_providers"
+_SUFFIX = "executionprovider"
+_log = logging.getLogger("epctx.providers")
+_told: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedProvider:
+    """An optional EP that a session or a compile goes without.
+
+    Attributes:
+        name: as the host named it.
+        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
+        hint: what to do to have it, or None.
+    """
+
+    name: str
+    reason: str
+    hint: str | None = None
+
+    @classmethod
+    def because(cls, name: str, error: EpctxError) -> SkippedProvider:
+        """Return what an error says about an EP."""
+        return cls(name=name, reason=error.message, hint=error.hint)
+
+    def brings(self, source: str) -> bool:
+        """Whether a node's source looks like this EP's."""
+        return _stem(self.name) == _stem(source)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return {"name": self.name, "reason": self.reason, "hint": self.hint}
+
+
+@contextmanager
+def each_told_once() -> Iterator[None]:
+    """Name each skipped EP once within the block, which chooses EPs several times for one call of a host."""
+    before = _told.set(set())
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
+def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
+    """Log what a host goes without."""
+    told = _told.get()
+    for skip in skipped:
+        if told is None or _stem(skip.name) not in told:
+            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
+        if told is not None:
+            told.add(_stem(skip.name))
+
+
+class OptionalNames:
+    """The names in `ep.optional_providers`, checked against the EPs that a host asked for.
+
+    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
+
+    Raises:
+        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
+    """
+
+    def __init__(self, names: Iterable[str], requested: Sequence[str]) -> None:
+        self._stems = {_stem(name) for name in names}
+        asked = {_stem(name) for name in requested}
+        for name in names if requested else ():
+            if _stem(name) not in asked:
+                raise InvalidArgument(
+                    f"the session option {KEY!r} names {name!r}, which is not among the EPs that were asked for."
+                    f"{suggestion(name, requested)}",
+                    hint=f"They are: {', '.join(requested)}.",
+                )
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a host can do without the EP that it gave this name."""
+        return _stem(name) in self._stems
+
+    @staticmethod
+    def find(name: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
+        """Return an EP's record if it loads and says that it is available, else why it cannot be had."""
+        try:
+            record = registry.resolve(name)
+            registry.load(record)
+            if purpose is not None:
+                check_availability(record, purpose, registry)
+        except EpctxError as error:
+            return SkippedProvider.because(name, error)
+        return record
+
+    def is_option(self, key: str) -> bool:
+        """Whether `ep.<name>.<key>` is an option of one of them, which need not be installed."""
+        starts = [f"ep.{stem}{end}." for stem in self._stems for end in ("", _SUFFIX)]
+        return key.startswith(tuple(starts))
+
+
+def _stem(name: str) -> str:
+    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
