@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
@@ -24,7 +25,8 @@ from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.assignment import Stopwatch, assign_nodes, compile_partitions
+from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.claims import compile_partitions
 from epctx_core.sessions.host_calls import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
@@ -53,6 +55,22 @@ _log = logging.getLogger("epctx.compile")
 
 FindDestination: TypeAlias = "Callable[[SourceModel | None, bool], Destination]"
 """`find(source, has_payloads)` says where what is compiled goes; None for a source that is not read yet."""
+
+
+@dataclass(kw_only=True)
+class Stopwatch:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +252,8 @@ class Compile:
             assignment = assign_nodes(model, self.providers, list(self.providers.choices))
         progress("partition", 1, 1)
         self.check(model, assignment)
-        compile_partitions(assignment, self.providers, Purpose.EXPORT, self.watch)
+        with self.watch.stage("compile"):
+            compile_partitions(assignment, self.providers, Purpose.EXPORT)
 
     def start(self, providers: ProviderSession) -> None:
         """Take the live EPs, before they are asked for anything.

@@ -2,23 +2,18 @@
 
 The bodies of control flow are graphs of their own. A node whose bodies hold an EP's work is nobody's to
 claim: the session runs it. One without stays an ordinary node, which an EP or an engine takes whole.
-
-Partitions are compiled by one call of each EP. `Stopwatch` has the seconds of these and all other stages.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import KERNEL_TYPES, metadata_value
-from epctx_core.graph.garbage import collection_paused, collection_resumed
-from epctx_core.sessions.providers import check_compiled
+from epctx_core.graph.garbage import collection_paused
 
 if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.kernels.matching import KernelMatcher
-    from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes, Purpose
+    from epctx_core.plugin import KernelDef, OperatorTypes
     from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
@@ -220,50 +215,3 @@ def assign_nodes(
 
 def _place(partition: GraphPartition) -> tuple[object, ...]:
     return (*partition.graph.place, partition.node_indices[0])
-
-
-@dataclass(kw_only=True)
-class Stopwatch:
-    """Seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-def compile_partitions(
-    assignment: Assignment,
-    providers: ProviderSession,
-    purpose: Purpose,
-    watch: Stopwatch,
-) -> dict[GraphPartition, CompiledPartition]:
-    """Have each EP compile its partitions; return what each became. Progress counts partitions.
-
-    Raises:
-        EPFail: an EP raised.
-        PluginError: an EP gave back something else than one `CompiledPartition` for each partition.
-        ModelLoadCanceled: the host asked to stop.
-    """
-    compiled: dict[GraphPartition, CompiledPartition] = {}
-    with watch.stage("compile"):
-        for ep in providers.choices:
-            partitions = assignment.of(ep)
-            if not partitions:
-                continue
-            providers.cancel.raise_if_requested()
-            providers.progress("compile", len(compiled), len(assignment.partitions))
-            with collection_resumed():
-                result = providers.instances.call(ep, "compile", partitions=partitions)
-            providers.keep(result)
-            check_compiled(ep, "compile", result, partitions, providers, purpose)
-            compiled.update(zip(partitions, result, strict=True))
-            providers.progress("compile", len(compiled), len(assignment.partitions))
-    providers.cancel.raise_if_requested()
-    return compiled

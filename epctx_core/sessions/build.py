@@ -17,7 +17,7 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import Purpose
-from epctx_core.sessions.assignment import Stopwatch, assign_nodes, compile_partitions
+from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.compatibility import check_compatibility
 from epctx_core.sessions.loading import (
@@ -214,7 +214,6 @@ class _Builder:
                 optimizes=self._level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
             )
         )
-        self._watch = Stopwatch()
 
     def build(self) -> SessionState:
         """Return the finished session, or close what was begun."""
@@ -301,7 +300,11 @@ class _Builder:
                 self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
             )
         planner = Planner(self._engine, self._providers, loaded, assignment.matchers)
-        planner.add_compiled(compile_partitions(assignment, self._providers, Purpose.RUN, self._watch))
+        if assignment.partitions:
+            from epctx_core.sessions.claims import compile_partitions
+
+            planner.add_compiled(compile_partitions(assignment, self._providers, Purpose.RUN))
+        self._providers.cancel.raise_if_requested()
         return planner
 
     def _check_allowed(
@@ -332,7 +335,7 @@ class _Builder:
     def _finish(self, assignment: Assignment, planner: Planner) -> SessionState:
         graph = self._model.graph
         instances = self._providers.instances
-        plan = planner.plan(assignment.main).plan
+        plan = planner.plan(assignment.main)
         types = self._model.types
         return SessionState(
             metadata=model_metadata(self._model),

@@ -1,4 +1,4 @@
-"""Claims of an EP on a graph's nodes: asked for, checked, made partitions, and kept within what the host allows.
+"""Claims of an EP on a graph's nodes: asked for, checked, made partitions within what the host allows, and compiled.
 
 Claims are merged into convex, maximal partitions, but for those that say `exact`; a set that an EP names is never
 split. What cannot be a partition is left to the next EP, with the reason.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.errors import concealed
+from epctx_core.graph.garbage import collection_resumed
 from epctx_core.graph.partition import CyclicGroupsError
 from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.graph.view import Node
@@ -20,11 +21,12 @@ from epctx_core.kernels.matching import KernelMatcher, RegistryLookup
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
 from epctx_core.sessions.assignment import KernelNode
+from epctx_core.sessions.providers import check_compiled
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.plugin import KernelDef
+    from epctx_core.plugin import CompiledPartition, KernelDef, Purpose
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
@@ -412,3 +414,30 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
                     if name in refused:
                         bad[node] = refused[name]
     return bad
+
+
+def compile_partitions(
+    assignment: Assignment, providers: ProviderSession, purpose: Purpose
+) -> dict[GraphPartition, CompiledPartition]:
+    """Have each EP compile its partitions; return what each became. Progress counts partitions.
+
+    Raises:
+        EPFail: an EP raised.
+        PluginError: an EP gave back something else than one `CompiledPartition` for each partition.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    compiled: dict[GraphPartition, CompiledPartition] = {}
+    for ep in providers.choices:
+        partitions = assignment.of(ep)
+        if not partitions:
+            continue
+        providers.cancel.raise_if_requested()
+        providers.progress("compile", len(compiled), len(assignment.partitions))
+        with collection_resumed():
+            result = providers.instances.call(ep, "compile", partitions=partitions)
+        providers.keep(result)
+        check_compiled(ep, "compile", result, partitions, providers, purpose)
+        compiled.update(zip(partitions, result, strict=True))
+        providers.progress("compile", len(compiled), len(assignment.partitions))
+    providers.cancel.raise_if_requested()
+    return compiled

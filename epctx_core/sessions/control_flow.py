@@ -9,15 +9,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from epctx_core.errors import InvalidGraph, RuntimeException
+from epctx_core.graph.view import attribute_value
+from epctx_core.sessions.plan import StepSpec, without_omitted
+from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import TensorType
     from epctx_core.sessions.plan import Plan
@@ -45,7 +50,40 @@ class Body:
         return self.plan.run([*own, *(node_inputs[place] for place in self.captured)], options)
 
 
-def make_control_flow(
+def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -> StepSpec:
+    """Return the step of an If, Loop or Scan over plans of its bodies, by attribute.
+
+    Raises:
+        InvalidGraph: a body has not the inputs or outputs that its node needs.
+    """
+    explicit = graph.explicit_inputs[node]
+    outer = tuple(dict.fromkeys(chain(*(plan.captured for plan in plans.values()))))
+    places = {name: len(explicit) + place for place, name in enumerate(outer)}
+    bodies = {}
+    for name, plan in plans.items():
+        index = graph.bodies[node][name]
+        bodies[name] = Body(
+            plan=plan,
+            captured=[places[captured] for captured in plan.captured],
+            input_types=[index.types.get(value) for value in index.input_names],
+            output_types=[index.types.get(value) for value in index.output_names],
+        )
+    proto = graph.nodes[node]
+    called = graph.node_name(node)
+    run = _make_control_flow(
+        proto.op_type,
+        called,
+        explicit_inputs=len(explicit),
+        outputs=len(graph.outputs[node]),
+        attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
+        bodies=bodies,
+    )
+    return without_omitted(
+        StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
+    )
+
+
+def _make_control_flow(
     op_type: str,
     name: str,
     *,

@@ -1,4 +1,4 @@
-"""How an EP's code is called in `run`: whose memory it gets, and whether it gives what it said.
+"""How an EP's code is called in `run`: whether it gives what it said.
 
 Knows what a step gives and what the contract asks for, and no plan.
 """
@@ -6,8 +6,8 @@ Knows what a step gives and what the contract asks for, and no plan.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from epctx_core.errors import PluginError
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
-    from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.plan import RunStep
 
 _log = logging.getLogger("epctx.session")
-Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 
 
 class Boundary(NamedTuple):
@@ -233,57 +231,3 @@ def _has_shape(array: np.ndarray, wanted: TensorType) -> bool:
         not isinstance(dim, int) or dim == length
         for dim, length in zip(wanted.shape, array.shape, strict=True)
     )
-
-
-def allocator(instances: ProviderInstances, ep: str) -> Allocate | None:
-    """Return what asks an EP for memory and checks what it gives; None for an EP without the hook."""
-    if not instances.implements(ep, "allocate"):
-        return None
-    record = instances.record(ep)
-
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        array = instances.call(ep, "allocate", shape=shape, dtype=dtype)
-        problem = _problem(array, shape, dtype)
-        if problem:
-            wanted = f"{dtype}{list(shape)}"
-            raise contract_broken(record, "allocate", f"was asked for {wanted} and gave {problem}")
-        return array  # type: ignore[no-any-return]
-
-    return allocate
-
-
-def _problem(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Say what is wrong with memory that an EP gave."""
-    if not isinstance(array, np.ndarray):
-        return f"a {type(array).__name__}"
-    if array.dtype != dtype or array.shape != shape:
-        return f"{array.dtype}{list(array.shape)}"
-    if not array.flags.c_contiguous:
-        return "memory that is not C-contiguous"
-    return "" if array.flags.writeable else "read-only memory"
-
-
-class Buffer(NamedTuple):
-    """Memory for one output of a step: who gives it (None for the core), and what is asked for."""
-
-    owner: Allocate | None
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-def into_memory(run: RunStep, buffers: Sequence[Buffer]) -> RunStep:
-    """Return a step's `run`, which writes in place, with memory for each of its outputs."""
-    wanted = [(buffer.owner or np.empty, buffer.shape, buffer.dtype) for buffer in buffers]
-
-    def run_into_memory(inputs: Sequence[Any], _outputs: object) -> Sequence[Any]:
-        return run(inputs, [make(shape, dtype) for make, shape, dtype in wanted])
-
-    return run_into_memory
-
-
-def buffer(owner: Allocate | None, kind: TensorType) -> Buffer | None:
-    """Return what to ask for; None where type or shape are open, or elements are Python objects."""
-    if kind.shape is None or kind.dtype is None or kind.dtype.hasobject:
-        return None
-    shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
-    return Buffer(owner, shape, kind.dtype) if len(shape) == len(kind.shape) else None

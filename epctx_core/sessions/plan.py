@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.graph.view import Node, attribute_value
-from epctx_core.registry.guard import blame, contract_broken, describe
-from epctx_core.sessions.ep_calls import Boundary, allocator, buffer, checked, into_memory
-from epctx_core.sessions.providers import CPU_EP
+from epctx_core.registry.guard import describe
+from epctx_core.sessions.ep_calls import Boundary, checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +25,8 @@ if TYPE_CHECKING:
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import GraphAssignment, KernelNode
-    from epctx_core.sessions.cpu_steps import CpuSteps
-    from epctx_core.sessions.ep_calls import Allocate
+    from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.sessions.left_over import LeftOverSteps
     from epctx_core.sessions.providers import ProviderSession
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
@@ -73,7 +68,8 @@ class Plan:
 
     Args:
         steps: in execution order.
-        inputs, outputs: the model's, in its order.
+        inputs, outputs: the graph's, in its order.
+        captured: values of the enclosing scopes, which a run takes behind the inputs.
         constants: values that are there from the start, by name.
     """
 
@@ -84,7 +80,10 @@ class Plan:
         inputs: Sequence[str],
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray],
+        captured: Sequence[str] = (),
     ) -> None:
+        self.captured = captured
+        inputs = (*inputs, *captured)
         # Slot 0 is the omitted optional input: always None. The model's inputs follow it.
         slots: dict[str, int] = {"": 0}
         for name in (*inputs, *constants):
@@ -227,76 +226,10 @@ def context_step(
     boundary = Boundary.of(types, record.inputs, record.outputs)
     hook = f"the run of {record.name!r}"
     run = checked(_run_of(loaded), owner, hook, boundary, context_node=record.name)
-    return _kept(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
+    return without_omitted(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
 
 
-def kernel_step(graph: GraphIndex, kernel: KernelNode, owner: PluginRecord) -> StepSpec:
-    """Return the step of a node that an EP runs by one of its kernels.
-
-    Raises:
-        PluginError: what makes the kernel gives something that cannot be called.
-    """
-    definition, name = kernel.kernel, graph.node_name(kernel.node)
-    with blame(owner, "KernelDef.create"):
-        compute = definition.create(Node(graph, kernel.node))
-    if not callable(compute):
-        what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
-        raise contract_broken(owner, "KernelDef.create", what)
-    run = checked(
-        compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
-        owner,
-        f"the kernel {definition} of {name!r}",
-        Boundary.of(graph.types, graph.inputs[kernel.node], graph.outputs[kernel.node]),
-    )
-    inputs, outputs = graph.inputs[kernel.node], graph.outputs[kernel.node]
-    return _kept(StepSpec(name, kernel.ep, run, inputs, outputs, in_place=definition.takes_outputs))
-
-
-@dataclass(frozen=True)
-class BodyPlan:
-    """A body's plan; it takes the body's inputs, then these values of the enclosing scopes."""
-
-    plan: Plan
-    captured: Sequence[str]
-
-
-def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, BodyPlan]) -> StepSpec:
-    """Return the step of an If, Loop or Scan over plans of its bodies, by attribute.
-
-    Raises:
-        InvalidGraph: a body has not the inputs or outputs that its node needs.
-    """
-    # Few models have control flow around an EP's work.
-    from epctx_core.sessions.control_flow import Body, make_control_flow
-
-    explicit = graph.explicit_inputs[node]
-    outer = tuple(dict.fromkeys(chain(*(body.captured for body in plans.values()))))
-    places = {name: len(explicit) + place for place, name in enumerate(outer)}
-    bodies = {}
-    for name, body in plans.items():
-        index = graph.bodies[node][name]
-        bodies[name] = Body(
-            plan=body.plan,
-            captured=[places[captured] for captured in body.captured],
-            input_types=[index.types.get(value) for value in index.input_names],
-            output_types=[index.types.get(value) for value in index.output_names],
-        )
-    proto = graph.nodes[node]
-    called = graph.node_name(node)
-    run = make_control_flow(
-        proto.op_type,
-        called,
-        explicit_inputs=len(explicit),
-        outputs=len(graph.outputs[node]),
-        attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
-        bodies=bodies,
-    )
-    return _kept(
-        StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
-    )
-
-
-def _kept(step: StepSpec) -> StepSpec:
+def without_omitted(step: StepSpec) -> StepSpec:
     """Return a step without the outputs that the model omits: a plan has no place for those."""
     if all(step.outputs):
         return step
@@ -333,10 +266,9 @@ class Planner:
         steps: Mapping[GraphIndex, Mapping[int, StepSpec]],
         matchers: Mapping[str, KernelMatcher],
     ) -> None:
-        self._engine, self._matchers = engine, matchers
+        self._engine = engine
         self._instances = providers.instances
-        found = {ep: allocator(self._instances, ep) for ep in self._instances.names}
-        self._allocators = {ep: allocate for ep, allocate in found.items() if allocate is not None}
+        self._matchers = matchers
         self._steps = {graph: dict(known) for graph, known in steps.items()}
 
     def add_compiled(self, compiled: Mapping[GraphPartition, CompiledPartition]) -> None:
@@ -346,65 +278,50 @@ class Planner:
             owner = self._instances.record(partition.ep)
             steps[partition.node_indices[0]] = partition_step(partition, runnable, owner)
 
+    @cached_property
+    def _left_over(self) -> LeftOverSteps:
+        # Nothing is left over of most context models.
+        from epctx_core.sessions.left_over import LeftOverSteps
+
+        return LeftOverSteps(self._engine, self._instances, self._matchers)
+
     def prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
-        """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP."""
+        """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP.
+
+        Raises:
+            NotImplementedByProvider: an operator that neither an engine nor an EP's kernel has.
+        """
         steps = self._steps.setdefault(part.graph, {})
         for kernel in part.kernel_nodes:
-            steps[kernel.node] = kernel_step(part.graph, kernel, self._instances.record(kernel.ep))
+            steps[kernel.node] = self._left_over.kernel_step(part.graph, kernel)
         for group in cpu_groups:
-            steps[group[0]] = self._cpu.step(part.graph, group)
+            steps[group[0]] = self._left_over.cpu_step(part.graph, group)
 
-    @cached_property
-    def _cpu(self) -> CpuSteps:
-        # A context model mostly has no other nodes.
-        from epctx_core.sessions.cpu_steps import CpuSteps
-
-        return CpuSteps(self._engine, self._instances, self._matchers)
-
-    def _in_memory_of_eps(self, specs: Sequence[StepSpec], graph: GraphIndex) -> Sequence[StepSpec]:
-        """Have steps write into memory of the EP that runs them, or else of the first EP that reads what they make.
-
-        Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
-        """
-        if not self._allocators:
-            return specs
-        readers: dict[str, Allocate] = {}
-        for spec in reversed(specs):
-            if spec.ep in self._allocators:
-                readers.update(dict.fromkeys(spec.inputs, self._allocators[spec.ep]))
-        return [self._in_memory(spec, graph, readers) for spec in specs]
-
-    def _in_memory(self, spec: StepSpec, graph: GraphIndex, readers: Mapping[str, Allocate]) -> StepSpec:
-        own = self._allocators.get(spec.ep)
-        owners = [own or readers.get(name) for name in spec.outputs]
-        if not spec.in_place or not any(owners):
-            return spec
-        types = [graph.types.proven(name) for name in spec.outputs]
-        buffers = [made for pair in zip(owners, types, strict=True) if (made := buffer(*pair)) is not None]
-        if len(buffers) < len(owners):
-            return spec
-        return spec._replace(run=into_memory(spec.run, buffers))
-
-    def plan(self, part: GraphAssignment) -> BodyPlan:
+    def plan(self, part: GraphAssignment) -> Plan:
         """Return the plan of a graph whose groups were all taken; those of the bodies in it are made first."""
         graph, steps = part.graph, self._steps[part.graph]
         for node in part.executed:
+            # Few models have control flow around an EP's work.
+            from epctx_core.sessions.control_flow import control_flow_step
+
             plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
         firsts = [group[0] for group in part.execution_order()]
         # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
-        made = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
-        specs = self._in_memory_of_eps(made, graph)
+        specs: Sequence[StepSpec] = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
+        if any(self._instances.implements(ep, "allocate") for ep in self._instances.names):
+            from epctx_core.sessions.allocation import in_memory_of_eps
+
+            specs = in_memory_of_eps(specs, graph.types, self._instances)
         wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
         known = (wanted & graph.constants).difference(*[spec.outputs for spec in specs])
-        captured = [name for name in graph.captured if name in wanted and name not in graph.constants]
-        plan = Plan(
+        return Plan(
             specs,
-            inputs=(*graph.input_names, *captured),
+            inputs=graph.input_names,
+            captured=[name for name in graph.captured if name in wanted and name not in graph.constants],
             outputs=graph.output_names,
             constants={name: _constant(graph, name) for name in sorted(known)},
         )
-        return BodyPlan(plan, captured)
 
 
 def _constant(graph: GraphIndex, name: str) -> np.ndarray:

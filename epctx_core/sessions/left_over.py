@@ -1,61 +1,96 @@
-"""Steps of the default CPU EP: groups of nodes that no EP took."""
+"""Steps of nodes that are in no partition: those that EPs run by kernels, and groups that are left to the CPU EP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node
 from epctx_core.kernels.matching import RegistryLookup
-from epctx_core.sessions.ep_calls import Boundary, telling
-from epctx_core.sessions.plan import StepSpec
+from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.sessions.ep_calls import Boundary, checked, telling
+from epctx_core.sessions.plan import StepSpec, without_omitted
 from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from epctx_core.graph.index import GraphIndex
     from epctx_core.kernels import CpuEngine
     from epctx_core.kernels.matching import KernelMatcher
     from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.sessions.assignment import KernelNode
     from epctx_core.sessions.plan import RunStep
 
     _FormOfOne = tuple[GraphIndex | int, ...]
 
 
-class CpuSteps:
-    """Makes the steps of the default CPU EP; small equal groups are prepared once.
+class LeftOverSteps:
+    """Makes steps of nodes that are in no partition; small equal groups of the CPU EP's are prepared once.
 
     Args:
-        engine: the session's.
-        instances: the session's EPs.
-        matchers: the kernels of those that have some, for saying why none of them fits.
+        engine: prepares what is left to the CPU EP.
+        instances: the live EPs.
+        matchers: EP type to its kernels, for saying why none of them fits.
     """
 
     def __init__(
         self, engine: CpuEngine, instances: ProviderInstances, matchers: Mapping[str, KernelMatcher]
     ) -> None:
-        self._engine, self._instances, self._matchers = engine, instances, matchers
+        self._engine = engine
+        self._instances = instances
+        self._matchers = matchers
         self._known: dict[tuple[GraphIndex, tuple[int, ...]], RunStep] = {}
         self._ones: dict[_FormOfOne | None, RunStep] = {}
 
-    def step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
-        """Return the step of a group of left-over nodes.
+    def kernel_step(self, graph: GraphIndex, kernel: KernelNode) -> StepSpec:
+        """Return the step of a node that an EP runs by one of its kernels.
+
+        Raises:
+            PluginError: what makes the kernel gives something that cannot be called.
+        """
+        owner, definition, name = (
+            self._instances.record(kernel.ep),
+            kernel.kernel,
+            graph.node_name(kernel.node),
+        )
+        with blame(owner, "KernelDef.create"):
+            compute = definition.create(Node(graph, kernel.node))
+        if not callable(compute):
+            what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
+            raise contract_broken(owner, "KernelDef.create", what)
+        run = checked(
+            compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
+            owner,
+            f"the kernel {definition} of {name!r}",
+            Boundary.of(graph.types, graph.inputs[kernel.node], graph.outputs[kernel.node]),
+        )
+        inputs, outputs = graph.inputs[kernel.node], graph.outputs[kernel.node]
+        return without_omitted(
+            StepSpec(name, kernel.ep, run, inputs, outputs, in_place=definition.takes_outputs)
+        )
+
+    def cpu_step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
+        """Return the step of a group of nodes that are left to the CPU EP.
 
         Raises:
             NotImplementedByProvider: an operator that no engine has.
         """
+        try:
+            return self._cpu_step(graph, nodes)
+        except NotImplementedByProvider as error:
+            why = self._why_no_kernel(graph, nodes, error.node)
+            raise NotImplementedByProvider(error.message + why, node=error.node, hint=error.hint) from error
+
+    def _cpu_step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
         one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
         if one in self._ones:
             node = nodes[0]
             return StepSpec(
                 graph.node_name(node), CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node]
             )
-        try:
-            spec, plain = self._piece(graph, nodes)
-        except NotImplementedByProvider as error:
-            why = self._why_no_kernel(graph, nodes, error.node)
-            raise NotImplementedByProvider(error.message + why, node=error.node, hint=error.hint) from error
+        spec, plain = self._piece(graph, nodes)
         if plain and one is not None:
             self._ones[one] = spec.run
         return spec
