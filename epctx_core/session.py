@@ -19,7 +19,7 @@ from epctx_core.options.strict import Strict, tell_without_effect
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
-from epctx_core.sessions.arguments import given_function, given_model, given_options
+from epctx_core.sessions.arguments import given_function, given_model, given_options, requested_providers
 from epctx_core.sessions.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.sessions.build import SessionState, build_session
 from epctx_core.sessions.providers import CPU_EP
@@ -369,61 +369,3 @@ def _tell_tuning(tuning: Mapping[str, object]) -> None:
                 hint="See help(epctx_core.InferenceSession).",
             )
         tell_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
-
-
-def requested_providers(
-    options: SessionOptions,
-    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
-    provider_options: Sequence[Mapping[str, object]] | None,
-) -> list[tuple[str, Mapping[str, object]]] | None:
-    """Return the host's EPs with their options; None if it named none.
-
-    Raises:
-        InvalidArgument: they are given twice over, or not in a form that `InferenceSession` takes.
-    """
-    if providers is None:
-        if provider_options is not None:
-            raise InvalidArgument("provider_options was given without providers.")
-        return list(options.providers) or None
-    if options.providers:
-        raise InvalidArgument(
-            "EPs were given both to the session options and as providers.",
-            hint="Use add_provider of the session options, or the argument providers, not both.",
-        )
-    if provider_options is not None and len(provider_options) != len(providers):
-        raise InvalidArgument(
-            f"there are {len(providers)} providers and {len(provider_options)} provider_options."
-        )
-    if isinstance(providers, str):
-        raise InvalidArgument(f"providers is a list of EPs, not the text {providers!r}.")
-    requested: list[tuple[str, Mapping[str, object]]] = []
-    for place, item in enumerate(providers):
-        name, given = _name_and_options(item)
-        further = provider_options[place] if provider_options is not None else {}
-        if not isinstance(further, Mapping):
-            raise InvalidArgument(f"provider_options of {name} is a {type(further).__name__}, not a mapping.")
-        requested.append((name, {**given, **further}))
-    return requested
-
-
-def _name_and_options(item: object) -> tuple[str, Mapping[str, object]]:
-    """Return an entry of `providers` as name and options."""
-    if isinstance(item, str):
-        return item, {}
-    if isinstance(item, tuple) and len(item) == 2:  # noqa: PLR2004 - name and options
-        name, options = item
-        if isinstance(name, str) and isinstance(options, Mapping):
-            return name, options
-    raise InvalidArgument(
-        f"an entry of providers is {_form(item)}.",
-        hint='Each is an EP type, or a tuple of EP type and options: ("QNN", {"htp_arch": "73"}).',
-    )
-
-
-def _form(item: object) -> str:
-    """Return what an entry is, without its values, which may be secret."""
-    if isinstance(item, (tuple, list)):
-        return (
-            f"a {type(item).__name__} of {', '.join(type(each).__name__ for each in item[:4]) or 'nothing'}"
-        )
-    return f"an object of type {type(item).__name__}"

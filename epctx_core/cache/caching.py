@@ -15,12 +15,12 @@ from epctx_core.cache.request import Request
 from epctx_core.cache.settings import cache_settings
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.session import InferenceSession, requested_providers
-from epctx_core.sessions.arguments import given_function, given_model, given_options, if_given
-from epctx_core.sessions.host_calls import reported_progress
+from epctx_core.sessions.arguments import given_function, given_model, given_options, requested_providers
+from epctx_core.sessions.compile_host import if_given, reported_progress
 from epctx_core.sessions.optimise import check_level
 
 if TYPE_CHECKING:
+    from epctx_core.session import InferenceSession
     from epctx_core.sessions.providers import Progress
 
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, object]]]

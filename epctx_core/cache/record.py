@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
+from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
+from epctx_core.context.payload_writer import digested
 from epctx_core.context.unfinished import canonical, is_file
 from epctx_core.errors import EpctxError, InvalidGraph
 from epctx_core.graph.mapping import MappedFile

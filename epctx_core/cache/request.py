@@ -40,7 +40,7 @@ from epctx_core.options.table import CachePart
 from epctx_core.plugin import Purpose
 from epctx_core.publish.failures import DISK_FULL
 from epctx_core.session import InferenceSession
-from epctx_core.sessions.arguments import path_of
+from epctx_core.sessions.compile_host import path_of
 from epctx_core.sessions.optional_providers import each_told_once
 from epctx_core.sessions.providers import Progress, ProviderChoice, choose_providers
 

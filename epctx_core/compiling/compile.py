@@ -27,7 +27,7 @@ from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.claims import compile_partitions
-from epctx_core.sessions.host_calls import CompileCancellation
+from epctx_core.sessions.compile_host import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
     Progress,

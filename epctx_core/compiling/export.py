@@ -8,7 +8,7 @@ from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.writing.destination import Destination, destination_of
 from epctx_core.compiling.writing.initializers import InitializerPlacement
 from epctx_core.errors import errors_typed
-from epctx_core.sessions.arguments import path_of
+from epctx_core.sessions.compile_host import path_of
 
 if TYPE_CHECKING:
     import os

@@ -16,10 +16,11 @@ from onnx import AttributeProto, NodeProto
 
 from epctx_core.compiling.writing.size import check_size
 from epctx_core.context.embedding import new_marker
-from epctx_core.context.manifest import Manifest, PayloadEntry, digested, read_manifest
+from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
 from epctx_core.context.named_files import free_name, is_payload_name
 from epctx_core.context.paths import ModelFolder, checked_name
 from epctx_core.context.payload_reader import PayloadReader
+from epctx_core.context.payload_writer import digested
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.splice import copy_field

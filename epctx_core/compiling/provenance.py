@@ -20,6 +20,7 @@ from epctx_core.context.metadata import (
     set_metadata,
 )
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
+from epctx_core.context.payload_writer import dump_manifest
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.plugin import BuildInfo, Compatibility
 from epctx_core.registry.guard import ask, blame, contract_broken, plain
@@ -119,7 +120,7 @@ def add_metadata(
         pending=pending,
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *_with_kernels(assignment, providers)))),
     )
-    set_metadata(proto, MANIFEST, manifest.dump())
+    set_metadata(proto, MANIFEST, dump_manifest(manifest))
     ledger.record(proto)
 
 
@@ -154,7 +155,8 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
                 hint="The EP did not start it when `ContextWriter.final` was True.",
             )
         payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
-        set_metadata(proto, MANIFEST, replace(manifest, payloads=payloads, pending=()).dump())
+        complete = replace(manifest, payloads=payloads, pending=())
+        set_metadata(proto, MANIFEST, dump_manifest(complete))
 
 
 def _maker_of(choice: ProviderChoice) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from epctx_core.context.manifest import PayloadEntry, Segment, read_segments, stated_segments
+from epctx_core.context.manifest import PayloadEntry, Segment, read_segments
 from epctx_core.context.metadata import INITIALIZERS, metadata_value, parse_json
 from epctx_core.errors import InvalidGraph
 
@@ -76,6 +76,8 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     if entry is not None:
+        from epctx_core.context.payload_writer import stated_segments
+
         seal = Seal.of(entry)
         content = {
             "bytes": seal.size,

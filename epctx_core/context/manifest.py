@@ -8,7 +8,6 @@ blocks of at most 1 MiB), one root over the list of them.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from epctx_core._version import __version__
 from epctx_core.context.metadata import MANIFEST, metadata_value, parse_json
 from epctx_core.errors import InvalidGraph
 
@@ -100,13 +98,8 @@ def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
         yield batch
 
 
-def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
-    """Return the JSON form of segments that follow each other; a third entry marks a weight."""
-    return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
-
-
 def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
-    """Return the segments that `stated_segments` gave.
+    """Return segments out of their JSON form; see `payload_writer.stated_segments`.
 
     Raises:
         ValueError, TypeError: they are damaged.
@@ -204,24 +197,6 @@ class PayloadEntry:
         # From the end, so that the last block is always among them.
         return [*filled[:1], *blocks[::-step]]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form; offsets follow from the lengths."""
-        return {
-            "name": self.name,
-            "embedded": self.embedded,
-            "bytes": self.size,
-            "root": self.root,
-            "segments": stated_segments(self.segments),
-            **({"references": list(self.references)} if self.references else {}),
-        }
-
-
-def digested(name: str, view: memoryview, forget: Callable[[int, int], None] | None = None) -> PayloadEntry:
-    """Return the entry of a payload that lies in a file, about which nothing is known but its bytes."""
-    blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
-    segments = [block._replace(digest=digest_of(view, block, forget)) for block in blocks]
-    return PayloadEntry(name=name, embedded=False, size=len(view), segments=tuple(segments))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -278,23 +253,6 @@ class Manifest:
     @cached_property
     def _holders(self) -> dict[str, PayloadEntry]:
         return {name: p for p in reversed(self.payloads) for name in p.references}
-
-    def dump(self) -> str:
-        """Return the JSON text."""
-        content: dict[str, Any] = {
-            "version": VERSION,
-            "core": __version__,
-            "source_model": self.source_digest,
-            "providers": {ep: dict(facts) for ep, facts in sorted(self.providers.items())},
-            "payloads": [p.as_dict() for p in self.payloads],
-        }
-        if self.source_weights:
-            content["source_weights"] = dict(self.source_weights)
-        if self.pending:
-            content["pending"] = list(self.pending)
-        if self.kernel_providers:
-            content["kernel_providers"] = list(self.kernel_providers)
-        return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None:

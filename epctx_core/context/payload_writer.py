@@ -1,4 +1,4 @@
-"""Payload bytes on their way out: written once, front to back, with digests on the way.
+"""Payload bytes on their way out: written once, front to back, with digests on the way; and what a manifest says of them.
 
 Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
 file or into the model is decided by whoever opens the sink; EPs get objects that do not say which.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from epctx_core._version import __version__
 from epctx_core.context.embedding import new_marker
-from epctx_core.context.manifest import BLOCK, PayloadEntry, Segment
+from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of
 from epctx_core.context.named_files import is_payload_name
 from epctx_core.context.source_references import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
@@ -23,6 +25,7 @@ from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
+    from epctx_core.context.manifest import Manifest
     from epctx_core.plugin import TensorView
 
 EMBEDDED_LIMIT = (2 << 30) - 1
@@ -337,3 +340,43 @@ class PayloadSet:
         self._handles.append(handle)
         self.writers[id(handle)] = writer
         return handle
+
+
+def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
+    """Return the JSON form of segments that follow each other; a third entry marks a weight."""
+    return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
+
+
+def digested(name: str, view: memoryview, forget: Callable[[int, int], None] | None = None) -> PayloadEntry:
+    """Return the entry of a payload that lies in a file, about which nothing is known but its bytes."""
+    blocks = [Segment(start, min(BLOCK, len(view) - start), "") for start in range(0, len(view), BLOCK)]
+    segments = [block._replace(digest=digest_of(view, block, forget)) for block in blocks]
+    return PayloadEntry(name=name, embedded=False, size=len(view), segments=tuple(segments))
+
+
+def dump_manifest(manifest: Manifest) -> str:
+    """Return the JSON text of a manifest; offsets follow from the lengths of segments."""
+    content: dict[str, Any] = {
+        "version": VERSION,
+        "core": __version__,
+        "source_model": manifest.source_digest,
+        "providers": {ep: dict(facts) for ep, facts in sorted(manifest.providers.items())},
+        "payloads": [
+            {
+                "name": entry.name,
+                "embedded": entry.embedded,
+                "bytes": entry.size,
+                "root": entry.root,
+                "segments": stated_segments(entry.segments),
+                **({"references": list(entry.references)} if entry.references else {}),
+            }
+            for entry in manifest.payloads
+        ],
+    }
+    if manifest.source_weights:
+        content["source_weights"] = dict(manifest.source_weights)
+    if manifest.pending:
+        content["pending"] = list(manifest.pending)
+    if manifest.kernel_providers:
+        content["kernel_providers"] = list(manifest.kernel_providers)
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options import SessionConfig, SessionOptions
+from epctx_core.options import SessionOptions
 
 F = TypeVar("F", bound=Callable[..., object])
-R = TypeVar("R")
-
-
-def if_given(check: Callable[[str, Any], R], name: str, value: object) -> R | None:
-    """Return what a check of an argument gives, and None for one that was left out."""
-    return None if value is None else check(name, value)
 
 
 def given_model(model: object) -> str | os.PathLike[str] | bytes:
@@ -37,11 +30,6 @@ def given_model(model: object) -> str | os.PathLike[str] | bytes:
     return model
 
 
-def path_of(model: str | os.PathLike[str] | bytes) -> Path | None:
-    """Return a model's path, None if it was given as bytes."""
-    return None if isinstance(model, bytes) else Path(model)
-
-
 def given_options(options: object) -> SessionOptions:
     """Return a copy of session options.
 
@@ -57,17 +45,6 @@ def given_options(options: object) -> SessionOptions:
     return options.copy()
 
 
-def given_path(name: str, path: object) -> str:
-    """Return a path as text.
-
-    Raises:
-        InvalidArgument: it is none.
-    """
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
-        raise InvalidArgument(f"{name} is {path!r:.80}, which is no path.", hint="Give a text or a Path.")
-    return text
-
-
 def given_function(name: str, function: F) -> F:
     """Return a function of the host's.
 
@@ -81,17 +58,59 @@ def given_function(name: str, function: F) -> F:
     return function
 
 
-def embeds(argument: object, config: SessionConfig) -> bool:
-    """Return whether payloads are stored in the model: the argument, or without one the session option.
+def requested_providers(
+    options: SessionOptions,
+    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> list[tuple[str, Mapping[str, object]]] | None:
+    """Return the host's EPs with their options; None if it named none.
 
     Raises:
-        InvalidArgument: the argument is neither true nor false.
+        InvalidArgument: they are given twice over, or not in a form that `InferenceSession` takes.
     """
-    if argument is None:
-        return config.embed
-    if argument not in (False, True):
+    if providers is None:
+        if provider_options is not None:
+            raise InvalidArgument("provider_options was given without providers.")
+        return list(options.providers) or None
+    if options.providers:
         raise InvalidArgument(
-            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither True nor False.",
-            hint="Leave it out for what ep.context_embed_mode says.",
+            "EPs were given both to the session options and as providers.",
+            hint="Use add_provider of the session options, or the argument providers, not both.",
         )
-    return bool(argument)
+    if provider_options is not None and len(provider_options) != len(providers):
+        raise InvalidArgument(
+            f"there are {len(providers)} providers and {len(provider_options)} provider_options."
+        )
+    if isinstance(providers, str):
+        raise InvalidArgument(f"providers is a list of EPs, not the text {providers!r}.")
+    requested: list[tuple[str, Mapping[str, object]]] = []
+    for place, item in enumerate(providers):
+        name, given = _name_and_options(item)
+        further = provider_options[place] if provider_options is not None else {}
+        if not isinstance(further, Mapping):
+            raise InvalidArgument(f"provider_options of {name} is a {type(further).__name__}, not a mapping.")
+        requested.append((name, {**given, **further}))
+    return requested
+
+
+def _name_and_options(item: object) -> tuple[str, Mapping[str, object]]:
+    """Return an entry of `providers` as name and options."""
+    if isinstance(item, str):
+        return item, {}
+    if isinstance(item, tuple) and len(item) == 2:  # noqa: PLR2004 - name and options
+        name, options = item
+        if isinstance(name, str) and isinstance(options, Mapping):
+            return name, options
+    raise InvalidArgument(
+        f"an entry of providers is {_form(item)}.",
+        hint='Each is an EP type, or a tuple of EP type and options: ("QNN", {"htp_arch": "73"}).',
+    )
+
+
+def _form(item: object) -> str:
+    """Return what an entry is, without its values, which may be secret."""
+    if isinstance(item, (tuple, list)):
+        return (
+            f"a {type(item).__name__} of {', '.join(type(each).__name__ for each in item[:4]) or 'nothing'}"
+        )
+    return f"an object of type {type(item).__name__}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import traceback
@@ -180,29 +178,6 @@ def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: O
             )
 
 
-def refuse_isolated(config: SessionConfig) -> None:
-    """Raise InvalidArgument if EPs of a share group were to work in processes of their own."""
-    if config.isolation is not Isolation.NONE:
-        raise InvalidArgument(
-            f"ep.isolate={config.isolation.value} and a share group (ep.share_ep_contexts=1, ShareGroup) contradict "
-            "each other: what an EP shares lies in one process.",
-            hint="Leave one of the two out.",
-        )
-
-
-def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
-    """Return what tells apart the EPs of two compiles or loads: EP type, distribution, and all their options.
-
-    Secret options count, so this never leaves the process.
-    """
-    return tuple((c.name, f"{c.record.distribution} {c.record.version}", _digest(c)) for c in choices)
-
-
-def _digest(choice: ProviderChoice) -> str:
-    text = json.dumps(dict(choice.options), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 class ProviderSession:
     """The EP instances of one session with what they were given; closed once, at the session's end.
 
@@ -281,6 +256,8 @@ class ProviderSession:
             workspace = workspace_of(choice)
             self._workspaces.append(workspace)
             if cls is not choice.cls and type(workspace) is not PrivateWorkspace:
+                from epctx_core.sessions.shared_workspaces import refuse_isolated
+
                 refuse_isolated(config)
             self._add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
 

@@ -5,13 +5,17 @@ A shared workspace lives as long as anybody uses it. Which users meet is said by
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.errors import InvalidArgument
+from epctx_core.options import Isolation
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import fingerprint, private_workspace
+from epctx_core.sessions.providers import private_workspace
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -133,3 +137,26 @@ class LoadSharing:
             return "pending"
         entry = self._manifest.entry(name, embedded=False)
         return entry.root if entry is not None else None
+
+
+def refuse_isolated(config: SessionConfig) -> None:
+    """Raise InvalidArgument if EPs of a share group were to work in processes of their own."""
+    if config.isolation is not Isolation.NONE:
+        raise InvalidArgument(
+            f"ep.isolate={config.isolation.value} and a share group (ep.share_ep_contexts=1, ShareGroup) contradict "
+            "each other: what an EP shares lies in one process.",
+            hint="Leave one of the two out.",
+        )
+
+
+def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str], ...]:
+    """Return what tells apart the EPs of two compiles or loads: EP type, distribution, and all their options.
+
+    Secret options count, so this never leaves the process.
+    """
+    return tuple((c.name, f"{c.record.distribution} {c.record.version}", _digest(c)) for c in choices)
+
+
+def _digest(choice: ProviderChoice) -> str:
+    text = json.dumps(dict(choice.options), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -19,7 +19,7 @@ from epctx_core.compiling.sharing.group import Group
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options import WeightlessMode
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import fingerprint, refuse_isolated
+from epctx_core.sessions.shared_workspaces import fingerprint, refuse_isolated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

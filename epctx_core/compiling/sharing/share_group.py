@@ -19,24 +19,17 @@ from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
-from epctx_core.sessions.arguments import (
-    given_function,
-    given_model,
-    given_options,
-    given_path,
-    if_given,
-    path_of,
-)
-from epctx_core.sessions.host_calls import reported_progress
+from epctx_core.sessions.arguments import given_function, given_model, given_options
+from epctx_core.sessions.compile_host import given_path, if_given, path_of, reported_progress
 from epctx_core.sessions.optimise import check_level
-from epctx_core.sessions.providers import Progress, fingerprint
+from epctx_core.sessions.shared_workspaces import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
     from epctx_core.compiling.report import CompileReport, OutputFile
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.providers import Progress, ProviderChoice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,23 @@
-"""A compile's line to its host: its progress, and the wish to stop, which EPs poll, whether by flag or by Ctrl-C."""
+"""Host of a compile: its arguments, its progress callback, and its wish to stop, by flag or by Ctrl-C, which EPs poll."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from epctx_core.errors import EpctxError, Fail, concealed
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed
 from epctx_core.options import CancellationFlag
 from epctx_core.registry.guard import describe
 from epctx_core.sessions.providers import Progress, no_progress
 
+if TYPE_CHECKING:
+    from epctx_core.options import SessionConfig
+
+R = TypeVar("R")
 _POLLED_EVERY = 0.05
 """Seconds between two looks at the host's flag while an EP waits."""
 
@@ -69,3 +76,40 @@ def reported_progress(progress: Progress | None) -> Progress:
             ) from error
 
     return report
+
+
+def if_given(check: Callable[[str, Any], R], name: str, value: object) -> R | None:
+    """Return what a check of an argument gives, and None for one that was left out."""
+    return None if value is None else check(name, value)
+
+
+def path_of(model: str | os.PathLike[str] | bytes) -> Path | None:
+    """Return a model's path, None if it was given as bytes."""
+    return None if isinstance(model, bytes) else Path(model)
+
+
+def given_path(name: str, path: object) -> str:
+    """Return a path as text.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
+        raise InvalidArgument(f"{name} is {path!r:.80}, which is no path.", hint="Give a text or a Path.")
+    return text
+
+
+def embeds(argument: object, config: SessionConfig) -> bool:
+    """Return whether payloads are stored in the model: the argument, or without one the session option.
+
+    Raises:
+        InvalidArgument: the argument is neither true nor false.
+    """
+    if argument is None:
+        return config.embed
+    if argument not in (False, True):
+        raise InvalidArgument(
+            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither True nor False.",
+            hint="Leave it out for what ep.context_embed_mode says.",
+        )
+    return bool(argument)
