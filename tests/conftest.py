@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 from networks.catalog import Catalog, Network
 from written_models import Observer, paths_of_this_machine
 
@@ -20,6 +21,10 @@ from epctx_core.context.receipts import FOLDER_VARIABLE
 UNRESOLVED, UNOBSERVED = "not_for_onnxruntime", "unobserved"
 _restore = pytest.MonkeyPatch()
 _running: list[pytest.Item] = []
+
+# No test goes by how fast the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
