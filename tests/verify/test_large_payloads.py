@@ -14,7 +14,6 @@ import pytest
 
 import epctx_core as epctx
 from epctx_core.context import manifest
-from epctx_core.context.manifest import PayloadEntry, Segment
 
 SIZE = 256 << 20
 WEIGHT = 32 << 20
@@ -53,11 +52,16 @@ def large(handmade, tmp_path):
     with handmade.binary.open("rb") as file:
         first = file.read(WEIGHT)
     digests = [hashlib.sha256(piece).hexdigest() for piece in (first, bytes(WEIGHT))]
-    segments = tuple(
-        Segment(start, WEIGHT, digests[start > 0], is_weight=True) for start in range(0, SIZE, WEIGHT)
-    )
-    entry = PayloadEntry(name="h_alpha.bin", embedded=False, size=SIZE, segments=segments)
-    content = {"version": 1, "source_model": "", "providers": {}, "payloads": [entry.as_dict()]}
+    segments = [(start, WEIGHT, digests[start > 0]) for start in range(0, SIZE, WEIGHT)]
+    lines = "".join(f"{start} {length} {digest}\n" for start, length, digest in segments)
+    entry = {
+        "name": "h_alpha.bin",
+        "embedded": False,
+        "bytes": SIZE,
+        "root": hashlib.sha256(lines.encode()).hexdigest(),
+        "segments": [[length, digest, 1] for _, length, digest in segments],
+    }
+    content = {"version": 1, "source_model": "", "providers": {}, "payloads": [entry]}
     handmade.edit_metadata("epctx.manifest", json.dumps(content))
     return handmade
 
