@@ -11,13 +11,15 @@ import pytest
 
 import epctx_core as epctx
 
-MODEL = Path(__file__).parents[1] / "models" / "lstm" / "model.onnx"
+MODELS = Path(__file__).parents[1] / "models"
+MOST_MODULES, MOST_LINES = 95, 17_000
 LOAD = """
 import json, sys
 import numpy as np
 import epctx_core as epctx
 with epctx.InferenceSession(sys.argv[1]) as session:
-    found = session.run(None, {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()})
+    shapes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in session.get_inputs()}
+    found = session.run(None, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 names = sorted(name for name in sys.modules if name.startswith("epctx"))
 lines = sum(len(open(sys.modules[name].__file__).readlines()) for name in names)
 print(json.dumps({"sum": float(sum(np.abs(f).sum() for f in found)), "names": names, "lines": lines}))
@@ -44,13 +46,18 @@ os.open = no_folder
 """
 
 
-@pytest.fixture(scope="module")
-def context_model(tmp_path_factory):
+def compiled(network, folder):
     options = epctx.SessionOptions()
     options.add_provider("QNN")
-    output = tmp_path_factory.mktemp("what_a_load_needs") / "model_ctx.onnx"
-    epctx.ModelCompiler(options, MODEL).compile_to_file(output)
+    output = folder / "model_ctx.onnx"
+    epctx.ModelCompiler(options, MODELS / network / "model.onnx").compile_to_file(output)
     return output
+
+
+@pytest.fixture(scope="module")
+def context_model(tmp_path_factory):
+    """A model of EPContext nodes and of others that are left to the CPU EP."""
+    return compiled("lstm", tmp_path_factory.mktemp("what_a_load_needs"))
 
 
 def seen_by(program, model):
@@ -71,6 +78,13 @@ def test_a_load_imports_nothing_of_compiling_or_of_publication(ordinary):
 
     assert rooms >= {"sessions", "context"}
     assert rooms.isdisjoint({"compiling", "publish", "cache", "verify", "isolation", "cli", "testing"})
+
+
+def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_few_lines(tmp_path):
+    seen = seen_by(LOAD, compiled("resnet", tmp_path))
+
+    assert len(seen["names"]) <= MOST_MODULES
+    assert seen["lines"] <= MOST_LINES
 
 
 def test_a_load_needs_nothing_that_only_posix_has(ordinary, context_model):
