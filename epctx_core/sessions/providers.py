@@ -267,7 +267,7 @@ class ProviderSession:
         purpose: Purpose,
         model: ModelIdentity,
         engine: CpuEngine,
-        workspace: PrivateWorkspace | SharedWorkspace,
+        workspace: PrivateWorkspace,
     ) -> ProviderContext:
         """Return what an instance of an EP gets in this session."""
         return ProviderContext(
