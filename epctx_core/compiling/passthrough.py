@@ -29,8 +29,8 @@ from epctx_core.sessions.loading import reading_of, source_folder
 
 if TYPE_CHECKING:
     from epctx_core.compiling.writing.destination import Destination
-    from epctx_core.context.loaded import LoadedPayload
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.payload_reader import LoadedPayload
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.sessions.source import OpenModel
 

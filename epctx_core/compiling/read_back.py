@@ -7,14 +7,13 @@ instance that compiled nothing; another looks into its payloads as far as it doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
-from epctx_core.context.loaded import KnownPayloads, LoadedPayload
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import is_context_node, read_placed_nodes
-from epctx_core.context.payload_reader import plugin_nodes
+from epctx_core.context.payload_reader import LoadedPayload, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import (
     EPFail,
@@ -81,7 +80,38 @@ def read_back(
             payloads = _payloads(own, written, scratch)
             nodes = plugin_nodes(own, types, ep, manifest)
             with collection_resumed():
-                _read(ep, nodes, KnownPayloads(payloads, tensors.__getitem__), providers)
+                _read(ep, nodes, _WrittenPayloads(payloads, tensors.__getitem__), providers)
+
+
+class _WrittenPayloads:
+    """Payloads that were just written; implements `ContextReader`.
+
+    Args:
+        payloads: a primary's name to its payload.
+        source_tensor: gives a weight of the source model by name.
+    """
+
+    def __init__(
+        self, payloads: Mapping[str, LoadedPayload], source_tensor: Callable[[str], TensorView]
+    ) -> None:
+        self._payloads = payloads
+        self.source_tensor = source_tensor
+
+    def payload(self, node: ContextNode) -> LoadedPayload:
+        """Return the payload that holds a node's graph: its own, or its primary's.
+
+        Raises:
+            InvalidGraph: it is not known whose.
+        """
+        owner = node if node.main_context else node.primary
+        found = self._payloads.get(owner.name) if owner is not None else None
+        if found is None:
+            raise InvalidGraph(
+                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
+                node=node.name,
+                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
+            )
+        return found
 
 
 def _named_nodes(proto: ModelProto, names: Collection[str]) -> Iterator[tuple[BodyPath, int, NodeProto]]:

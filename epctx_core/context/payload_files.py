@@ -1,8 +1,9 @@
-"""Files that payloads are made into, for EPs that take only paths."""
+"""Copies of payloads: files for EPs that take only paths, and memory that nobody else can change."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -10,12 +11,56 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.receipts import keeping_receipt
-from epctx_core.errors import Fail
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import copy_range
 
 if TYPE_CHECKING:
-    from epctx_core.context.loaded import LoadedPayload
+    from epctx_core.context.payload_reader import LoadedPayload
     from epctx_core.graph.mapping import MappedFile
+
+
+class PrivateCopy:
+    """The content of a file, read once; what happens to the file afterwards does not matter.
+
+    Stands where a `MappedFile` would.
+
+    Attributes:
+        path: where the file lay.
+        size: length in bytes.
+        view: the whole content.
+
+    Args:
+        descriptor: of the file, open at its beginning.
+        path: where the file lies.
+
+    Raises:
+        InvalidGraph: the file was written to or cut while it was read.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        before = os.fstat(descriptor)
+        content = bytearray(before.st_size)
+        whole, filled = memoryview(content), 0
+        with io.FileIO(descriptor, closefd=False) as file:
+            while filled < len(content) and (count := file.readinto(whole[filled:])):
+                filled += count
+        after = os.fstat(descriptor)
+        if filled < len(content) or (after.st_size, after.st_mtime_ns) != (
+            before.st_size,
+            before.st_mtime_ns,
+        ):
+            raise InvalidGraph(
+                f"the file {path!r} was written to while it was read.",
+                path=path,
+                hint="Let whatever writes it finish, then start again.",
+            )
+        self.path = path
+        self.size = len(content)
+        self.view = whole.toreadonly()
+
+    def forget(self, offset: int, length: int) -> None:
+        """Keep everything: there is no file to read it from again."""
+
 
 _ON_DISK = (
     "Free some space in the folder for temporary files, or have TMPDIR name another one; "

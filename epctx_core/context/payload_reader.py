@@ -11,11 +11,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-from epctx_core.context.loaded import LoadedPayload, PrivateCopy
 from epctx_core.context.manifest import ReplacedBinaryError
 from epctx_core.context.receipts import (
     IN_PLACE,
@@ -26,7 +25,7 @@ from epctx_core.context.receipts import (
     note_checked,
 )
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile
 from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest, PayloadEntry, Segment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.payload_files import PrivateCopy
     from epctx_core.context.scratch import Scratch
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options import DataReader
@@ -63,6 +63,78 @@ class Reading:
     data_reader: DataReader | None = None
     checks: DigestChecks = IN_PLACE
     model_digest: str = ""
+
+
+@dataclass(eq=False)
+class LoadedPayload:
+    """A payload to read; implements `PayloadView`.
+
+    Attributes:
+        mapped: the file, if it lies in one and is mapped.
+        scratch: lives as long as the session; makes a file of the payload for an EP that wants one.
+        in_memory: whether no disk may have it, because the host stores it by itself.
+        verified: whether every byte was checked against the manifest, now or when this machine met it first.
+    """
+
+    name: str
+    view: memoryview
+    _: KW_ONLY
+    digest: str | None
+    mapped: MappedFile | None
+    scratch: Scratch
+    in_memory: bool = False
+    verified: bool = False
+    _path: str | None = field(default=None, init=False)
+
+    def as_file(self) -> str:
+        """Return a path with the same content, which is there for as long as the session lives.
+
+        What the host's callback gave lies in memory, on no disk. Otherwise it is a second link to the
+        file where the folder for it lies on the same file system, or else a copy: at the file's own path
+        another one lies after the next compile.
+
+        Raises:
+            Fail: there is no space for a copy, or the system has no files in memory.
+        """
+        if self._path is None:
+            # Most EPs read the mapping.
+            from epctx_core.context.payload_files import make_file
+
+            self._path = make_file(self)
+        return self._path
+
+    def copy_to(self, sink: BinaryIO) -> None:
+        """Append all bytes to a sink, in pieces.
+
+        Raises:
+            InvalidGraph: the file was written to since it was mapped.
+        """
+        if self.mapped is not None and isinstance(sink, CopiesMapped):
+            sink.copy_mapped(self.mapped, 0, self.mapped.size)
+            self.mapped.check_unchanged()
+            return
+        for piece in self.chunks():
+            left = piece
+            while left:
+                left = left[sink.write(left) :]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return len(self.view)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes in order, in pieces that need not stay in memory afterwards.
+
+        Raises:
+            InvalidGraph: the file was written to since it was mapped.
+        """
+        for start in range(0, len(self.view), CHUNK):
+            piece = self.view[start : start + CHUNK]
+            yield piece
+            if self.mapped is not None:
+                self.mapped.forget(start, len(piece))
+                self.mapped.check_unchanged()
 
 
 class PayloadReader:
@@ -318,7 +390,12 @@ class PayloadReader:
         """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
         try:
-            return (MappedFile if self._map_binaries or not right_size else PrivateCopy)(descriptor, path)
+            if self._map_binaries or not right_size:
+                return MappedFile(descriptor, path)
+            # Few hosts want copies of their own.
+            from epctx_core.context.payload_files import PrivateCopy
+
+            return PrivateCopy(descriptor, path)
         except (OSError, MemoryError) as error:
             raise Fail(
                 f"the context binary {path!r} cannot be brought into memory: {str(error) or 'not enough memory'}.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
-from epctx_core.context.loaded import LoadedPayload
+from epctx_core.context.payload_reader import LoadedPayload
 from epctx_core.graph.view import Node
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, whole_numbers
 from epctx_core.isolation.models import (

@@ -12,10 +12,9 @@ import pytest
 from context.test_reader import EP, Scene, entry_of, node
 from context.writing import inline_weight, noise, written
 
-from epctx_core.context import payload_reader as reader
-from epctx_core.context.loaded import PrivateCopy
 from epctx_core.context.manifest import Manifest, ReplacedBinaryError
 from epctx_core.context.paths import ModelFolder
+from epctx_core.context.payload_files import PrivateCopy
 from epctx_core.context.payload_reader import PayloadReader, Reading
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.errors import Fail, InvalidGraph
@@ -141,13 +140,13 @@ def test_of_a_binary_of_another_length_nothing_is_copied(tmp_path):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
-@pytest.mark.parametrize("kind", ["MappedFile", "PrivateCopy"])
+@pytest.mark.parametrize("kind", ["payload_reader.MappedFile", "payload_files.PrivateCopy"])
 def test_a_binary_for_which_there_is_no_memory_is_no_fault_of_the_ep(tmp_path, monkeypatch, kind, error):
     def refuse(_descriptor, _path):
         raise error
 
-    monkeypatch.setattr(reader, kind, refuse)
-    scene = Binaries(tmp_path, map_binaries=kind == "MappedFile")
+    monkeypatch.setattr(f"epctx_core.context.{kind}", refuse)
+    scene = Binaries(tmp_path, map_binaries="Mapped" in kind)
 
     with pytest.raises(Fail, match=r"a_x\.bin' cannot be brought into memory: .*emory") as caught:
         scene.payload(0)
