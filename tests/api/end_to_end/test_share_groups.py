@@ -23,7 +23,6 @@ from onnx import TensorProto
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.sessions.shared_workspaces import loaded_workspaces
 
 EPS = [QNN, OPENVINO, VITISAI]
 GRAPH_ROOM = 64 << 10
