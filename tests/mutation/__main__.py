@@ -44,7 +44,7 @@ class Area:
 
 AREAS = {
     "node codec": Area(
-        ("context/node.py",),
+        ("context/node.py", "context/node_writer.py", "context/named_files.py"),
         (
             "tests/context/test_node.py",
             "tests/context/test_reader.py",
