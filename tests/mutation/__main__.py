@@ -63,7 +63,7 @@ AREAS = {
         ),
         (
             "tests/graph/test_partition.py",
-            "tests/plugin/test_grouping.py",
+            "tests/api/plugin/test_grouping.py",
             "tests/graph/test_quantization.py",
             "tests/api/models_breadth/test_claims_within_limits.py",
             "tests/api/control_flow/test_contract.py",

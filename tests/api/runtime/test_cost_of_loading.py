@@ -1,8 +1,6 @@
-"""What loading a context model does not do: infer types that are declared, prepare equal pieces twice, keep the model."""
+"""What loading a context model does not do: infer types that are declared."""
 
 from __future__ import annotations
-
-import gc
 
 import numpy as np
 import onnx
@@ -13,8 +11,6 @@ from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import SHAPE, chain
 
 from epctx_core.errors import EpctxError
-from epctx_core.graph.index import GraphIndex
-from epctx_core.kernels import onnxruntime_engine
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(SHAPE)
 OPERATORS = ["Relu", "Tanh", "Add", "Tanh", "Relu", "Tanh", "Relu"]
@@ -83,33 +79,6 @@ def test_a_declared_type_that_is_wrong_is_an_error_of_ours_or_changes_nothing(co
             continue
 
         np.testing.assert_array_equal(result[0], expected[0])
-
-
-def test_equal_nodes_between_partitions_are_prepared_once(context_model, monkeypatch):
-    made = []
-    real = onnxruntime_engine.OnnxRuntimeEngine.prepare
-
-    def counted(self, model, *rest, **options):
-        made.append([node.op_type for node in model.graph.node])
-        return real(self, model, *rest, **options)
-
-    monkeypatch.setattr(onnxruntime_engine.OnnxRuntimeEngine, "prepare", counted)
-
-    loaded(context_model, Alpha).close()
-
-    assert made.count(["Tanh"]) == 1
-
-
-def test_a_session_keeps_no_index_of_its_model(context_model):
-    gc.collect()
-    before = sum(isinstance(thing, GraphIndex) for thing in gc.get_objects())
-
-    with loaded(context_model, Alpha) as session:
-        gc.collect()
-        during = sum(isinstance(thing, GraphIndex) for thing in gc.get_objects())
-        assert session.get_inputs()[0].shape == list(SHAPE)
-
-    assert during == before
 
 
 def test_single_nodes_of_a_body_are_not_taken_for_those_of_the_graph_around_it(tmp_path):

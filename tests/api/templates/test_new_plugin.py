@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from command_line import main
 
-from epctx_core.errors import Fail
-from epctx_core.templates import create_plugin
+
+@dataclass(frozen=True)
+class Written:
+    """What the command says of a package that it wrote."""
+
+    folder: Path
+    files: list[str]
+
+
+@pytest.fixture
+def create_plugin(capsys):
+    """Call `epctx plugins new` in this process; a refusal is a RuntimeError with what it said."""
+
+    def create(word, folder):
+        capsys.readouterr()
+        code = main(["plugins", "new", word, "-o", str(folder), "--json"])
+        captured = capsys.readouterr()
+        if code:
+            raise RuntimeError(code, captured.err)
+        said = json.loads(captured.out)
+        return Written(Path(said["folder"]), said["files"])
+
+    return create
 
 
 def written(plugin):
     return {name: (plugin.folder / name).read_text() for name in plugin.files}
 
 
-def test_a_complete_package_is_written(tmp_path):
+def test_a_complete_package_is_written(create_plugin, tmp_path):
     plugin = create_plugin("acme", tmp_path)
 
     assert plugin.folder == tmp_path / "epctx-acme"
-    assert plugin.files == (
+    assert plugin.files == [
         ".github/workflows/test.yml",
         ".gitignore",
         "LICENSE",
@@ -35,11 +60,11 @@ def test_a_complete_package_is_written(tmp_path):
         "src/epctx_acme/py.typed",
         "tests/test_conformance.py",
         "tests/test_provider.py",
-    )
+    ]
     assert os.access(plugin.folder / "ci" / "test", os.X_OK)
 
 
-def test_nothing_of_the_template_is_left_in_it(tmp_path):
+def test_nothing_of_the_template_is_left_in_it(create_plugin, tmp_path):
     texts = written(create_plugin("zebra-npu", tmp_path))
 
     assert not [
@@ -47,7 +72,7 @@ def test_nothing_of_the_template_is_left_in_it(tmp_path):
     ]
 
 
-def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(tmp_path):
+def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(create_plugin, tmp_path):
     plugin = create_plugin("zebra-npu", tmp_path)
 
     project = tomllib.loads((plugin.folder / "pyproject.toml").read_text())["project"]
@@ -58,13 +83,13 @@ def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(tmp_pa
     }
 
 
-def test_its_ep_has_fewer_than_sixty_lines(tmp_path):
+def test_its_ep_has_fewer_than_sixty_lines(create_plugin, tmp_path):
     plugin = create_plugin("acme", tmp_path)
 
     assert len((plugin.folder / "src/epctx_acme/provider.py").read_text().splitlines()) < 60
 
 
-def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(tmp_path):
+def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(create_plugin, tmp_path):
     folder = create_plugin("acme", tmp_path).folder
 
     def clean(*command):
@@ -83,27 +108,24 @@ def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(tmp_path)
     )
 
 
-def test_an_existing_folder_is_left_as_it_is(tmp_path):
+def test_an_existing_folder_is_left_as_it_is(create_plugin, tmp_path):
     (tmp_path / "epctx-acme").mkdir()
     (tmp_path / "epctx-acme" / "mine").write_text("precious")
 
-    with pytest.raises(Fail, match="exists already") as caught:
+    with pytest.raises(RuntimeError, match=r"exists already(.|\n)*Nothing was written"):
         create_plugin("acme", tmp_path)
 
-    assert "Nothing was written" in caught.value.hint
     assert [path.name for path in (tmp_path / "epctx-acme").iterdir()] == ["mine"]
 
 
-def test_a_folder_that_cannot_be_made_is_one_error(tmp_path):
+def test_a_folder_that_cannot_be_made_is_one_error(create_plugin, tmp_path):
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(Fail, match="cannot be written"):
+    with pytest.raises(RuntimeError, match="cannot be written"):
         create_plugin("acme", tmp_path / "file")
 
 
-def test_a_package_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch):
-    from pathlib import Path
-
+def test_a_package_that_could_not_be_written_whole_is_not_there(create_plugin, tmp_path, monkeypatch):
     original = Path.write_text
 
     def full(path, *arguments, **keywords):
@@ -113,12 +135,12 @@ def test_a_package_that_could_not_be_written_whole_is_not_there(tmp_path, monkey
 
     monkeypatch.setattr(Path, "write_text", full)
 
-    with pytest.raises(Fail, match="No space left on device"):
+    with pytest.raises(RuntimeError, match="No space left on device"):
         create_plugin("acme", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_plugins_can_be_begun_side_by_side(tmp_path):
+def test_two_plugins_can_be_begun_side_by_side(create_plugin, tmp_path):
     create_plugin("one", tmp_path)
     create_plugin("two", tmp_path)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from end_to_end.engine_eps import Alpha
+from end_to_end.small_models import chain
 
+from epctx_core import InferenceSession, Registry
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
-from epctx_core.plugin.provider import parse_provider_options
 
 EP = "TestExecutionProvider"
 SCHEMA = (
@@ -19,8 +21,18 @@ SCHEMA = (
 )
 
 
-def parsed(**given):
-    return parse_provider_options(EP, SCHEMA, given)
+def parsed(schema=SCHEMA, **given):
+    """Return the options that an EP with this schema has in a session."""
+    seen = []
+
+    def keep(self, context):
+        Alpha.__init__(self, context)
+        seen.append(context.options)
+
+    registry = Registry(entry_points=False)
+    registry.register(type("Tested", (Alpha,), {"name": EP, "options": schema, "__init__": keep}))
+    InferenceSession(chain(["Relu"]).SerializeToString(), providers=[(EP, given)], registry=registry).close()
+    return seen[0]
 
 
 def test_what_is_not_given_has_its_default():
@@ -91,7 +103,7 @@ def test_an_unknown_option_brings_a_suggestion_and_the_list():
 
 def test_an_ep_without_options_says_so():
     with pytest.raises(InvalidArgument, match="has no option 'x'") as caught:
-        parse_provider_options(EP, (), {"x": "1"})
+        parsed((), x="1")
 
     assert caught.value.hint == "Its options: none."
 

@@ -7,44 +7,46 @@ import io
 import numpy as np
 import pytest
 from graph.making import model, node
-from graph.reading import indexed
+from graph.witness import looked, view
 
-from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal, number_nodes, supported_partitions
+
+MODEL = model(
+    [
+        node("Neg", ["x"], ["a"]),
+        node("Abs", ["a"], ["b"]),
+        node("Tan", ["b"], ["c"]),
+        node("Neg", ["c"], ["y"]),
+    ],
+    ["x"],
+    ["y"],
+)
+
+
+def answered(is_supported, **how):
+    """Return what `supported_partitions` gives an EP that is asked about the model."""
+    return looked(MODEL, lambda graph: supported_partitions(graph, is_supported, **how))
 
 
 @pytest.fixture
 def graph():
-    made = indexed(
-        model(
-            [
-                node("Neg", ["x"], ["a"]),
-                node("Abs", ["a"], ["b"]),
-                node("Tan", ["b"], ["c"]),
-                node("Neg", ["c"], ["y"]),
-            ],
-            ["x"],
-            ["y"],
-        )
-    )
-    return GraphSlice(made, Partitioner(made.predecessors), [False] * 4)
+    return view(MODEL)
 
 
 def indices(answer, kind):
     return [[n.index for n in item.nodes] for item in answer if isinstance(item, kind)]
 
 
-def test_supported_nodes_are_claimed_in_convex_groups_and_the_others_refused(graph):
-    answer = supported_partitions(graph, lambda n: n.op_type != "Tan")
+def test_supported_nodes_are_claimed_in_convex_groups_and_the_others_refused():
+    answer = answered(lambda n: n.op_type != "Tan")
 
     assert indices(answer, ComputeCapability) == [[0, 1], [3]]
     assert indices(answer, Refusal) == [[2]]
     assert answer[-1].reason == "Tan is not supported"
 
 
-def test_each_reason_is_told_once_with_all_its_nodes(graph):
-    answer = supported_partitions(graph, lambda n: "no sign changes" if n.op_type == "Neg" else True)
+def test_each_reason_is_told_once_with_all_its_nodes():
+    answer = answered(lambda n: "no sign changes" if n.op_type == "Neg" else True)
 
     assert [(item.reason, [n.index for n in item.nodes]) for item in answer if isinstance(item, Refusal)] == [
         ("no sign changes", [0, 3])
@@ -52,23 +54,23 @@ def test_each_reason_is_told_once_with_all_its_nodes(graph):
 
 
 @pytest.mark.parametrize("verdict", [True, np.bool_(True), 1])
-def test_whatever_is_true_is_support(graph, verdict):
-    answer = supported_partitions(graph, lambda _: verdict)
+def test_whatever_is_true_is_support(verdict):
+    answer = answered(lambda _: verdict)
 
     assert indices(answer, ComputeCapability) == [[0, 1, 2, 3]]
     assert indices(answer, Refusal) == []
 
 
 @pytest.mark.parametrize("verdict", [False, np.bool_(False), "", None])
-def test_whatever_is_false_is_a_refusal_by_operator(graph, verdict):
-    answer = supported_partitions(graph, lambda _: verdict)
+def test_whatever_is_false_is_a_refusal_by_operator(verdict):
+    answer = answered(lambda _: verdict)
 
     assert indices(answer, ComputeCapability) == []
     assert [item.reason for item in answer] == [f"{op} is not supported" for op in ("Neg", "Abs", "Tan")]
 
 
-def test_claims_carry_what_was_asked_of_them(graph):
-    answer = supported_partitions(graph, lambda _: True, keep_initializers=True)
+def test_claims_carry_what_was_asked_of_them():
+    answer = answered(lambda _: True, keep_initializers=True)
 
     assert [(c.fuse, c.keep_initializers) for c in answer] == [(True, True)]
 
