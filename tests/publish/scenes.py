@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
+from faults.system_calls import CHANGING, intercepted
+
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import EpctxError
 from epctx_core.publish import Publication, finish_interrupted, posix
@@ -26,7 +29,6 @@ from epctx_core.publish import Publication, finish_interrupted, posix
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-CHANGING = ("replace", "rename", "link", "mkdir", "unlink", "rmdir", "fsync", "open")
 ALL_CALLS = (*CHANGING, "lstat", "scandir")
 
 Files = dict[str, bytes]
@@ -85,27 +87,6 @@ def _candidates(folder: Path, name: str) -> Iterator[Path]:
 
 
 # --- stopping or disturbing the process -----------------------------------------------------------
-
-
-@contextmanager
-def intercepted(before: Callable[[str, tuple[object, ...]], None], calls: tuple[str, ...]) -> Iterator[None]:
-    """Have `before(name, arguments)` run before each of the system calls."""
-    originals = {name: getattr(os, name) for name in calls}
-
-    def wrapped(name: str) -> Callable[..., object]:
-        def call(*args: object, **kwargs: object) -> object:
-            before(name, args)
-            return originals[name](*args, **kwargs)
-
-        return call
-
-    for name in calls:
-        setattr(os, name, wrapped(name))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
 
 
 @contextmanager

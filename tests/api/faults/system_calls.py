@@ -18,6 +18,8 @@ WRITING = (
     "remove", "rmdir", "truncate", "ftruncate", "copy_file_range", "sendfile", "posix_fallocate", "chmod", "utime",
 )  # fmt: skip
 READING = ("stat", "lstat", "fstat", "scandir", "listdir", "readlink", "pread", "read", "dup")
+CHANGING = ("replace", "rename", "link", "mkdir", "unlink", "rmdir", "fsync", "open")
+"""Calls of `os` without which nothing changes on a disk but the content of open files."""
 _MODULES = (
     (os, (*WRITING, *READING)),
     (fcntl, ("flock",)),
@@ -50,6 +52,27 @@ def heard(before: Callable[[str], None]) -> Iterator[None]:
     finally:
         for module, name, original in originals:
             setattr(module, name, original)
+
+
+@contextmanager
+def intercepted(before: Callable[[str, tuple[object, ...]], None], calls: tuple[str, ...]) -> Iterator[None]:
+    """Have `before(name, arguments)` run before each of these calls of `os`."""
+    originals = {name: getattr(os, name) for name in calls}
+
+    def wrapped(name: str) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            before(name, args)
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in calls:
+        setattr(os, name, wrapped(name))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
 
 
 class Failing:

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "publish"))
-from scenes import CHANGING, intercepted
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from faults.system_calls import CHANGING, intercepted
 
 import epctx_core as epctx
 
