@@ -30,7 +30,8 @@ from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import declared_types
 from epctx_core.plugin import Purpose, Severity
 from epctx_core.registry.guard import plugin_error
-from epctx_core.sessions.loading import LOOK, load_nodes, look_into
+from epctx_core.sessions.ep_queries import LOOK, look_into
+from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.source import inferred_types
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from epctx_core.errors import InvalidGraph, RuntimeException
+from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import ValueInfo
-from epctx_core.registry.guard import contract_broken, describe, plain
+from epctx_core.registry.guard import contract_broken, plain
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
@@ -53,31 +53,6 @@ class Boundary(NamedTuple):
         return cls(proven, hints(outputs), hints(inputs))
 
 
-def telling(run: RunStep, boundary: Boundary) -> RunStep:
-    """Return a step's `run` that says once of each value that it has another shape than the model declares."""
-    if not boundary.hints:
-        return run
-    left = dict(boundary.hints)
-
-    def run_and_tell(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
-        answer = run(inputs, buffers)
-        for place, value in list(left.items()):
-            result = answer[place]
-            other = isinstance(result, np.ndarray) and not _has_shape(result, value.type)
-            if other and left.pop(place, None) is not None:
-                _log.warning("%s.", _falsely_declared(value, result))
-        return answer
-
-    return run_and_tell
-
-
-def _falsely_declared(value: ValueInfo, found: np.ndarray) -> str:
-    return (
-        f"the model declares {value.type} for the value {value.name!r}, and its operators give "
-        f"{found.dtype}{list(found.shape)}"
-    )
-
-
 def checked(
     run: RunStep, record: PluginRecord, hook: str, boundary: Boundary, *, context_node: str | None = None
 ) -> RunStep:
@@ -92,24 +67,12 @@ def checked(
     """
     results = _Results(record, hook, boundary.outputs, context_node)
     run_and_check = _checked(run, results, boundary.outputs)
-    if not boundary.input_hints:
-        return telling(run_and_check, boundary)
+    if not boundary.hints and not boundary.input_hints:
+        return run_and_check
+    # Few models declare what is not proven.
+    from epctx_core.sessions.declarations import tell_with_inputs
 
-    def run_with_hints(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
-        try:
-            return run_and_check(inputs, buffers)
-        except Exception as error:
-            for place, value in boundary.input_hints.items():
-                if isinstance(inputs[place], np.ndarray) and not _has_shape(inputs[place], value.type):
-                    raise RuntimeException(
-                        f"{_falsely_declared(value, inputs[place])}; {record.name} was given what is declared, and "
-                        f"fails: {describe(error)}",
-                        ep=record.name,
-                        hint=f"Remove the value_info {value.name!r} from the model and compile it again.",
-                    ) from error
-            raise
-
-    return telling(run_with_hints, boundary)
+    return tell_with_inputs(run_and_check, boundary, record)
 
 
 def _checked(run: RunStep, results: _Results, outputs: Sequence[ValueInfo]) -> RunStep:
@@ -189,7 +152,7 @@ class _Results:
             return
         if not result.flags.c_contiguous:
             raise self._broken(f"gave an output {name} that is not C-contiguous")
-        if not (_has_type(result, wanted) and _has_shape(result, wanted)):
+        if not (_has_type(result, wanted) and has_shape(result, wanted)):
             found = f"{result.dtype}{list(result.shape)}"
             if self._context_node is not None:
                 raise InvalidGraph(
@@ -224,7 +187,8 @@ def _has_type(array: np.ndarray, wanted: TensorType) -> bool:
     return array.dtype == wanted.dtype or (wanted.dtype == object and array.dtype.kind in "OUST")
 
 
-def _has_shape(array: np.ndarray, wanted: TensorType) -> bool:
+def has_shape(array: np.ndarray, wanted: TensorType) -> bool:
+    """Whether an array has a shape, as far as that is known."""
     if wanted.shape is None or array.shape == wanted.shape:
         return True
     return len(array.shape) == len(wanted.shape) and all(

@@ -1,21 +1,28 @@
-"""Questions to an EP without a session: what it declares, and whether it runs a compiled model."""
+"""Questions to an EP without a session: what it declares, whether it runs a compiled model, what it finds in payloads."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import InvalidArgument, errors_typed
 from epctx_core.options import SessionOptions, WeightlessMode
-from epctx_core.plugin import Compatibility, ExecutionProvider
+from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
 from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import means, simulates
 from epctx_core.sessions.compatibility import judge
 from epctx_core.sessions.providers import CPU_EP, choose_provider
 from epctx_core.sessions.weightless import weightless_modes_text
 
+if TYPE_CHECKING:
+    from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
+    from epctx_core.sessions.providers import ProviderChoice
+
+LOOK = "verify_payloads"
 CompiledModelCompatibility = Compatibility
 """The name that hosts know it by."""
 
@@ -119,3 +126,20 @@ def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | by
 def _check_ep(ep: object) -> None:
     if not isinstance(ep, str) or not ep:
         raise InvalidArgument(f"an EP is named by a text such as 'QNNExecutionProvider', not {ep!r:.80}.")
+
+
+def look_into(
+    choice: ProviderChoice, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
+) -> Sequence[Finding] | None:
+    """Have an EP look into its payloads; return what it found, None if it cannot look.
+
+    Raises:
+        PluginError: it raised, or its answer is not what the contract asks for.
+        EpctxError: it raised this one.
+    """
+    findings: list[Finding] | None = ask(choice.record, choice.cls, LOOK, context, nodes, reader)
+    with blame(choice.record, LOOK):
+        for finding in findings or ():
+            if finding.code not in CONTAINER_CODES:
+                raise contract_broken(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
+    return findings

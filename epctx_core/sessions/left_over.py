@@ -9,7 +9,8 @@ from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node
 from epctx_core.kernels.matching import RegistryLookup
 from epctx_core.registry.guard import blame, contract_broken
-from epctx_core.sessions.ep_calls import Boundary, checked, telling
+from epctx_core.sessions.declarations import tell_of_outputs
+from epctx_core.sessions.ep_calls import Boundary, checked
 from epctx_core.sessions.plan import StepSpec, without_omitted
 from epctx_core.sessions.providers import CPU_EP
 
@@ -107,7 +108,7 @@ class LeftOverSteps:
             if form is not None:
                 self._known[form] = run
         name = graph.node_name(nodes[0])
-        run = telling(run, Boundary.of(graph.types, (), piece.output_names))
+        run = tell_of_outputs(run, Boundary.of(graph.types, (), piece.output_names))
         return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names), form is not None
 
     def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
-from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider, PluginError
+from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Isolation, Verification
-from epctx_core.plugin import CONTAINER_CODES, Finding, Purpose
-from epctx_core.registry.guard import ask, blame, contract_broken
+from epctx_core.plugin import Purpose
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
 from epctx_core.sessions.providers import (
@@ -34,11 +33,10 @@ if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.index import GraphIndex
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
-    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, ProviderContext, TensorView
+    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry
-    from epctx_core.sessions.optional_providers import SkippedProvider
     from epctx_core.sessions.plan import StepSpec
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.providers")
@@ -227,21 +225,11 @@ class Routing:
         self, ep: str, session: SessionOptions, registry: Registry, purpose: Purpose | None
     ) -> None:
         """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
-        from epctx_core.sessions.optional_providers import SkippedProvider
+        from epctx_core.sessions.optional_providers import find_kernel_provider
 
-        if session.config().isolation is Isolation.ALL and ep not in self.nodes:
-            # It would be there for its kernels alone, and functions cannot leave their process.
-            found: PluginRecord | SkippedProvider = SkippedProvider(
-                name=ep, reason="ep.isolate=all leaves kernels out"
-            )
-        else:
-            found = _find_kernel_provider(ep, registry, purpose)
-        if isinstance(found, SkippedProvider):
-            _log.warning(
-                "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s",
-                ep,
-                found.reason,
-            )
+        is_isolated = session.config().isolation is Isolation.ALL and ep not in self.nodes
+        found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
+        if found is None:
             return
         self.kernel_providers.append(found.name)
         if all(choice.name != found.name for choice in self.choices):
@@ -263,21 +251,6 @@ def find_maker(
         if record.name == source and record.undecided and same_distribution(record.distribution, maker):
             return registry.resolve(f"{maker}:{record.name}")
     return None
-
-
-def _find_kernel_provider(
-    ep: str, registry: Registry, purpose: Purpose | None
-) -> PluginRecord | SkippedProvider:
-    from epctx_core.sessions.optional_providers import OptionalNames, SkippedProvider
-
-    try:
-        record = registry.route(ep)
-    except PluginError as error:
-        return SkippedProvider.because(ep, error)
-    if record is not None:
-        return OptionalNames.find(record.name, registry, purpose)
-    why, hint = registry.explain_missing(ep)
-    return SkippedProvider(name=ep, reason=why, hint=hint)
 
 
 def _why(node: ContextNodeRecord, listed: Sequence[str] | None, registry: Registry) -> tuple[str, str]:
@@ -307,9 +280,6 @@ def _is_installed(source: str, registry: Registry) -> bool:
         record.usable and source.casefold() in {s.casefold() for s in record.sources}
         for record in registry.records()
     )
-
-
-LOOK = "verify_payloads"
 
 
 @collection_paused()
@@ -426,20 +396,3 @@ def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecor
             )
         by_name[record.name] = record
     return by_name
-
-
-def look_into(
-    choice: ProviderChoice, context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader
-) -> Sequence[Finding] | None:
-    """Have an EP look into its payloads; return what it found, None if it cannot look.
-
-    Raises:
-        PluginError: it raised, or its answer is not what the contract asks for.
-        EpctxError: it raised this one.
-    """
-    findings: list[Finding] | None = ask(choice.record, choice.cls, LOOK, context, nodes, reader)
-    with blame(choice.record, LOOK):
-        for finding in findings or ():
-            if finding.code not in CONTAINER_CODES:
-                raise contract_broken(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
-    return findings

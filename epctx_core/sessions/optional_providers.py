@@ -1,4 +1,4 @@
-"""Optional EPs (`ep.optional_providers`): found before anything is read, or skipped with the reason."""
+"""EPs that a session can do without: found, or skipped with the reason. Optional ones (`ep.optional_providers`), and kernels'."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import EpctxError, InvalidArgument, suggestion
+from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
 from epctx_core.sessions.providers import check_availability
 
 if TYPE_CHECKING:
@@ -116,3 +116,37 @@ class OptionalNames:
 def _stem(name: str) -> str:
     """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
+
+
+def find_kernel_provider(
+    ep: str, registry: Registry, purpose: Purpose | None, *, is_isolated: bool
+) -> PluginRecord | None:
+    """Return an EP whose kernels ran nodes when a model was compiled, None for one that cannot be had: the log says why.
+
+    Args:
+        is_isolated: whether it would be in a process of its own, for its kernels alone: functions cannot leave that.
+    """
+    if is_isolated:
+        found: PluginRecord | SkippedProvider = SkippedProvider(
+            name=ep, reason="ep.isolate=all leaves kernels out"
+        )
+    else:
+        found = _route(ep, registry, purpose)
+    if not isinstance(found, SkippedProvider):
+        return found
+    _log.warning(
+        "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s",
+        *(ep, found.reason),
+    )
+    return None
+
+
+def _route(ep: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
+    try:
+        record = registry.route(ep)
+    except PluginError as error:
+        return SkippedProvider.because(ep, error)
+    if record is not None:
+        return OptionalNames.find(record.name, registry, purpose)
+    why, hint = registry.explain_missing(ep)
+    return SkippedProvider(name=ep, reason=why, hint=hint)

@@ -14,7 +14,8 @@ from epctx_core.graph.type_table import types_of
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.sessions.compatibility import accept, suboptimal
-from epctx_core.sessions.loading import Routing, look_into
+from epctx_core.sessions.ep_queries import look_into
+from epctx_core.sessions.loading import Routing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
