@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
-from epctx_sim_sdk.container import head
+from epctx_sim_sdk import container
 from fuzz.mutations import NUMBERS, TEXTS
 from fuzz.payloads import archived, joined, members, split
 from hypothesis import strategies as st
@@ -184,5 +184,5 @@ def payload_near(
     content: bytes, near: Callable[[bytes], st.SearchStrategy[bytes]]
 ) -> st.SearchStrategy[bytes]:
     """Payloads like one: by the rules of its format, by bytes, with the right first bytes only, or arbitrary."""
-    begun = st.binary(max_size=200).map(lambda rest: content[: len(head())] + rest)
+    begun = st.binary(max_size=200).map(lambda rest: content[: len(container.head())] + rest)
     return near(content) | near(content) | bytes_near(content) | begun | st.binary(max_size=200)

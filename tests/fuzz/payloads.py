@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from random import Random
 
 import numpy as np
-from epctx_sim_sdk.container import END, FOOT_SIZE, Foot, head
+from epctx_sim_sdk import container as layout
 from epctx_sim_vitisai import archive, tar
 from fuzz.mutations import NUMBERS, any_bytes, fields_of_a_model, json_text, wire
 
@@ -26,7 +26,7 @@ def payload(random: Random, data: bytes) -> bytes:
     """Change a payload of any kind."""
     if random.random() < 0.2:
         return any_bytes(random, data)
-    if data.startswith(head()) and data.endswith(END):
+    if data.startswith(layout.head()) and data.endswith(layout.END):
         return container(random, data)
     if tar.looks_like_tar(memoryview(data)):
         return _archive(random, data)
@@ -48,9 +48,13 @@ def container(random: Random, data: bytes) -> bytes:
 
 def split(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Return a container's weights (with its head), structures and tables."""
-    foot = Foot.unpack(memoryview(data)[-FOOT_SIZE:])
+    foot = layout.Foot.unpack(memoryview(data)[-layout.FOOT_SIZE :])
     tables = foot.structures_start + foot.structures
-    return data[: foot.structures_start], data[foot.structures_start : tables], data[tables:-FOOT_SIZE]
+    return (
+        data[: foot.structures_start],
+        data[foot.structures_start : tables],
+        data[tables : -layout.FOOT_SIZE],
+    )
 
 
 def _with_facts(tables: bytes, made_by: dict[str, str]) -> bytes:
@@ -80,9 +84,9 @@ def _packed(random: Random, weights: bytes, structures: bytes, tables: bytes, *,
 def joined(weights: bytes, structures: bytes, tables: bytes, wrong: Mapping[int, int]) -> bytes:
     """Return a container whose digest is right; `wrong` are sizes that its foot says, by their place there."""
     body = structures + tables
-    sizes = [len(weights), len(structures), len(tables), len(weights) + len(body) + FOOT_SIZE]
+    sizes = [len(weights), len(structures), len(tables), len(weights) + len(body) + layout.FOOT_SIZE]
     start, inner, table, total = (wrong.get(place, size) for place, size in enumerate(sizes))
-    foot = Foot(structures_start=start, structures=inner, tables=table, total=total)
+    foot = layout.Foot(structures_start=start, structures=inner, tables=table, total=total)
     return weights + body + foot.pack(body)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
-
-from epctx_core.context.manifest import PayloadEntry, read_segments
 
 if TYPE_CHECKING:
     import onnx
 
+KEY = "epctx.initializers"
 _MARK = b"epctx initializers "
 _MOST_PIECES = 5
 
@@ -28,10 +27,19 @@ def sealed_again(
         return {}
     body = files[name].rpartition(_MARK)[0] or files[name]
     segments = [_segment(random, piece) for piece in _pieces(random, body)]
-    root = PayloadEntry(name="", embedded=False, size=0, segments=read_segments(segments)).root
+    root = root_of(segments)
     data = body + _MARK + f"{root}\n".encode()
     entry.value = json.dumps({**content, "bytes": len(data), "digest": root, "segments": segments})
     return {name: data, model_name: model.SerializeToString()}
+
+
+def root_of(segments: Sequence[Sequence[int | str]]) -> str:
+    """Return the digest over the digests of segments that follow each other: of lines of offset, length and digest."""
+    lines, offset = [], 0
+    for length, digest, *_ in segments:
+        lines.append(f"{offset} {length} {digest}\n")
+        offset += int(length)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _content(text: str | bytes) -> dict[str, Any]:

@@ -19,9 +19,8 @@ from fuzz.seeds import write_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, set_metadata
-
 MANIFEST, KERNEL_TYPES, INITIALIZERS = "epctx.manifest", "epctx.kernel_type_constraints", "epctx.initializers"
+COMPATIBILITY_PREFIX, EARLIER_PREFIX = "ep_compatibility_info.", "epctx.earlier_compatibility_info."
 ENTRIES = (
     ("mixed_file", MANIFEST),
     ("weightless", MANIFEST),
@@ -103,8 +102,9 @@ def model_of(seed):
 
 def with_metadata(seed, key, text):
     """Return a seed's files with a text for an entry of the model's metadata."""
-    model, _ = model_of(seed)
-    set_metadata(model, key, text)
+    model, said = model_of(seed)
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, {**said, key: text})
     return {**seed.files, seed.model: model.SerializeToString()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import logging
 import os
@@ -21,7 +22,6 @@ from end_to_end.engine_eps import Alpha, packed
 from onnx import TensorProto, numpy_helper
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.weights import Weight
 from epctx_core.plugin import CompiledPartition, EPContextNode, ProviderOption, Refusal, hookimpl
 
 
@@ -259,6 +259,23 @@ class Noting(Alpha):
         return np.empty(shape, dtype)
 
 
+class Half:
+    """A tensor that an EP made."""
+
+    elem_type, extent, source_name = TensorProto.FLOAT16, None, None
+
+    def __init__(self, name, array):
+        self.name, self.shape, self.dtype, self.nbytes = name, array.shape, array.dtype, array.nbytes
+        self._bytes = array.tobytes()
+        self.digest = hashlib.sha256(self._bytes).hexdigest()
+
+    def array(self):
+        return np.frombuffer(self._bytes, self.dtype).reshape(self.shape)
+
+    def chunks(self):
+        yield memoryview(self._bytes)
+
+
 class Converting(Alpha):
     """Writes its weights as float16: tensors that are not the model's own; then one of these again, and a file."""
 
@@ -274,9 +291,9 @@ class Converting(Alpha):
         for partition, _ in self._compiled:
             for name, weight in partition.weights.items():
                 half = weight.array().astype(np.float16)
-                made = Weight(name, TensorProto.FLOAT16, half.shape, half.tobytes())
+                made = Half(name, half)
                 if self.wrong_digest:
-                    made.lazy_digest._value = "0" * 64
+                    made.digest = "0" * 64
                 first = payload.write_tensor(made)
                 assert payload.write_tensor(made) == first
                 own = payload.write_tensor(weight)

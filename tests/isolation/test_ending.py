@@ -17,7 +17,6 @@ from isolation.faulty_eps import Faulty, Patient
 from isolation.scenes import compiled, is_alive, nothing_left, options_for, registry_of, source
 
 import epctx_core as epctx
-from epctx_core.isolation import process
 
 PROGRAM = """
 import sys
@@ -80,24 +79,6 @@ def test_an_ep_that_looks_at_the_hosts_wish_to_stop_ends_by_itself(tmp_path, tem
 
     with nothing_left(temporary), pytest.raises(epctx.ModelLoadCanceled):
         compiler.compile_to_file()
-
-
-def test_an_ep_that_does_not_is_ended_after_a_while(tmp_path, temporary, note, monkeypatch):
-    monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
-    options = options_for(Faulty, provider_options={"fault": "leave-a-child"})
-    compiler = epctx.ModelCompiler(options, source(tmp_path), registry=registry_of(Faulty))
-
-    def cancel():
-        wait_for(note.exists)
-        options.set_load_cancellation_flag(True)
-
-    threading.Thread(target=cancel).start()
-
-    with nothing_left(temporary), pytest.raises(epctx.ModelLoadCanceled):
-        compiler.compile_to_file()
-
-    _, grandchild = map(int, note.read_text().split())
-    assert wait_for(lambda: not is_alive(grandchild)), "what it started is ended with it"
 
 
 @pytest.mark.parametrize("fault", ["child-and-crash", "child-and-return"])

@@ -26,11 +26,9 @@ from isolation.faulty_eps import (
     WithKernels,
 )
 from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
-from onnx import NodeProto
+from onnx import helper
 
 import epctx_core as epctx
-from epctx_core.context.node_writer import make_context_node
-from epctx_core.isolation import process
 
 IF = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[2,3] x, bool c) => (float[2,3] y) <float[2,3] w = {1,2,3,4,5,6}> {
@@ -161,13 +159,9 @@ def text_context_model(folder):
     """Write a context model whose one node takes and gives text, as another tool might; epctx makes none."""
     payload = packed({"p": onnx.parser.parse_model(TEXT_OUTSIDE).SerializeToString()})
     declared = onnx.parser.parse_model(TEXT_OUTSIDE).graph
-    node = make_context_node(
-        NodeProto(name="p", input=["x"], output=["y"]),
-        {},
-        source=Everything.name,
-        main_context=True,
-        embed_mode=True,
-        cache=payload,
+    attributes = {"source": Everything.name, "main_context": 1, "embed_mode": 1, "ep_cache_context": payload}
+    node = helper.make_node(
+        "EPContext", ["x"], ["y"], "p", domain="com.microsoft", partition_name="p", **attributes
     )
     model = finished([node], declared.input, declared.output)
     model.opset_import.add(domain="com.microsoft", version=1)
@@ -315,19 +309,6 @@ def test_an_ep_is_told_of_runs_and_dynamic_options_where_it_runs(tmp_path, caplo
         f"end first {where}",
     ]
     assert set(said) - set(told) == ({"allocate here"} if mode == "compile" else set())
-
-
-def test_the_wish_to_cancel_loads_ends_no_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "GRACE_SECONDS", 0.0)
-    options = options_for(Faulty, isolate="all", provider_options={"fault": "slow", "hook": "run"})
-    with epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Faulty)) as session:
-        options.set_load_cancellation_flag(True)
-
-        (result,) = session.run(None, {"x": example()})
-
-        options.set_load_cancellation_flag(False)
-
-    assert np.isfinite(result).all()
 
 
 def test_a_share_group_with_isolation_is_refused_and_both_options_are_named(tmp_path):

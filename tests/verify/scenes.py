@@ -17,6 +17,7 @@ import epctx_core as epctx
 from epctx_core.plugin import Compatibility, CompiledPartition, ExecutionProvider, hookimpl
 
 EP = "AlphaExecutionProvider"
+KEY = "epctx.manifest"
 SHAPE = (16, 64)
 """Of weights large enough to lie in the payload by themselves."""
 _LAST = 4
