@@ -47,7 +47,7 @@ AREAS = {
         ("context/node.py", "context/node_writer.py", "context/named_files.py"),
         (
             "tests/context/test_node.py",
-            "tests/context/test_reader.py",
+            "tests/api/context/test_payloads_read.py",
             "tests/context/test_names_and_workspace.py",
             "tests/context/test_embedding.py",
             "tests/api/contract/test_loading.py",
