@@ -56,7 +56,6 @@ def test_names_that_stay_in_the_folder_are_opened(folder, name, wanted):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("", "an empty name"),
         ("/etc/passwd", "an absolute path"),
         ("//server/share/a.bin", "an absolute path"),
         ("\\\\server\\share\\a.bin", "an absolute path"),
@@ -88,6 +87,11 @@ def test_other_names_are_refused(folder, name, said):
 
     assert caught.value.node == "n"
     assert len(str(caught.value)) < 2000
+
+
+def test_an_empty_name_is_none(folder):
+    with pytest.raises(InvalidGraph, match=r"'n' has .*no file name"):
+        content(folder, "")
 
 
 def test_an_absolute_name_is_refused_even_where_it_stays_inside(folder):
