@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import INITIALIZERS, MANIFEST, metadata_value
@@ -141,13 +141,39 @@ def open_model(
         proto = parse_model(data, path)
     locations: dict[str, str] = {}
     open_weights = _weights_opener(proto, path, config, checks, locations)
+    detach = partial(detach_model, proto, data, path, open_weights, checked=checked)
+    model = open_proto(proto, detach, config, kept_functions)
+    model.source.locations = locations
+    model.checks = checks
+    refuted = list(model.types.contradictions.values())
+    if refuted:
+        more = f"; {len(refuted) - _SHOWN} more" if len(refuted) > _SHOWN else ""
+        _log.warning(
+            "%s declares what is not so: %s%s.", model.source.where, "; ".join(refuted[:_SHOWN]), more
+        )
+    return model
+
+
+def open_proto(
+    proto: ModelProto,
+    detach: Callable[..., SourceModel],
+    config: SessionConfig,
+    kept_functions: Callable[[], Collection[FunctionId]],
+) -> OpenModel:
+    """Make a model that was decoded what the rest of the core works with; see `open_model`.
+
+    Args:
+        proto: the model.
+        detach: `detach_model` of it; lacks only whether the model was changed since it was decoded.
+        config: see `open_model`.
+        kept_functions: see `open_model`.
+    """
     given: Mapping[str, Weight] = {}
     if config.overrides:
         from epctx_core.graph.normalise import apply_overrides, given_weights
 
         given = given_weights(proto, config.overrides.initializers)
-    source = detach_model(proto, data, path, open_weights, checked=checked, changed=bool(given))
-    source.locations = locations
+    source = detach(changed=bool(given))
     for weight in source.weights.values():
         weight.source_name = weight.name
     if config.overrides:
@@ -158,11 +184,6 @@ def open_model(
         inline_functions(source, kept_functions())
     model = index_model(source)
     model.overrides = config.overrides
-    model.checks = checks
-    refuted = list(model.types.contradictions.values())
-    if refuted:
-        more = f"; {len(refuted) - _SHOWN} more" if len(refuted) > _SHOWN else ""
-        _log.warning("%s declares what is not so: %s%s.", source.where, "; ".join(refuted[:_SHOWN]), more)
     return model
 
 

@@ -16,8 +16,8 @@ from epctx_core.context.node import (
     wrong_switches,
 )
 from epctx_core.context.payload_reader import refuse_orphans
-from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import EXECUTABLE, all_graphs, is_executable, placed_nodes
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.bodies import placed_nodes
 
 if TYPE_CHECKING:
     from onnx import AttributeProto
@@ -48,7 +48,9 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
                 node=own.name,
                 hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
             )
-    _check_bodies(subject, records, findings)
+        if subject.opened is not None:
+            with findings.collected("body-not-run", (NotImplementedByProvider,)):
+                subject.opened.graph_of(record)
     return records
 
 
@@ -65,14 +67,14 @@ def _read(node: NodeProto, place: int, path: BodyPath, findings: Findings) -> Co
             hint=_COMPILE,
         )
         return None
-    if not node.output:
-        findings.add("outputs-missing", f"EPContext node {name!r} has no outputs.", node=name, hint=_COMPILE)
-        return None
     record = _as_it_is(node, place, path)
     if record is None:
         bad = list(_bad_attributes(name, node, findings))
-        record = read_context_node(_without(node, bad), place, path)
-    _check_values(record, findings)
+        # What is left is right, so that nothing but the node itself can be refused.
+        with findings.collected("outputs-missing", node=name, hint=_COMPILE):
+            record = read_context_node(_without(node, bad), place, path)
+    if record is not None:
+        _check_values(record, findings)
     return record
 
 
@@ -99,34 +101,28 @@ def _bad_attributes(name: str, node: NodeProto, findings: Findings) -> Iterator[
                 hint=_COMPILE,
             )
             yield place
-            continue
-        seen.add(attribute.name)
-        fault = _fault(name, attribute)
-        if fault is not None:
-            code, error = fault
-            findings.add(code, error.message, node=name, hint=error.hint or _COMPILE)
+        elif not _is_good(name, attribute, findings):
             yield place
+        seen.add(attribute.name)
 
 
-def _fault(name: str, attribute: AttributeProto) -> tuple[str, InvalidGraph] | None:
+def _is_good(name: str, attribute: AttributeProto, findings: Findings) -> bool:
+    """Whether a load could use an attribute: by itself, in a node that has nothing else."""
     key: object = attribute.name
-    if not isinstance(key, str):
-        return "attribute-unreadable", InvalidGraph(
-            f"EPContext node {name!r} has an attribute whose name, {key!r:.80}, is not UTF-8."
-        )
-    try:
+    with findings.collected("attribute-type", node=name, hint=_COMPILE):
         check_attribute(name, attribute)
-    except InvalidGraph as error:
-        return "attribute-type", error
-    # A payload may have gigabytes, and nothing in it is read here.
-    if key != "ep_cache_context":
-        probe = NodeProto(name=name, output=["y"])
-        probe.attribute.append(attribute)
-        try:
-            read_context_node(probe, 0)
-        except InvalidGraph as error:
-            return "attribute-unreadable", error
-    return None
+        with findings.collected("attribute-unreadable", node=name, hint=_COMPILE):
+            if not isinstance(key, str):
+                raise InvalidGraph(
+                    f"EPContext node {name!r} has an attribute whose name, {key!r:.80}, is not UTF-8."
+                )
+            # A payload may have gigabytes, and nothing in it is read here.
+            if key != "ep_cache_context":
+                probe = NodeProto(name=name, output=["y"])
+                probe.attribute.append(attribute)
+                read_context_node(probe, 0)
+            return True
+    return False
 
 
 def _without(node: NodeProto, places: Sequence[int]) -> NodeProto:
@@ -147,24 +143,6 @@ def _check_values(record: ContextNodeRecord, findings: Findings) -> None:
             f"EPContext node {record.name!r} has no partition_name; its name is taken for the graph's name.",
             node=record.name,
         )
-
-
-def _check_bodies(subject: Subject, records: Sequence[ContextNodeRecord], findings: Findings) -> None:
-    """Note nodes in bodies of operators that no session executes."""
-    if not any(record.path for record in records):
-        return
-    graphs = dict(all_graphs(subject.proto.graph))
-    versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in subject.proto.opset_import}
-    for record in records:
-        holders = [graphs[record.path[:level]].node[place] for level, (place, _) in enumerate(record.path)]
-        holder = next((node for node in holders if not is_executable(node, versions)), None)
-        if holder is not None:
-            findings.add(
-                "body-not-run",
-                f"EPContext node {record.name!r} is in a body of {holder.op_type}, which no session works on.",
-                node=record.name,
-                hint=f"Bodies of {', '.join(EXECUTABLE)} can hold EPContext nodes.",
-            )
 
 
 def check_references(subject: Subject, routing: Routing | None) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.initializers_file import read_seal
@@ -13,21 +12,19 @@ from epctx_core.context.named_files import external_locations
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
-from epctx_core.graph.model_io import (
-    SourceModel,
-    check_model,
-    detach_model,
-    names_as_text,
-    read_model,
-)
-from epctx_core.graph.normalise import inline_functions
+from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
+from epctx_core.graph.normalise import given_weights
 from epctx_core.graph.weights import all_tensors, is_detached, weight_of
 from epctx_core.options import Verification
 from epctx_core.plugin import ModelIdentity
 from epctx_core.sessions.loading import folder_of
-from epctx_core.sessions.source import index_model
+from epctx_core.sessions.providers import choose_providers, kept_functions
+from epctx_core.sessions.source import open_proto
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
     from onnx import ModelProto
 
     from epctx_core.context.initializers_file import Seal
@@ -35,7 +32,8 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.mapping import MappedFile
-    from epctx_core.options import InputBudget, SessionConfig, SessionOptions
+    from epctx_core.graph.normalise import FunctionId
+    from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.registry import Registry
     from epctx_core.sessions.source import OpenModel
     from epctx_core.verify.findings import Findings
@@ -86,112 +84,91 @@ def read_subject(
     session: SessionOptions,
     registry: Registry,
     findings: Findings,
-) -> tuple[Path | None, Subject | None]:
-    """Read and check the model itself; the subject is None for what is no ONNX model.
+) -> Subject | None:
+    """Read the model itself as a load does, and note what a load would refuse; None for what is no ONNX model.
 
     Raises:
-        NoSuchFile, InvalidArgument: there is no such file, or the argument is none.
+        NoSuchFile, InvalidArgument: there is no such file, or an argument or option is wrong.
     """
     config = session.config()
-    try:
+    with (
+        findings.collected("budget-exceeded", (InvalidGraph,)),
+        findings.collected("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
+    ):
         data, path = read_model(path_or_bytes, config.input_budget)
-    except InvalidGraph as error:
-        findings.add_error("budget-exceeded", error)
-        return None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes), None
-    try:
         proto = decode_model(data, path, config.input_budget)
-    except InvalidProtobuf as error:
-        findings.add("model-unreadable", error.message, hint=_FETCH)
-        return path, None
-    except InvalidGraph as error:
-        findings.add_error("budget-exceeded", error)
-        return path, None
-    if not proto.HasField("graph"):
-        findings.add("model-unreadable", f"{_called(path)} is no ONNX model: it has no graph.", hint=_FETCH)
-        return path, None
-    names_weights = any(True for _ in external_locations(proto))
+        if not proto.HasField("graph"):
+            where = path.name if path else "the model given as bytes"
+            raise InvalidProtobuf(f"{where} is no ONNX model: it has no graph.")
+        subject = Subject(
+            proto=proto,
+            opened=None,
+            path=path,
+            folder=folder_of(path, config),
+            session=session,
+            config=config,
+            registry=registry,
+            findings=findings,
+            names_weights=any(True for _ in external_locations(proto)),
+        )
+        _open(subject, data)
+        return subject
+    return None
+
+
+def _open(subject: Subject, data: bytes) -> None:
+    """Do what a load does with a model that was decoded, and note what it would stumble over."""
+    session, config, findings = subject.session, subject.config, subject.findings
+
+    def kept() -> Collection[FunctionId]:
+        with findings.collected_of_plugin("plugin-broken"):
+            choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
+            return kept_functions(choice.cls for choice in choices)
+        return ()
+
+    seal: Seal | None = None
+    with findings.collected("weights-refused"):
+        seal = read_seal(subject.proto)
     weights = WeightsFolder(
-        path,
-        config.external_initializers_folder,
-        seal=_seal(proto, findings),
-        verification=Verification.FULL,
+        subject.path, config.external_initializers_folder, seal=seal, verification=Verification.FULL
     )
-    opened = _opened(proto, data, path, weights, config.input_budget, findings)
-    if opened is None:
-        # What was begun has moved weights out of it.
-        proto = decode_model(data, path, config.input_budget)
-    return path, Subject(
-        proto=proto if opened is None else opened.source.proto,
-        opened=opened,
-        path=path,
-        folder=folder_of(path, config),
-        session=session,
-        config=config,
-        registry=registry,
-        findings=findings,
-        names_weights=names_weights,
-    )
-
-
-def _seal(proto: ModelProto, findings: Findings) -> Seal | None:
-    try:
-        return read_seal(proto)
-    except InvalidGraph as error:
-        findings.add_error("weights-refused", error)
-        return None
-
-
-def _called(path: Path | None) -> str:
-    return path.name if path else "the model given as bytes"
-
-
-def _opened(
-    proto: ModelProto,
-    data: bytes,
-    path: Path | None,
-    weights: WeightsFolder,
-    budget: InputBudget,
-    findings: Findings,
-) -> OpenModel | None:
-    """Do what a load does with the model, and note what it would stumble over."""
     try:
         with names_as_text():
-            source = detach_model(proto, data, path, weights.open)
-            if source.proto.functions:
-                inline_functions(source, frozenset())
-            return index_model(source)
+            detach = partial(detach_model, subject.proto, data, subject.path, weights.open)
+            subject.opened = open_proto(subject.proto, detach, config, kept)
+        subject.proto = subject.opened.source.proto
     except (InvalidGraph, InvalidArgument) as error:
-        refused: InvalidGraph | InvalidArgument | None = error
-    # What was begun has moved weights out of it.
-    proto = decode_model(data, path, budget)
-    bad = False
-    for each in _bad_weights(proto, weights):
+        # What was begun has moved weights out of it.
+        subject.proto = decode_model(data, subject.path, config.input_budget)
+        _note_refusal(subject, data, weights, error)
+
+
+def _note_refusal(
+    subject: Subject, data: bytes, weights: WeightsFolder, refused: InvalidGraph | InvalidArgument
+) -> None:
+    """Note why a load refuses a model: each weight that cannot be had, and what the ONNX checker says besides."""
+    findings = subject.findings
+    bad = list(_bad_weights(subject, weights))
+    for each in bad:
         # An argument is wrong where bytes have no folder in which anything could lie.
         findings.add_error(
             "file-not-sought" if isinstance(each, InvalidArgument) else "weights-refused", each
         )
-        bad = True
     if bad:
-        refused = _refused_structure(proto, path)
-    if refused is not None:
-        findings.add("model-invalid", refused.message, node=refused.node, hint=refused.hint or _FETCH)
-    return None
+        proto = decode_model(data, subject.path, subject.config.input_budget)
+        with findings.collected("model-invalid", hint=_FETCH), names_as_text():
+            check_model(SourceModel(proto=proto, weights={}, path=subject.path, digest=""))
+    elif isinstance(refused, InvalidArgument):
+        raise refused
+    else:
+        findings.add_error("model-invalid", refused, hint=_FETCH)
 
 
-def _refused_structure(proto: ModelProto, path: Path | None) -> InvalidGraph | None:
-    """Return what the ONNX checker says of a model whose weights cannot be had."""
-    try:
-        with names_as_text():
-            check_model(SourceModel(proto=proto, weights={}, path=path, digest=""))
-    except InvalidGraph as error:
-        return error
-    return None
-
-
-def _bad_weights(proto: ModelProto, weights: WeightsFolder) -> Iterator[InvalidGraph | InvalidArgument]:
+def _bad_weights(subject: Subject, weights: WeightsFolder) -> Iterator[InvalidGraph | InvalidArgument]:
     """Yield why weights in files cannot be had, each tried as a load tries it."""
+    given_weights(subject.proto, subject.config.overrides.initializers)
     opened: dict[str, MappedFile] = {}
-    for tensor in all_tensors(proto.graph, proto.functions):
+    for tensor in all_tensors(subject.proto.graph, subject.proto.functions):
         if is_detached(tensor):
             try:
                 with names_as_text():

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from onnx import TensorProto, TypeProto
+from onnx import TensorProto
 
 from epctx_core.context.node import BOUNDARY_TYPES
-from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.model_io import names_as_text
+from epctx_core.graph.type_table import types_of
 
 if TYPE_CHECKING:
-    from onnx import GraphProto
+    from onnx import TypeProto
 
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.verify.findings import Findings
     from epctx_core.verify.subject import Subject
-
-_Scope: TypeAlias = "Mapping[str, TypeProto]"
 
 
 def check_types(subject: Subject) -> None:
@@ -27,38 +24,15 @@ def check_types(subject: Subject) -> None:
 
     The operator has no type inference: what a node makes has the type that the model declares, or none.
     """
-    graphs = dict(all_graphs(subject.proto.graph))
-    scopes: dict[BodyPath, _Scope] = {}
-    for record in subject.records:
-        paths = [record.path[:level] for level in range(len(record.path) + 1)]
-        for path in paths:
-            if path not in scopes:
-                scopes[path] = _declared(graphs[path])
-        _check_node(record, [scopes[path] for path in paths], subject.findings)
+    with subject.findings.collected("model-invalid"), names_as_text():
+        declared = types_of(subject.proto.graph)
+        for record in subject.records:
+            _check_node(record, declared.at(record.path), subject.findings)
 
 
-def _declared(graph: GraphProto) -> _Scope:
-    types = {
-        tensor.name: _tensor(tensor.data_type)
-        for tensor in chain(graph.initializer, (sparse.values for sparse in graph.sparse_initializer))
-    }
-    # Of two declarations the earlier counts, as in a load.
-    for value in reversed([*graph.input, *graph.output, *graph.value_info]):
-        if value.type.WhichOneof("value"):
-            types[value.name] = value.type
-    return types
-
-
-def _tensor(elem_type: int) -> TypeProto:
-    kind = TypeProto()
-    kind.tensor_type.elem_type = elem_type
-    return kind
-
-
-def _check_node(record: ContextNodeRecord, scopes: Sequence[_Scope], findings: Findings) -> None:
-    own = scopes[-1]
+def _check_node(record: ContextNodeRecord, declared: TypeTable, findings: Findings) -> None:
     for name in dict.fromkeys(record.outputs):
-        if name and not _is_known(own.get(name)):
+        if name and not _is_known(declared.proto(name)):
             findings.add(
                 "type-undeclared",
                 f"EPContext node {record.name!r} makes {name!r}, whose type the model does not declare; "
@@ -67,8 +41,7 @@ def _check_node(record: ContextNodeRecord, scopes: Sequence[_Scope], findings: F
                 hint="Whatever changed the model dropped its value_info; compile the source model again.",
             )
     for name in dict.fromkeys((*record.inputs, *record.outputs)):
-        kind = next((scope[name] for scope in reversed(scopes) if name in scope), None)
-        wrong = _wrong(kind)
+        wrong = _wrong(declared.proto(name))
         if name and wrong:
             findings.add(
                 "type-not-allowed",
@@ -80,9 +53,9 @@ def _check_node(record: ContextNodeRecord, scopes: Sequence[_Scope], findings: F
 
 
 def _is_known(kind: TypeProto | None) -> bool:
-    return kind is not None and (
-        kind.WhichOneof("value") != "tensor_type" or bool(kind.tensor_type.elem_type)
-    )
+    if kind is None or kind.WhichOneof("value") is None:
+        return False
+    return not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
 
 
 def _wrong(kind: TypeProto | None) -> str:

@@ -85,13 +85,13 @@ def _attempt(
     path_or_bytes: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
 ) -> VerifyReport:
     findings = Findings()
-    path, subject = read_subject(path_or_bytes, session, registry, findings)
+    subject = read_subject(path_or_bytes, session, registry, findings)
     payloads: list[PayloadReport] = []
     if subject is not None:
         with closing(ProviderSession(session, registry)) as providers:
             payloads = _verify(subject, providers)
     return VerifyReport(
-        path=path,
+        path=None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes),
         findings=findings.sorted(),
         nodes=len(subject.records) if subject is not None else 0,
         payloads=payloads,

@@ -14,7 +14,7 @@ from end_to_end.small_models import finished, saved, tensor
 from fuzz.growing import REGISTRY, Growable
 from fuzz.mutations import fields_of_a_model, json_text
 from onnx import TensorProto, helper, numpy_helper
-from verify.scenes import Alpha, by_hand, context_node, knowing
+from verify.scenes import Alpha, attribute, by_hand, context_node, knowing
 
 import epctx_core as epctx
 from epctx_core.plugin import CompiledPartition, Purpose, hookimpl
@@ -100,6 +100,48 @@ def test_every_weight_that_cannot_be_had_is_told(tmp_path):
     findings = epctx.verify_model(path).findings
 
     assert [f.code for f in findings if f.code == "weights-refused"] == ["weights-refused"] * 2
+
+
+def test_weights_that_the_host_gives_are_sought_by_neither(tmp_path):
+    path = in_one_file(tmp_path, 1)
+    (tmp_path / "w.bin").unlink()
+    options = epctx.SessionOptions()
+    options.add_initializer("w0", np.ones((2, 3), np.float32))
+
+    report = epctx.verify_model(path, options)
+
+    assert report.ok
+    epctx.InferenceSession(path, options).close()
+
+
+def test_a_node_may_name_its_ep_by_another_key_than_the_primary_does(compiled):
+    compiled.edit_node(1, lambda node: setattr(attribute(node, "source"), "s", b"QNN"))
+
+    assert compiled.codes() == []
+    epctx.InferenceSession(compiled.path).close()
+
+
+def test_a_file_larger_than_any_model_is_a_finding(tmp_path):
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+
+    (finding,) = epctx.verify_model(path).findings
+
+    assert finding.code == "model-unreadable"
+    with pytest.raises(epctx.InvalidProtobuf, match="less than 2 GiB"):
+        epctx.InferenceSession(path)
+
+
+def test_an_ep_that_is_stopped_while_it_looks_is_not_to_blame(handmade):
+    def look(cls, context, nodes, reader):
+        context.cancel.raise_if_requested()
+
+    handmade.registry = knowing(type("Looking", (Alpha,), {"verify_payloads": classmethod(look)}))
+    handmade.options.set_load_cancellation_flag(True)
+
+    with pytest.raises(epctx.ModelLoadCanceled):
+        handmade.verify()
 
 
 def test_of_very_many_findings_of_one_code_the_first_are_listed_and_the_others_counted(tmp_path):
