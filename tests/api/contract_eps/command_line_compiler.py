@@ -21,6 +21,8 @@ class CommandLineProvider(plugin.ExecutionProvider):
     """An NPU with a command-line compiler."""
 
     name = "CommandLineExecutionProvider"
+    vendor = "epctx tests"
+    simulated = True
     binary_suffix = "npuc"
     options = (plugin.ProviderOption("compiler", str, default="npuc", doc="A path, or a name on PATH."),)
 

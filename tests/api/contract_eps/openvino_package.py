@@ -6,17 +6,22 @@ Imports the contract, the errors and the vendor's package, nothing else of epctx
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import openvino
+from onnx import TensorProto, helper
 
 from epctx_core import plugin
 from epctx_core.errors import InvalidGraph
 
+if TYPE_CHECKING:
+    import openvino
+
 OPERATORS = {"Add", "Conv", "Flatten", "Gemm", "GlobalAveragePool", "MatMul", "MaxPool", "Neg", "Relu"}
-ALIGNMENT = 4096
+FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+KIND = "openvino 1"
 Arrays: TypeAlias = Sequence[np.ndarray]
 
 
@@ -28,13 +33,34 @@ def _core() -> openvino.Core:
     the core ends. When another thread ends it, or two cores end in the order in which they began, the thread is
     left with memory that is gone, and the next signal kills the process.
     """
+    import openvino  # here, because importing it starts threads and writes statistics
+
     return openvino.Core()
+
+
+def unconverted(graph: plugin.GraphView) -> set[int | None]:
+    """Return the indices of the nodes that OpenVINO's front end does not convert."""
+    from openvino.frontend import FrontEndManager
+
+    model = graph.model()
+    number = plugin.number_nodes(model)
+    # No weight's bytes are needed to ask: an input of its type and shape does.
+    for tensor in [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        model.graph.initializer.remove(tensor)
+    frontend = FrontEndManager().load_by_framework("onnx")
+    try:
+        found = frontend.convert_partially(frontend.load(io.BytesIO(model.SerializeToString()))).get_ops()
+    except RuntimeError:  # such as for an operator of which it knows the name and not the version
+        return set(range(len(model.graph.node)))
+    return {number(o.get_friendly_name()) for o in found if o.get_type_name() == "NotSupportedONNXNode"}
 
 
 class OpenVinoPackageProvider(plugin.ExecutionProvider):
     """OpenVINO through its Python package."""
 
     name = "OpenVinoPackageExecutionProvider"
+    vendor = "epctx tests, over the openvino package"
     options = (
         plugin.ProviderOption("device_type", str, default="CPU", doc="OpenVINO's name of the device."),
         plugin.ProviderOption("precision", str, default="f32", choices=("f32", "bf16"), doc="Arithmetic."),
@@ -42,20 +68,23 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
 
     def __init__(self, context: plugin.ProviderContext) -> None:
         super().__init__(context)
-        self._core = _core()
         self._device = context.options["device_type"]
         self._compiled: list[tuple[plugin.Partition, openvino.CompiledModel]] = []
         self._blobs: list[np.ndarray] = []
 
     @plugin.hookimpl
     def get_capability(self, graph: plugin.GraphView) -> Sequence[plugin.ComputeCapability | plugin.Refusal]:
-        """Take the operators of the table, wherever the ranks of all values are known."""
+        """Take the operators of the table that the front end converts, on floats of a known rank."""
+        refused = unconverted(graph)
 
         def is_supported(node: plugin.NodeView) -> bool | str:
             if node.domain or node.op_type not in OPERATORS:
                 return f"the operator {node.op_type} is not in the table"
-            values = [graph.value(name) for name in (*node.inputs, *node.outputs) if name]
-            return all(value.shape is not None for value in values) or "a value has no known rank"
+            names = filter(None, (*node.inputs, *node.outputs))
+            values = [graph.initializer(name) or graph.value(name) for name in names]
+            if any(value.elem_type not in FLOATS or value.shape is None for value in values):
+                return "a value is no float, or has no known rank"
+            return node.index not in refused or "OpenVINO's front end does not convert it"
 
         return plugin.supported_partitions(graph, is_supported)
 
@@ -69,38 +98,46 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
             self.context.progress("compile", done, len(partitions))
             with self.context.scratch() as folder:
                 partition.save(folder / "model.onnx")
-                model = self._core.compile_model(folder / "model.onnx", self._device, config)
+                model = _core().compile_model(folder / "model.onnx", self._device, config)
             self._compiled.append((partition, model))
             compiled.append(_runnable(model, partition.outputs))
         return compiled
 
     @plugin.hookimpl
     def get_ep_context_nodes(self, writer: plugin.ContextWriter) -> Sequence[plugin.EPContextNode]:
-        """Write all blobs into one payload; each node says where its own lies."""
-        payload = writer.payload()
-        nodes = []
+        """Write all blobs into one payload, in a share group those of all its models."""
+        import openvino
+
+        shared: dict[str, Any] = self.context.workspace.get_or_create("blobs", dict)
         for partition, model in self._compiled:
-            facts = {"offset": payload.align(ALIGNMENT), "precision": self.context.options["precision"]}
-            payload.write(model.export_model().getbuffer())
-            facts |= {"length": payload.size - facts["offset"], "ep_sdk_version": openvino.__version__}
-            nodes.append(plugin.EPContextNode(partition, payload, attributes=facts))
-        return nodes
+            if partition.name not in shared:  # OpenVINO does not export the same bytes twice
+                shared[partition.name] = model.export_model().getbuffer()
+        payload = writer.payload()
+        if writer.final:
+            blobs = {name: shared[name] for names in writer.graphs_by_model for name in names}
+            precision = {"precision": self.context.options["precision"]}
+            plugin.write_blobs(payload, blobs, dict.fromkeys(blobs, precision), kind=KIND)
+        said = {"ep_sdk_version": openvino.__version__}
+        return [plugin.EPContextNode(partition, payload, attributes=said) for partition, _ in self._compiled]
 
     @plugin.hookimpl
     def load_context(
         self, nodes: Sequence[plugin.ContextNode], reader: plugin.ContextReader
     ) -> Sequence[plugin.CompiledPartition]:
         """Import each node's blob from where it is mapped."""
+        import openvino
+
+        opened = {payload: plugin.Blobs(payload, kind=KIND) for payload in set(map(reader.payload, nodes))}
         loaded = []
         for node in nodes:
             self.context.cancel.raise_if_requested()
-            view, facts = reader.payload(node).view, node.attributes
+            blobs = opened[reader.payload(node)]
+            blob = np.frombuffer(blobs[node.partition_name], np.uint8)
             try:
-                blob = np.frombuffer(view, np.uint8, facts["length"], facts["offset"])
                 tensor = openvino.Tensor(blob, blob.shape, openvino.Type.u8)
                 # A blob does not hold the precision that it was compiled for.
-                config = {"INFERENCE_PRECISION_HINT": facts["precision"]}
-                model = self._core.import_model(tensor, self._device, config)
+                config = {"INFERENCE_PRECISION_HINT": blobs.facts(node.partition_name)["precision"]}
+                model = _core().import_model(tensor, self._device, config)
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise InvalidGraph(f"OpenVINO refuses {node.name!r}: {error}", node=node.name) from error
             # The model reads its weights from here as long as it lives.
@@ -111,6 +148,8 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
     @plugin.hookimpl
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return memory that OpenVINO aligned for the device."""
+        import openvino
+
         return openvino.Tensor(openvino.Type.u8, [*shape, dtype.itemsize]).data.view(dtype).reshape(shape)
 
     @plugin.hookimpl
@@ -122,6 +161,7 @@ class OpenVinoPackageProvider(plugin.ExecutionProvider):
 
 def _runnable(model: openvino.CompiledModel, values: Sequence[plugin.ValueInfo]) -> plugin.CompiledPartition:
     """Return a model with positional inputs and outputs; each run has a request of its own."""
+    import openvino
 
     def run(inputs: Arrays, outputs: Arrays | None = None) -> Arrays:
         request = model.create_infer_request()

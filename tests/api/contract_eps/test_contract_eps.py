@@ -24,8 +24,23 @@ from networks.catalog import run_onnxruntime
 from onnx import TensorProto, helper
 
 import epctx_core as epctx
+from epctx_core.testing import Requirements, check_provider
 
 EPS = ("openvino", "ort_cpu", "command_line")
+CANNOT = {
+    # It exports other bytes each time.
+    "openvino": {"deterministic": False, "weight_sharing": False},
+    "ort_cpu": {"weight_sharing": False},
+    "command_line": {"share_groups": False, "in_process": False},
+}
+"""What they say they cannot do."""
+SAMPLE = {
+    "openvino": ("signatures", "claims", "nodes", "sharing", "payloads"),
+    "ort_cpu": ("signatures", "claims", "nodes", "sharing", "payloads"),
+    # Each compile starts a program.
+    "command_line": ("signatures", "claims", "partitions"),
+}
+"""Groups of checks that run with every suite."""
 
 
 @pytest.fixture(scope="module")
@@ -194,19 +209,32 @@ def test_open_dimensions_are_filled_at_run_time(ep, batch, scene_of):
     np.testing.assert_array_equal(y, -x)
 
 
-def test_a_node_that_points_outside_of_its_payload_is_refused(scene, model):
+def test_a_node_whose_graph_is_not_in_its_payload_is_refused(scene, model):
     context, _ = scene.compile(model)
     proto = onnx.load(context)
-    for attribute in proto.graph.node[-1].attribute:
+    node = proto.graph.node[-1]
+    for attribute in node.attribute:
         if attribute.name == "offset":
             attribute.i += 1 << 40
+        if attribute.name == "partition_name":
+            attribute.s += b" of another"
     onnx.save(proto, context)
 
-    with pytest.raises(epctx.InvalidGraph) as caught:
+    with pytest.raises(epctx.InvalidGraph, match=node.name) as caught:
         scene.session(context)
 
-    assert caught.value.node == proto.graph.node[-1].name
     assert caught.value.ep == scene.provider.name
+
+
+@pytest.mark.parametrize("ep", EPS)
+def test_each_of_the_three_passes_a_sample_of_the_conformance_kit(ep, scene_of):
+    scene = scene_of(ep)
+
+    report = check_provider(
+        scene.provider, requirements=Requirements(**CANNOT[ep]), options=scene.options, only=SAMPLE[ep]
+    )
+
+    assert report.ok, report.text()
 
 
 def test_memory_that_the_ep_allocates_is_as_good_as_any(scene_of, example, model):
