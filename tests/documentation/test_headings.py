@@ -22,7 +22,8 @@ REFERENCE = sections("hooks.md")
 OBJECTS = [
     "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter", "EPContextNode", "Extent",
     "GraphView", "NodeView", "Partition", "Payload", "PayloadView", "ProviderContext", "Refusal", "TensorType",
-    "TensorView", "ValueInfo", "Workspace", "Cancellation", "ModelIdentity",
+    "TensorView", "ValueInfo", "Workspace", "Cancellation", "ModelIdentity", "Engine", "PreparedModel", "OptimizedModel",
+    "ProviderOption", "Availability", "BuildInfo", "Finding",
 ]  # fmt: skip
 ERRORS = sections("errors.md")
 ATTRIBUTES = sorted(name for name in ExecutionProvider.__annotations__)
