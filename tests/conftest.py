@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, settings
 from networks.catalog import Catalog, Network
 from written_models import Observer, paths_of_this_machine
 
-from epctx_core.context.receipts import FOLDER_VARIABLE
-
+FOLDER_VARIABLE = "EPCTX_RECEIPTS"
 UNRESOLVED, UNOBSERVED = "not_for_onnxruntime", "unobserved"
 _restore = pytest.MonkeyPatch()
 _running: list[pytest.Item] = []
