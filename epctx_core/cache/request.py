@@ -41,7 +41,7 @@ from epctx_core.plugin import Purpose
 from epctx_core.publish.failures import DISK_FULL
 from epctx_core.session import InferenceSession
 from epctx_core.sessions.compile_host import path_of
-from epctx_core.sessions.optional_providers import each_told_once
+from epctx_core.sessions.missing_providers import each_told_once
 from epctx_core.sessions.providers import Progress, ProviderChoice, choose_providers
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         NotImplementedByProvider: no installed plugin brings an EP.
     """
     from epctx_core.options import SessionOptions
-    from epctx_core.sessions.optional_providers import OptionalNames
+    from epctx_core.sessions.missing_providers import OptionalNames
 
     session = SessionOptions()
     for text in arguments.config:

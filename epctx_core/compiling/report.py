@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.optional_providers import SkippedProvider
+    from epctx_core.sessions.missing_providers import SkippedProvider
     from epctx_core.sessions.providers import ProviderSession
 
 _log = logging.getLogger("epctx.compile")

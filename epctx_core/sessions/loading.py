@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
-from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import InvalidArgument, InvalidGraph
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import Purpose
@@ -213,10 +213,10 @@ class Routing:
         among = listed if exhaustive else [maker] if maker is not None else None
         record = registry.route(node.source, among=among)
         if record is None:
-            skip = next((skip for skip in self._skipped if skip.brings(node.source)), None)
-            if skip is not None:
-                raise _nobody(node, f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint)
-            raise _nobody(node, *_why(node, [c.name for c in self.choices] if exhaustive else None, registry))
+            from epctx_core.sessions.missing_providers import nobody_loads
+
+            names = [choice.name for choice in self.choices] if exhaustive else None
+            raise nobody_loads(node, names, self._skipped, registry)
         if all(choice.name != record.name for choice in self.choices):
             self.choices.append(choose_provider(record, {}, self._session, registry))
         return record.name
@@ -225,7 +225,7 @@ class Routing:
         self, ep: str, session: SessionOptions, registry: Registry, purpose: Purpose | None
     ) -> None:
         """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
-        from epctx_core.sessions.optional_providers import find_kernel_provider
+        from epctx_core.sessions.missing_providers import find_kernel_provider
 
         is_isolated = session.config().isolation is Isolation.ALL and ep not in self.nodes
         found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
@@ -251,35 +251,6 @@ def find_maker(
         if record.name == source and record.undecided and same_distribution(record.distribution, maker):
             return registry.resolve(f"{maker}:{record.name}")
     return None
-
-
-def _why(node: ContextNodeRecord, listed: Sequence[str] | None, registry: Registry) -> tuple[str, str]:
-    """Return why nobody takes a node and what to do about it."""
-    if listed is not None and _is_installed(node.source, registry):
-        return (
-            f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}",
-            "Add the EP that takes it to the providers, or give no providers to have it found.",
-        )
-    if not node.source:
-        return "the model does not say which EP made it", "It needs the attribute 'source'."
-    return registry.explain_missing(node.source)
-
-
-def _nobody(node: ContextNodeRecord, why: str, hint: str | None) -> NotImplementedByProvider:
-    source = repr(node.source) if node.source else "no source"
-    return NotImplementedByProvider(
-        f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
-        node=node.name,
-        hint=hint,
-    )
-
-
-def _is_installed(source: str, registry: Registry) -> bool:
-    """Whether an EP with such a source is installed, by names alone: the host named which may be imported."""
-    return any(
-        record.usable and source.casefold() in {s.casefold() for s in record.sources}
-        for record in registry.records()
-    )
 
 
 @collection_paused()

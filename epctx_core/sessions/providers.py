@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from epctx_core.kernels import CpuEngine
     from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
     from epctx_core.registry.registry import Registry
-    from epctx_core.sessions.optional_providers import OptionalNames, SkippedProvider
+    from epctx_core.sessions.missing_providers import OptionalNames, SkippedProvider
 
 _log = logging.getLogger("epctx.providers")
 
@@ -116,7 +116,7 @@ def choose_providers(
     """
     optional: OptionalNames | None = None
     if names := session.config().optional_providers:
-        from epctx_core.sessions.optional_providers import OptionalNames
+        from epctx_core.sessions.missing_providers import OptionalNames
 
         optional = OptionalNames(names, [name for name, _ in requested])
     _refuse_unknown_eps(session, registry, optional)
@@ -137,7 +137,7 @@ def choose_providers(
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
     if tell and skipped and purpose is not None:
-        from epctx_core.sessions.optional_providers import tell_skipped
+        from epctx_core.sessions.missing_providers import tell_skipped
 
         tell_skipped(skipped)
     return choices, tuple(skipped)

@@ -1,4 +1,4 @@
-"""EPs that a session can do without: found, or skipped with the reason. Optional ones (`ep.optional_providers`), and kernels'."""
+"""EPs that a session goes without: optional ones, those of kernels, and those of EPContext nodes that nobody loads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
+from epctx_core.errors import EpctxError, InvalidArgument, NotImplementedByProvider, PluginError, suggestion
 from epctx_core.sessions.providers import check_availability
 
 if TYPE_CHECKING:
+    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.plugin import Purpose
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
@@ -150,3 +151,52 @@ def _route(ep: str, registry: Registry, purpose: Purpose | None) -> PluginRecord
         return OptionalNames.find(record.name, registry, purpose)
     why, hint = registry.explain_missing(ep)
     return SkippedProvider(name=ep, reason=why, hint=hint)
+
+
+def nobody_loads(
+    node: ContextNodeRecord,
+    listed: Sequence[str] | None,
+    skipped: Sequence[SkippedProvider],
+    registry: Registry,
+) -> NotImplementedByProvider:
+    """Return the error for an EPContext node that no EP of a session takes.
+
+    Args:
+        node: the node.
+        listed: the session's EPs if the host named them, else None.
+        skipped: optional EPs that the session goes without.
+        registry: where EPs are looked up.
+    """
+    skip = next((skip for skip in skipped if skip.brings(node.source)), None)
+    if skip is not None:
+        return _nobody(node, f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint)
+    return _nobody(node, *_why(node, listed, registry))
+
+
+def _why(node: ContextNodeRecord, listed: Sequence[str] | None, registry: Registry) -> tuple[str, str]:
+    """Return why nobody takes a node and what to do about it."""
+    if listed is not None and _is_installed(node.source, registry):
+        return (
+            f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}",
+            "Add the EP that takes it to the providers, or give no providers to have it found.",
+        )
+    if not node.source:
+        return "the model does not say which EP made it", "It needs the attribute 'source'."
+    return registry.explain_missing(node.source)
+
+
+def _nobody(node: ContextNodeRecord, why: str, hint: str | None) -> NotImplementedByProvider:
+    source = repr(node.source) if node.source else "no source"
+    return NotImplementedByProvider(
+        f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
+        node=node.name,
+        hint=hint,
+    )
+
+
+def _is_installed(source: str, registry: Registry) -> bool:
+    """Whether an EP with such a source is installed, by names alone: the host named which may be imported."""
+    return any(
+        record.usable and source.casefold() in {s.casefold() for s in record.sources}
+        for record in registry.records()
+    )
