@@ -1,11 +1,3 @@
-"""The engine of one session."""
+"""The fixture of `tests/api/kernels`."""
 
-from __future__ import annotations
-
-import pytest
-from kernels.pieces import session_engine
-
-
-@pytest.fixture
-def engine():
-    return session_engine()
+from kernels.conftest import engine  # noqa: F401 - a fixture

@@ -46,7 +46,7 @@ AREAS = {
     "node codec": Area(
         ("context/node.py", "context/node_writer.py", "context/named_files.py"),
         (
-            "tests/context/test_node.py",
+            "tests/api/context/test_node.py",
             "tests/api/context/test_payloads_read.py",
             "tests/context/test_names_and_workspace.py",
             "tests/context/test_embedding.py",
@@ -58,7 +58,6 @@ AREAS = {
         (
             "sessions/assignment.py",
             "sessions/claims.py",
-            "sessions/limits.py",
             "graph/partition.py",
         ),
         (
@@ -73,15 +72,15 @@ AREAS = {
         ),
     ),
     "routing": Area(
-        ("registry/routing.py", "sessions/routing.py", "registry/lookup.py"),
+        ("registry/lookup.py", "sessions/loading.py"),
         (
-            "tests/registry/test_routing.py",
-            "tests/registry/test_lookup.py",
-            "tests/registry/test_selection.py",
+            "tests/api/registry/test_routing.py",
+            "tests/api/registry/test_lookup.py",
+            "tests/api/registry/test_selection.py",
             "tests/api/runtime/test_routing.py",
             "tests/api/contract/test_loading_sources.py",
-            "tests/registry/test_host_registration.py",
-            "tests/registry/test_development.py",
+            "tests/api/registry/test_host_registration.py",
+            "tests/api/registry/test_development.py",
         ),
     ),
     "publication": Area(

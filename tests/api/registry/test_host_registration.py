@@ -127,6 +127,6 @@ def test_sources_that_are_no_sequence_of_texts_are_an_error(packages, sources):
         Registry().register(Mine, sources=sources)
 
 
-def test_an_instance_instead_of_a_class_is_a_plugin_error(packages, context):
+def test_an_instance_instead_of_a_class_is_a_plugin_error(packages):
     with pytest.raises(PluginError, match="not a subclass"):
-        Registry().register(Mine(context))
+        Registry().register(Mine(None))

@@ -187,7 +187,7 @@ def test_another_known_source_is_brought_by_no_package_of_ours(vendor):
 
 
 def test_the_packages_of_known_sources_are_the_ones_that_are_shipped():
-    shipped = {path.name for path in Path(__file__).parents[2].glob("plugins/epctx-sim-*")}
+    shipped = {path.name for path in Path(__file__).parents[3].glob("plugins/epctx-sim-*")}
 
     assert {f"epctx-sim-{vendor.lower()}" for vendor in SIMULATED} == shipped - {"epctx-sim-sdk"}
 

@@ -11,7 +11,7 @@ from end_to_end.small_models import chain, saved
 
 import epctx_core as epctx
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 
 
