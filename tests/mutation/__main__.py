@@ -48,7 +48,8 @@ AREAS = {
         (
             "tests/api/context/test_node.py",
             "tests/api/context/test_payloads_read.py",
-            "tests/context/test_names_and_workspace.py",
+            "tests/context/test_names_of_files.py",
+            "tests/api/context/test_named_binaries.py",
             "tests/context/test_embedding.py",
             "tests/api/contract/test_loading.py",
             "tests/verify/test_damages.py",

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from epctx_core import ModelCompiler, Registry, SessionOptions
-from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
+from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, ExecutionProvider, hookimpl
 
 EP = "TestExecutionProvider"
 
@@ -23,13 +23,20 @@ def model_of(nodes, elem_type=TensorProto.FLOAT):
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+def one_payload(partitions, writer):
+    """Describe one partition with a payload of a byte."""
+    payload = writer.payload()
+    payload.write(b"p")
+    return [EPContextNode(partition, payload) for partition in partitions]
+
+
 class Writing:
     """A compile whose EP takes each node for itself and describes them by a function of partitions and writer.
 
     Payloads are embedded, unless the path is given that the model would have.
     """
 
-    def __init__(self, describe, *, path=None, ep=EP, prefix=""):
+    def __init__(self, describe, *, path=None, ep=EP, prefix="", suffix="test"):
         self.options = SessionOptions()
         self.options.add_session_config_entry("ep.context_embed_mode", str(int(path is None)))
         if path is not None:
@@ -38,7 +45,7 @@ class Writing:
             self.options.add_session_config_entry("ep.context_node_name_prefix", prefix)
 
         class Provider(ExecutionProvider):
-            name, binary_suffix = ep, "test"
+            name, binary_suffix = ep, suffix
 
             @hookimpl
             def get_capability(self, graph):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from context.compiling import Writing, model_of
+from context.compiling import Writing, model_of, one_payload
 from context.loading import EP, context_model, loaded, node
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,12 +110,6 @@ def test_the_types_of_the_boundary_are_those_of_onnxruntimes_schema(elem_type):
     compiled = Writing(one_payload).compiled(made)
 
     assert ("EPContext" in {each.op_type for each in compiled.graph.node}) is allowed
-
-
-def one_payload(partitions, writer):
-    payload = writer.payload()
-    payload.write(b"p")
-    return [EPContextNode(partition, payload) for partition in partitions]
 
 
 VENDORS = st.dictionaries(
