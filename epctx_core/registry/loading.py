@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from epctx_core.errors import EpctxError, PluginError, suggestion
-from epctx_core.plugin import PLUGIN_API, Availability, ExecutionProvider, ProviderOption, WeightlessMode
+from epctx_core.errors import suggestion
+from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME
-from epctx_core.registry.guard import ask, broken_by, describe
+from epctx_core.registry.guard import broken_by
 from epctx_core.registry.records import PluginRecord, PluginState, simulates
-
-if TYPE_CHECKING:
-    from epctx_core.plugin import Purpose
 
 _MARK = f"{PROJECT}_impl"
 ROOTS: dict[str, str] = {}
@@ -109,10 +105,6 @@ def implemented_hooks(cls: type[ExecutionProvider]) -> dict[str, MarkedMethod]:
 
 
 _OPTION_TYPES = (bool, int, float, str)
-_SWITCHES = {
-    "loads_without_device": "load_context works under purpose EXPORT",
-    "simulated": "it computes on this CPU in place of hardware",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,35 +114,6 @@ class Problem:
     what: str
     hint: str
     state: PluginState = PluginState.BROKEN
-
-
-def check_provider_class(
-    cls: object, *, name: str | None = None, distribution: str | None = None, version: str | None = None
-) -> None:
-    """Check a class before it is used.
-
-    Args:
-        cls: what an entry point or a host gave.
-        name: the EP type it has to have, if that is known from elsewhere.
-        distribution: who brings it, for the error.
-        version: the distribution's version, for the error.
-
-    Raises:
-        PluginError: it breaks the contract; the message lists every problem found.
-    """
-    problems = find_problems(cls, name=name)
-    if not problems:
-        return
-    origin = f" of {distribution} {version or ''}".rstrip() if distribution else ""
-    raise PluginError(
-        f"{_class_name(cls)}{origin} is no valid Execution Provider: "
-        + "; ".join(p.what for p in problems)
-        + ".",
-        ep=name,
-        hint=" ".join(dict.fromkeys(p.hint for p in problems)),
-        distribution=distribution,
-        version=version,
-    )
 
 
 def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
@@ -176,12 +139,6 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
 
 def _but(cls: object) -> str:
     return "" if inspect.isclass(cls) else f", but an object of type {type(cls).__name__}"
-
-
-def _class_name(cls: object) -> str:
-    if inspect.isclass(cls):
-        return f"{cls.__module__}:{cls.__qualname__}"
-    return f"an object of type {type(cls).__name__}"
 
 
 def _version_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
@@ -214,50 +171,64 @@ def _name_problems(cls: type[ExecutionProvider], expected: str | None) -> Iterat
 
 
 def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
-    vendor: object = cls.vendor
-    if not isinstance(vendor, str):
-        yield Problem(
-            what=f"vendor is {vendor!r}, not text", hint='Write vendor = "…", who is responsible for it.'
-        )
-    suffix: object = cls.binary_suffix
-    if not isinstance(suffix, str) or (suffix and not EP_NAME.fullmatch(suffix)):
-        yield Problem(
-            what=f"binary_suffix is {suffix!r}, not a text of letters, digits, '_', '.' and '-'",
-            hint="It becomes part of a file's name; leave it out to use the EP type.",
-        )
+    for attribute, holds, wanted, hint in _ATTRIBUTES:
+        value = getattr(cls, attribute)
+        if not holds(value):
+            shown = f"{value!r:.80}" if wanted == _SWITCH else repr(value)
+            yield Problem(what=f"{attribute} is {shown}, not {wanted}", hint=hint)
 
-    kept: object = cls.keeps_functions
-    if not isinstance(kept, (list, tuple, set, frozenset)) or not all(map(_is_function_id, kept)):
-        yield Problem(
-            what=f"keeps_functions is {kept!r}, not a set of pairs (domain, name)",
-            hint='Write keeps_functions = frozenset({("domain", "Name")}), with each pair in parentheses.',
-        )
 
-    modes: object = cls.weightless_modes
-    if modes is not None and not (
-        isinstance(modes, (list, tuple, set, frozenset))
-        and all(isinstance(mode, WeightlessMode) for mode in modes)
-    ):
-        yield Problem(
-            what=f"weightless_modes is {modes!r}, not a set of WeightlessMode",
-            hint="Write weightless_modes = (WeightlessMode.ALL,), or leave it out.",
-        )
-
-    for switch, meaning in _SWITCHES.items():
-        said: object = getattr(cls, switch)
-        if not isinstance(said, bool):
-            yield Problem(
-                what=f"{switch} is {said!r:.80}, not True or False",
-                hint=f"Write {switch} = True if {meaning}; else leave it out.",
-            )
+def _each(value: object, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset)) and all(map(holds, value))
 
 
 def _is_function_id(item: object) -> bool:
-    return (
-        isinstance(item, tuple)
-        and len(item) == len(("domain", "name"))
-        and all(isinstance(part, str) for part in item)
-    )
+    return isinstance(item, tuple) and len(item) == len(("domain", "name")) and _each(item, _is_text)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_SWITCH = "True or False"
+_ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
+    ("vendor", _is_text, "text", 'Write vendor = "…", who is responsible for it.'),
+    (
+        "binary_suffix",
+        lambda suffix: isinstance(suffix, str) and (not suffix or EP_NAME.fullmatch(suffix) is not None),
+        "a text of letters, digits, '_', '.' and '-'",
+        "It becomes part of a file's name; leave it out to use the EP type.",
+    ),
+    (
+        "keeps_functions",
+        lambda kept: _each(kept, _is_function_id),
+        "a set of pairs (domain, name)",
+        'Write keeps_functions = frozenset({("domain", "Name")}), with each pair in parentheses.',
+    ),
+    (
+        "weightless_modes",
+        lambda modes: modes is None or _each(modes, lambda mode: isinstance(mode, WeightlessMode)),
+        "a set of WeightlessMode",
+        "Write weightless_modes = (WeightlessMode.ALL,), or leave it out.",
+    ),
+    (
+        "loads_without_device",
+        _is_switch,
+        _SWITCH,
+        "Write loads_without_device = True if load_context works under purpose EXPORT; else leave it out.",
+    ),
+    (
+        "simulated",
+        _is_switch,
+        _SWITCH,
+        "Write simulated = True if it computes on this CPU in place of hardware; else leave it out.",
+    ),
+)
+"""Attributes of a class: what holds for each value, in words, and what to write."""
 
 
 def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
@@ -406,17 +377,12 @@ class Outcome:
     error: BaseException | None = None
 
 
-def import_provider(record: PluginRecord) -> Outcome:
-    """Import and check the class that a record's entry point names; raises nothing but KeyboardInterrupt."""
-    return import_class(record, name=record.name)
-
-
-def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
-    """Import and check a class.
+def import_provider(record: PluginRecord, *, any_name: bool = False) -> Outcome:
+    """Import and check a class; raises nothing but KeyboardInterrupt.
 
     Args:
-        record: says where it is.
-        name: the EP type it has to have; None if only the class knows.
+        record: says where it is, and the EP type that it has to have.
+        any_name: whether only the class knows its EP type.
     """
     from epctx_core.registry.discovery import EntryPoint
 
@@ -429,7 +395,7 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
         else:
             ROOTS.pop(top, None)
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
-        problems = find_problems(cls, name=name)
+        problems = find_problems(cls, name=None if any_name else record.name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
@@ -447,29 +413,3 @@ def import_class(record: PluginRecord, *, name: str | None) -> Outcome:
     if record.state is not PluginState.RESTART_NEEDED:
         loaded = replace(loaded, state=PluginState.LOADED, reason="")
     return Outcome(record=loaded, cls=cls)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What came of asking a class about this machine.
-
-    Attributes:
-        said: its answer; no, where it raised.
-        error: to be raised for what it raised.
-        traceback: of what it raised.
-    """
-
-    said: Availability
-    error: EpctxError | None = None
-    traceback: str | None = None
-
-
-def ask_availability(record: PluginRecord, cls: type[ExecutionProvider], purpose: Purpose) -> Answer:
-    """Ask a class whether this machine has what a purpose needs; raises nothing but KeyboardInterrupt."""
-    try:
-        return Answer(said=ask(record, cls, "availability", purpose))
-    except EpctxError as error:
-        raised = error.__cause__ or error
-        reason = f"its availability failed: {describe(raised).splitlines()[0]}"
-        text = "".join(traceback.format_exception(raised))
-        return Answer(said=Availability(False, reason=reason), error=error, traceback=text)

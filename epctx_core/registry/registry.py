@@ -10,16 +10,18 @@ import importlib
 import logging
 import os
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError
+from epctx_core.plugin.types import Availability
 from epctx_core.registry.discovery import CPU_PROVIDER
 from epctx_core.registry.forking import PerProcess
-from epctx_core.registry.guard import ask, broken_by, plugin_error
+from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
 from epctx_core.registry.inventory import CLASS_VARIABLE, Entry, Inventory
-from epctx_core.registry.loading import ask_availability, import_provider
+from epctx_core.registry.loading import import_provider
 from epctx_core.registry.lookup import pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
@@ -32,7 +34,7 @@ from epctx_core.registry.records import (
 )
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import Availability, ExecutionProvider, Purpose
+    from epctx_core.plugin import ExecutionProvider, Purpose
     from epctx_core.registry.uninstalled import GivenClasses
 
 _log = logging.getLogger("epctx.registry")
@@ -361,14 +363,25 @@ class Registry:
         Raises:
             PluginError: the class can't be loaded, raised, or answered with something else.
         """
-        answer = ask_availability(record, self.load(record), purpose)
+        cls = self.load(record)
+        try:
+            said: Availability = ask(record, cls, "availability", purpose)
+        except EpctxError as error:
+            raised = error.__cause__ or error
+            reason = f"its availability failed: {describe(raised).splitlines()[0]}"
+            text = "".join(traceback.format_exception(raised))
+            self._keep_answer(record, purpose, Availability(False, reason=reason), text)
+            raise
+        self._keep_answer(record, purpose, said)
+        return said
+
+    def _keep_answer(
+        self, record: PluginRecord, purpose: Purpose, said: Availability, text: str | None = None
+    ) -> None:
         with self._locks.get():
             entry = self._entry_of(record)
             if entry.record.usable:  # no refresh has found meanwhile that it is gone
-                self._keep(entry, answered(entry.record, purpose, answer.said, answer.traceback))
-        if answer.error is not None:
-            raise answer.error
-        return answer.said
+                self._keep(entry, answered(entry.record, purpose, said, text))
 
     def route(self, source: str, among: Sequence[PluginRecord] | None = None) -> PluginRecord | None:
         """Return the record that takes a node's source: by exact name, else by an exact source key.

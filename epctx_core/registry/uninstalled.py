@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, suggestion
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
 from epctx_core.registry.discovery import (
     CPU_PROVIDER,
     EP_GROUP,
@@ -31,7 +31,7 @@ from epctx_core.registry.discovery import (
     read_distribution,
 )
 from epctx_core.registry.inventory import CLASS_VARIABLE, Entry
-from epctx_core.registry.loading import ROOTS, Outcome, check_provider_class, import_class
+from epctx_core.registry.loading import ROOTS, Outcome, find_problems, import_provider
 from epctx_core.registry.lookup import names_in
 from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, simulates, sort_key
 
@@ -363,7 +363,14 @@ def check_given(cls: type[ExecutionProvider], sources: Sequence[str]) -> None:
         PluginError: the class breaks the contract.
         InvalidArgument: `sources` is not a sequence of texts.
     """
-    check_provider_class(cls)
+    problems = find_problems(cls)
+    if problems:
+        kind = f"an object of type {type(cls).__name__}"
+        raise PluginError(
+            f"{f'{cls.__module__}:{cls.__qualname__}' if isinstance(cls, type) else kind} is no valid Execution "
+            f"Provider: {'; '.join(problem.what for problem in problems)}.",
+            hint=" ".join(dict.fromkeys(problem.hint for problem in problems)),
+        )
     if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
         raise InvalidArgument(f"{cls.name}: sources must be a sequence of non-empty texts, not {sources!r}.")
 
@@ -393,7 +400,7 @@ def _import_named(given: str) -> Outcome:
         return Outcome(
             record=_broken_class(given, f"{CLASS_VARIABLE} has {given!r}, not of the form module:Class")
         )
-    outcome = import_class(_developed(given, target), name=None)
+    outcome = import_provider(_developed(given, target), any_name=True)
     if outcome.cls is None:
         return outcome
     return replace(outcome, record=replace(outcome.record, sources=(outcome.cls.name,)))
