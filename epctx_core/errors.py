@@ -30,6 +30,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
+    from typing import TypedDict, Unpack
+
+    class Facts(TypedDict, total=False):
+        """What every error may say beside its message, see `EpctxError`."""
+
+        node: str | None
+        ep: str | None
+        path: str | os.PathLike[str] | None
+        hint: str | None
 
 
 LONGEST_MESSAGE = 1 << 14
@@ -138,18 +147,10 @@ class NoSuchFile(EpctxError, FileNotFoundError):
 
     code = ErrorCode.NO_SUCHFILE
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        node: str | None = None,
-        ep: str | None = None,
-        path: str | os.PathLike[str] | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, node=node, ep=ep, path=path, hint=hint)
+    def __init__(self, message: str, **facts: Unpack[Facts]) -> None:
+        super().__init__(message, **facts)
         self.errno = ENOENT
-        self.filename = path
+        self.filename = self.path
 
 
 class RuntimeException(EpctxError):
@@ -214,19 +215,16 @@ class PluginError(EpctxError):
 
     code = ErrorCode.PLUGIN_ERROR
 
-    def __init__(  # noqa: PLR0913 - public: an error's facts
+    def __init__(
         self,
         message: str,
         *,
-        node: str | None = None,
-        ep: str | None = None,
-        path: str | os.PathLike[str] | None = None,
-        hint: str | None = None,
         hook: str | None = None,
         distribution: str | None = None,
         version: str | None = None,
+        **facts: Unpack[Facts],
     ) -> None:
-        super().__init__(message, node=node, ep=ep, path=path, hint=hint)
+        super().__init__(message, **facts)
         self.hook = hook
         self.distribution = distribution
         self.version = version

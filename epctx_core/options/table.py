@@ -148,7 +148,8 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-_FLAG = MappingProxyType({"0": False, "1": True})
+def _flag(key: str, *, default: str = "0", **facts: Any) -> SessionOption[bool]:
+    return SessionOption(key=key, default=default, choices={"0": False, "1": True}, **facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +173,8 @@ class SessionConfig:
     input_budget: InputBudget = field(default_factory=InputBudget)
     source_model_buffer: memoryview | None = None
 
-    context_enable = SessionOption(
+    context_enable = _flag(
         key="ep.context_enable",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.SOURCE,
         obeyed_by="session",
         doc="1: creating a session also writes the context model. EPContext nodes that the model has already pass"
@@ -193,10 +192,8 @@ class SessionConfig:
         errors="`InvalidArgument`: it names a folder when writing, or a model from or to bytes needs it and it is not"
         " set. `Fail`: its folder is not writable. `InvalidGraph`: the binary is not in its folder when loading.",
     )
-    embed = SessionOption(
+    embed = _flag(
         key="ep.context_embed_mode",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.WRITTEN,
         obeyed_by="compiling",
         doc="1: payloads are stored inside the context model; 0: in a file beside it.",
@@ -221,10 +218,9 @@ class SessionConfig:
         errors="`InvalidArgument`: absolute, a folder, or leaving the output model's folder; the name of something else"
         " that is written; for bytes and streams without `ep.context_file_path`. `Fail`: another model names the file.",
     )
-    map_binaries = SessionOption(
+    map_binaries = _flag(
         key="ep.context_file_mapping",
         default="1",
-        choices=_FLAG,
         cache=CachePart.LOAD,
         doc="1: context binaries are mapped; 0: each is read into memory of its own and verified there, whole.",
         errors="`InvalidGraph`: the copy is not what the model was written with.",
@@ -239,10 +235,9 @@ class SessionConfig:
         " asks for it; full: all whole, before any EP gets one.",
         errors="`InvalidGraph`: a payload is not what the model was written with.",
     )
-    read_back = SessionOption(
+    read_back = _flag(
         key="ep.context_read_back",
         default="1",
-        choices=_FLAG,
         cache=CachePart.LOAD,
         obeyed_by="compiling",
         doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device; 0:"
@@ -292,19 +287,15 @@ class SessionConfig:
             ),
         ),
     )
-    share_contexts = SessionOption(
+    share_contexts = _flag(
         key="ep.share_ep_contexts",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.REFUSED,
         obeyed_by="compiling, sessions",
         doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
         errors="`InvalidArgument`: a compile with it that embeds, is weightless, or writes no files.",
     )
-    stop_sharing = SessionOption(
+    stop_sharing = _flag(
         key="ep.stop_share_ep_contexts",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.REFUSED,
         obeyed_by="compiling",
         doc="1: the session is its group's last; only together with ep.share_ep_contexts=1.",
@@ -380,35 +371,27 @@ class SessionConfig:
         " says where context binaries are.",
         errors="`NoSuchFile`: no such folder. `InvalidArgument`: a model from bytes needs it and it is not set.",
     )
-    disable_cpu_ep_fallback = SessionOption(
+    disable_cpu_ep_fallback = _flag(
         key="session.disable_cpu_ep_fallback",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.LOAD,
         doc="1: a node that no EP takes is an error instead of running on the CPU EP.",
         errors="`Fail`: a node is left to the CPU EP.",
     )
-    disable_model_compile = SessionOption(
+    disable_model_compile = _flag(
         key="session.disable_model_compile",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.LOAD,
         obeyed_by="cache, sessions",
         doc="1: a session in which an EP would have to compile is refused.",
         errors="`ModelRequiresCompilation`: an EP would have to compile.",
     )
-    fail_on_suboptimal = SessionOption(
+    fail_on_suboptimal = _flag(
         key="session.fail_on_suboptimal_compiled_model",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.LOAD,
         doc="1: a context model that an EP would rather compile again is refused instead of warned about.",
         errors="`Fail`: an EP would rather compile again.",
     )
-    record_assignments = SessionOption(
+    record_assignments = _flag(
         key="session.record_ep_graph_assignment_info",
-        default="0",
-        choices=_FLAG,
         cache=CachePart.LOAD,
         doc="1: the session keeps who runs which node, for get_provider_graph_assignment_info.",
     )

@@ -17,7 +17,6 @@ from epctx_core.plugin.provider import (
     ProviderOption,
 )
 from epctx_core.plugin.types import (
-    CONTAINER_CODES,
     UNKNOWN_TYPE,
     Availability,
     BuildInfo,
@@ -25,9 +24,7 @@ from epctx_core.plugin.types import (
     CompiledPartition,
     ContextNode,
     Extent,
-    Finding,
     Purpose,
-    Severity,
     TensorType,
     ValueInfo,
 )
@@ -45,12 +42,15 @@ if TYPE_CHECKING:
         PreparedModel,
     )
     from epctx_core.plugin.storage import (
+        CONTAINER_CODES,
         CORE_ATTRIBUTES,
         ContextReader,
         ContextWriter,
         EPContextNode,
+        Finding,
         Payload,
         PayloadView,
+        Severity,
         Workspace,
     )
     from epctx_core.plugin.views import (
@@ -70,7 +70,8 @@ _HOME = {
         "Engine", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes", "OptimizedModel", "PreparedModel",
     ),
     "storage": (
-        "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Payload", "PayloadView", "Workspace",
+        "CONTAINER_CODES", "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Finding", "Payload",
+        "PayloadView", "Severity", "Workspace",
     ),
     "views": (
         "ComputeCapability", "GraphView", "NodeView", "Partition", "Refusal", "TensorView", "number_nodes",

@@ -16,8 +16,8 @@ from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, Purp
 
 if TYPE_CHECKING:
     from epctx_core.plugin.kernels import Engine
-    from epctx_core.plugin.storage import ContextReader, Workspace
-    from epctx_core.plugin.types import ContextNode, Finding
+    from epctx_core.plugin.storage import ContextReader, Finding, Workspace
+    from epctx_core.plugin.types import ContextNode
     from epctx_core.plugin.views import Partition
 
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}

@@ -1,4 +1,4 @@
-"""How an EP writes and reads payload bytes, and what sessions of one share group have in common.
+"""How an EP writes and reads payload bytes, what it finds in them, and what sessions of one share group have in common.
 
 An EP never sees a path of the model, nor whether its bytes end up embedded, in a file or elsewhere:
 that is the core's business.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -191,3 +192,51 @@ class EPContextNode:
 
 CORE_ATTRIBUTES = frozenset({"ep_cache_context", "embed_mode", "main_context", "partition_name", "source"})
 """Attributes of the EPContext node that only the core writes."""
+
+
+class Severity(Enum):
+    """How much a finding matters; the values are what users read."""
+
+    ERROR = "error"
+    """The model does not load, or not everywhere, or is not what was compiled."""
+    WARNING = "warning"
+    """It may not do what is wanted: something is missing here, or would be better otherwise."""
+    INFO = "info"
+    """Good to know, such as what could not be checked."""
+
+
+CONTAINER_CODES = frozenset({"container-refused", "container-not-checked"})
+"""What an EP can find: that it would not load a node, or that it cannot tell."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is to be said about a model.
+
+    Args:
+        severity: see `Severity`.
+        code: what kind of thing; docs/verify.md lists all. Those of EPs are `CONTAINER_CODES`.
+        message: what was found, in which object and why that matters; one or two sentences.
+        node: the node concerned, or None.
+        hint: what to do about it.
+
+    Example:
+        >>> Finding(Severity.ERROR, "container-refused", "acme.bin has no graph 'a_0'.", node="a_0")
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    _: KW_ONLY
+    node: str | None = None
+    hint: str = ""
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Return what `epctx verify --json` prints."""
+        return {
+            "severity": self.severity.value,
+            "code": self.code,
+            "node": self.node,
+            "message": self.message,
+            "hint": self.hint,
+        }
