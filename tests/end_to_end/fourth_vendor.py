@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy, SimSession
+from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
+from epctx_sim_sdk.session import SimSession
 from epctx_sim_sdk.values import is_constant, text_attribute
 from epctx_sim_sdk.versions import BLOB_VERSION, SDK_VERSION, Relation, Rules, judge, read_info, write_info
 from onnx import TensorProto

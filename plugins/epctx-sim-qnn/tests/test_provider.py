@@ -133,13 +133,17 @@ def test_without_partitions_nothing_is_written(scene):
     assert scene.written(scene.provider()) == ([], b"")
 
 
-def test_exporting_opens_no_device(scene):
-    provider = scene.provider()
+def test_exporting_makes_nothing_ready_to_run(scene, monkeypatch):
+    provider, partitions = scene.provider(), scene.partitions(scene.two_partitions())
+    prepared = []
+    monkeypatch.setattr(
+        type(provider.context.engine), "prepare", lambda *given, **_more: prepared.append(given)
+    )
 
-    compiled = provider.compile(scene.partitions(scene.two_partitions()))
+    compiled = provider.compile(partitions)
 
     assert [c.run for c in compiled] == [None, None]
-    assert "device" not in vars(provider._session)
+    assert prepared == []
 
 
 def test_loaded_graphs_and_graphs_compiled_to_run_give_the_same(scene):
@@ -219,7 +223,7 @@ def test_shutdown_closes_engines_and_may_follow_a_failure(scene):
     for one in compiled:
         one.close()
 
-    assert not provider._session.device._shared
+    assert not provider._device._shared
     scene.provider(Purpose.LOAD).shutdown()
 
 

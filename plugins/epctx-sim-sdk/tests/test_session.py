@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from epctx_sim_sdk.loading import SimSession
+from epctx_sim_sdk.session import SimSession
 
 from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import ModelLoadCanceled
@@ -34,7 +34,9 @@ def two(scene):
     return [scene.partition(scene.dense()), scene.partition(scene.dense(scale=2.0), number=1)]
 
 
-def test_an_export_compiles_and_writes_without_opening_a_device(scene, context):
+def test_an_export_compiles_and_writes_and_makes_nothing_ready_to_run(scene, context, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(type(context.engine), "prepare", lambda *given, **_more: prepared.append(given))
     session, payload = SimSession(scene.ep, context), scene.payload()
 
     compiled = session.compile(two(scene))
@@ -44,7 +46,7 @@ def test_an_export_compiles_and_writes_without_opening_a_device(scene, context):
     assert [one.run for one in compiled] == [None, None]
     assert list(tables.graphs) == [graph.name for graph in session.graphs]
     assert scene.open(payload._sink.getvalue()).tables.made_by == scene.facts
-    assert "device" not in vars(session)
+    assert prepared == []
     assert context.steps[:3] == [("compile", 0, 2), ("compile", 1, 2), ("compile", 2, 2)]
     assert context.steps[-1][0] == "write"
 
@@ -69,14 +71,6 @@ def test_to_run_it_opens_a_device_and_closing_closes_it(scene, context):
 
     assert session.graphs == []
     assert not session.device._shared
-
-
-def test_closing_opens_nothing(scene, context):
-    session = SimSession(scene.ep, context)
-
-    session.close()
-
-    assert "device" not in vars(session)
 
 
 def test_half_precision_is_the_vendors_to_ask_for(scene, context):

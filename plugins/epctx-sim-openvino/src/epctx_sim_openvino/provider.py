@@ -55,9 +55,10 @@ class OpenVinoProvider(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
-        from epctx_sim_sdk.loading import SimSession
+        from epctx_sim_sdk.session import SimSession
 
         from epctx_sim_openvino.bodies import Bodies
+        from epctx_sim_openvino.loading import NodeLoader
 
         super().__init__(context)
         self._device = settings.chosen_device(context.options, context.target)
@@ -66,6 +67,7 @@ class OpenVinoProvider(ExecutionProvider):
         half = settings.is_half_precision(context.options, self._device)
         self._session = SimSession(EP, context, fp16=half)
         self._bodies = Bodies()
+        self._new_loader = NodeLoader
         self._loader: NodeLoader | None = None
 
     @classmethod
@@ -149,10 +151,8 @@ class OpenVinoProvider(ExecutionProvider):
         self, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
         """Open the binaries that nodes name and make each node's graph runnable."""
-        from epctx_sim_openvino.loading import NodeLoader
-
         if self._loader is None:
-            self._loader = NodeLoader(self.context, self._session.device)
+            self._loader = self._new_loader(self.context, self._session.device)
         return self._loader.load(nodes, reader)
 
     @hookimpl

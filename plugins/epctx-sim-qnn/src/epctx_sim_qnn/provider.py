@@ -6,6 +6,7 @@ to it. Not for hardware.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_core.plugin import BuildInfo, Compatibility, ExecutionProvider, hookimpl
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epctx_sim_sdk.loading import ContextLoader
+    from epctx_sim_sdk.session import SimSession
 
     from epctx_core.plugin import (
         CompiledPartition,
@@ -47,13 +49,21 @@ class QnnProvider(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
-        from epctx_sim_sdk.loading import ContextLoader, SimSession
+        from epctx_sim_sdk.device import open_device
+        from epctx_sim_sdk.loading import ContextLoader
 
         super().__init__(context)
         self._new_loader = ContextLoader
         self._made_by = settings.compiler_facts(context.options, context.target)
-        self._session = SimSession(self.name, context, fp16=context.options["enable_htp_fp16_precision"])
+        self._device = open_device(context)
         self._loader: ContextLoader | None = None
+
+    @cached_property
+    def _session(self) -> SimSession:
+        from epctx_sim_sdk.session import SimSession  # a load compiles nothing
+
+        half = self.context.options["enable_htp_fp16_precision"]
+        return SimSession(self.name, self.context, fp16=half, device=self._device)
 
     @classmethod
     def accepts_source(cls, source: str) -> bool:
@@ -157,7 +167,7 @@ class QnnProvider(ExecutionProvider):
         from epctx_sim_qnn.loading import load_policy
 
         if self._loader is None:
-            self._loader = self._new_loader(self.context, self._session.device, load_policy(self.context))
+            self._loader = self._new_loader(self.context, self._device, load_policy(self.context))
         return self._loader.load(nodes, reader)
 
     @hookimpl
@@ -170,4 +180,5 @@ class QnnProvider(ExecutionProvider):
     def shutdown(self) -> None:
         """Close what still runs and let go of weights and payloads."""
         self._loader = None
-        self._session.close()
+        self.__dict__.pop("_session", None)
+        self._device.close()

@@ -17,12 +17,12 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import CompiledPartition
+from epctx_core.plugin import CompiledPartition, Purpose
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.plugin import Engine, PreparedModel, TensorView
+    from epctx_core.plugin import Engine, PreparedModel, ProviderContext, TensorView
     from epctx_sim_sdk.compiler import SimGraph
     from epctx_sim_sdk.container import Container, GraphEntry
 
@@ -144,6 +144,12 @@ class GraphReader(Device):
                 self.engine.prepare(model, arrays, heavy=False).close()
             self._read.add(key)
         return CompiledPartition(None)
+
+
+def open_device(context: ProviderContext) -> Device:
+    """Return the device of an EP instance; an export has one that reads graphs and runs none."""
+    exports = context.purpose is Purpose.EXPORT
+    return (GraphReader if exports else Device)(engine=context.engine)
 
 
 def _identity(view: TensorView) -> Hashable:

@@ -1,129 +1,35 @@
-"""What an EP does with the SDK, whoever its vendor: from partitions to payloads, and from EPContext nodes to runnables.
+"""From EPContext nodes to runnables, whoever the vendor.
 
-A vendor's provider calls it from its hooks and adds what is its own: what it takes, how it describes its nodes, what
-it demands of a node's attributes, and its version rules.
+A vendor's provider calls it from its hook and adds what is its own: what it demands of a node's attributes, and its
+version rules. What becomes of partitions is in `session`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import chain
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import Compatibility, CompiledPartition, Purpose, WeightlessMode
+from epctx_core.plugin import Compatibility
 from epctx_sim_sdk.container import Container, open_container
-from epctx_sim_sdk.device import Device, GraphReader
 from epctx_sim_sdk.versions import KIND, Rules, judge, refuse_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from epctx_core.plugin import (
+        CompiledPartition,
         ContextNode,
         ContextReader,
-        ContextWriter,
-        Partition,
-        Payload,
         PayloadView,
         ProviderContext,
         TensorType,
-        TensorView,
         ValueInfo,
     )
-    from epctx_sim_sdk.compiler import SimCompiler, SimGraph
-    from epctx_sim_sdk.container import GraphEntry, Tables
-
-_COMPILED = "epctx_sim_sdk.compiled"
-"""Where a workspace has what was compiled and is to be written."""
-
-
-class SimSession:
-    """The SDK as one EP instance uses it.
-
-    Args:
-        ep: the EP type, for messages.
-        context: the EP instance's context.
-        fp16: store float32 weights as float16.
-
-    Attributes:
-        graphs: what was compiled so far, in the order of the partitions.
-    """
-
-    def __init__(self, ep: str, context: ProviderContext, *, fp16: bool = False) -> None:
-        self._context = context
-        self._ep, self._fp16 = ep, fp16
-        self.graphs: list[SimGraph] = []
-
-    @cached_property
-    def _compiler(self) -> SimCompiler:
-        from epctx_sim_sdk.compiler import SimCompiler  # loading needs none
-
-        weightless = self._context.weightless is not WeightlessMode.NONE
-        return SimCompiler(self._ep, fp16=self._fp16, engine=self._context.engine, weightless=weightless)
-
-    @cached_property
-    def device(self) -> Device:
-        """The device, opened when it is first asked for; an export has one that reads graphs and runs none."""
-        exports = self._context.purpose is Purpose.EXPORT
-        return (GraphReader if exports else Device)(engine=self._context.engine)
-
-    def compile(self, partitions: Sequence[Partition]) -> list[CompiledPartition]:
-        """Convert partitions; under EXPORT nothing runs and no device is opened."""
-        # One that only says "not to be run here" serves for all.
-        exported = CompiledPartition(None) if self._context.purpose is Purpose.EXPORT else None
-        compiled = []
-        for done, partition in enumerate(partitions):
-            self._step("compile", done, len(partitions))
-            graph = self._compiler.compile(partition)
-            self.graphs.append(graph)
-            compiled.append(exported or self.device.compile(graph))
-        self._context.progress("compile", len(partitions), len(partitions))
-        return compiled
-
-    def shared_graphs(self, writer: ContextWriter) -> list[SimGraph]:
-        """Return what the models of the share group compiled that a payload is for, in order; equal graphs once.
-
-        What this instance compiled is left there for later ones. Without a group it is all.
-        """
-        shared: dict[str, SimGraph] = self._context.workspace.get_or_create(_COMPILED, dict)
-        # An equal one that is there already may be of a model that failed, and its weights may be gone since.
-        shared.update((graph.name, graph) for graph in self.graphs)
-        return [shared[name] for name in dict.fromkeys(chain.from_iterable(writer.graphs_by_model))]
-
-    def activation_bytes(self) -> int:
-        """Return what the largest of this instance's own graphs needs for activations."""
-        by_structure = {graph.structure: graph for graph in self.graphs}
-        return max((graph.activation_bytes for graph in by_structure.values()), default=0)
-
-    def write(
-        self,
-        payload: Payload,
-        made_by: Mapping[str, str],
-        graphs: Sequence[SimGraph],
-        *,
-        reference: Callable[[TensorView], str | None] = lambda _view: None,
-    ) -> Tables:
-        """Write one container; see `write_container`."""
-        from epctx_sim_sdk.writing import write_container
-
-        def before_weight(done: int, total: int) -> None:
-            self._step("write", done, total)
-
-        return write_container(payload, graphs, made_by, before_weight=before_weight, reference=reference)
-
-    def _step(self, stage: str, done: int, total: int) -> None:
-        self._context.cancel.raise_if_requested()
-        self._context.progress(stage, done, total)
-
-    def close(self) -> None:
-        """Close what still runs and let go of weights; may follow a failure."""
-        self.graphs.clear()
-        if "device" in self.__dict__:
-            self.device.close()
-
+    from epctx_sim_sdk.container import GraphEntry
+    from epctx_sim_sdk.device import Device
 
 _OPENED = "epctx_sim_sdk.opened"
 """Where a workspace says that payloads were opened and their graphs left there."""

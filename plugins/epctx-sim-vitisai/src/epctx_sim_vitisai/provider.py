@@ -60,7 +60,7 @@ class VitisAIProvider(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         # The SDK is loaded with the first instance of a process, not in the middle of a load.
-        from epctx_sim_sdk.loading import SimSession
+        from epctx_sim_sdk.session import SimSession
 
         from epctx_sim_vitisai.loading import NodeLoader
         from epctx_sim_vitisai.rules import by_minor
