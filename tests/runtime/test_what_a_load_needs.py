@@ -87,5 +87,24 @@ def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_few_li
     assert seen["lines"] <= MOST_LINES
 
 
+def test_a_load_imports_nothing_of_its_rooms_for_what_did_not_happen(ordinary):
+    """Nothing failed, no plugin is uninstalled or looked for again, no host wraps a hook, no EP says what it takes."""
+    registry = {"explaining", "uninstalled", "refreshing", "wrapping", "default"}
+    contract = {"views", "storage", "blobs"}
+    simulated = {
+        "epctx_sim_sdk.session",
+        "epctx_sim_sdk.compiler",
+        "epctx_sim_sdk.writing",
+        "epctx_sim_sdk.foreign",
+    }
+
+    assert set(ordinary["names"]).isdisjoint(
+        {f"epctx_core.registry.{name}" for name in registry}
+        | {f"epctx_core.plugin.{name}" for name in contract}
+        | {"epctx_core.options.unsupported", "epctx_core.options.run"}
+        | simulated
+    )
+
+
 def test_a_load_needs_nothing_that_only_posix_has(ordinary, context_model):
     assert seen_by(WITHOUT_POSIX + LOAD, context_model)["sum"] == pytest.approx(ordinary["sum"])

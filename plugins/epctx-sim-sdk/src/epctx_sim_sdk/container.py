@@ -24,6 +24,14 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import TensorType, ValueInfo
 from epctx_sim_sdk.versions import RESTORE
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from epctx_core.plugin import TensorView
+
+    FromSource: TypeAlias = Callable[[str], TensorView]
+
 MAX_TABLES = 1 << 28
 MAX_RANK = 32
 MAX_LENGTH = 1 << 62
@@ -298,14 +306,6 @@ def _dimension(value: object) -> int | str | None:
         return value
     return _number(value, "a dimension", MAX_LENGTH)
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self, TypeAlias
-
-    from epctx_core.plugin import TensorView
-
-    FromSource: TypeAlias = Callable[[str], TensorView]
 
 MAGIC = b"EPCTXSIM"
 END = b"MISXTCPE"
