@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +17,16 @@ from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_
 import epctx_core as epctx
 
 INFO = "ep_compatibility_info."
+
+
+_ROW = re.compile(r"\| `([a-z-]+)` \| (\w+) \| (.+?) \| (.+?) \|")
+
+
+def documented_codes() -> list[tuple[str, str, str, str]]:
+    """Return the rows of docs/verify.md: code, severity, meaning, what to do."""
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    matches = map(_ROW.fullmatch, text.splitlines())
+    return [(match[1], match[2], match[3], match[4]) for match in matches if match is not None]
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from verify.damages import documented_codes
 
 from epctx_core.plugin import CONTAINER_CODES
 from epctx_core.verify.findings import CODES
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"\| `([a-z-]+)` \| (\w+) \| (.+?) \| (.+?) \|")
-
-
-def rows():
-    text = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
-    return [match.groups() for line in text.splitlines() if (match := ROW.fullmatch(line))]
 
 
 def test_the_table_lists_every_code_with_its_severity_and_meaning_in_the_order_of_the_checks():
-    documented = [(code, severity, meaning) for code, severity, meaning, _ in rows()]
+    documented = [(code, severity, meaning) for code, severity, meaning, _ in documented_codes()]
 
     assert documented == [(code, said.severity.value, said.meaning) for code, said in CODES.items()]
 
 
 def test_the_table_says_for_each_code_what_to_do():
-    assert all(len(what_to_do) > 5 and what_to_do.endswith(".") for *_, what_to_do in rows())
+    assert all(len(what_to_do) > 5 and what_to_do.endswith(".") for *_, what_to_do in documented_codes())
 
 
 def test_every_code_is_used_and_no_other():

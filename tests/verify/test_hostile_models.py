@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from verify.scenes import by_hand, by_qnn
 
 import epctx_core as epctx
-from epctx_core.context.weights_folder import FOLDER_OPTION
 
+FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 MUTATIONS = st.lists(
     st.tuples(
         st.sampled_from(["flip", "set", "cut", "double", "insert"]),
