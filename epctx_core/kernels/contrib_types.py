@@ -15,6 +15,7 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from epctx_core.graph.bodies import bodies, free_names, may_hold_bodies
+from epctx_core.kernels.installed_onnxruntime import fit_versions, load_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ def resolve_types(inferred: ModelProto) -> None:
     """
     if all(opset.domain in _ONNX_DOMAINS for opset in inferred.opset_import):
         return
-    if any(map(_is_foreign, inferred.graph.node)) and onnxruntime_is_installed():
+    if any(map(_is_foreign, inferred.graph.node)) and importlib.util.find_spec("onnxruntime") is not None:
         _resolve(inferred, inferred.graph, {})
 
 
@@ -101,19 +102,12 @@ def _probe(
 
 def _ask(probe: ModelProto, unknown: set[str]) -> list[ValueInfoProto]:
     try:
-        from epctx_core.kernels.onnxruntime_engine import fit_versions, load_structure
-
         fit_versions(probe)
         found = load_structure(probe).outputs_meta
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
         _log.debug("onnxruntime does not resolve the types of %d values: %s", len(unknown), error)
         return []
     return [declared for value in found if value.name in unknown for declared in _declared(value)]
-
-
-def onnxruntime_is_installed() -> bool:
-    """Whether there is an onnxruntime to ask."""
-    return importlib.util.find_spec("onnxruntime") is not None
 
 
 def _makers_of_unknown(graph: GraphProto) -> dict[str, NodeProto]:

@@ -8,7 +8,6 @@ nonsense. Such models carry a mark, and where it does not fit they are rewritten
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,12 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
+from epctx_core.kernels.installed_onnxruntime import block_size
 
 if TYPE_CHECKING:
     from typing import Any
 
 DOMAIN = "com.microsoft.nchwc"
-MARK = "epctx.cpu_layout"
-"""The metadata key of the mark: engine and block size, such as `onnxruntime 1.31.1 nchwc16`."""
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 _DEFAULTS: dict[str, int] = {"ceil_mode": 0, "storage_order": 0, "count_include_pad": 0, "channels_last": 0}
@@ -38,76 +36,17 @@ class NotPlainError(Exception):
     """A model has something in a blocked layout that has no equal among ONNX's operators here."""
 
 
-@functools.cache
-def block_size() -> int:
-    """Return the channels in a block on this CPU, as onnxruntime has it; 0 where there is no such layout."""
-    import onnxruntime
-
-    size = 0
-
-    def look(
-        _name: str, value: onnxruntime.OrtValue, _info: object
-    ) -> onnxruntime.OrtExternalInitializerInfo | None:
-        nonlocal size
-        shape = value.shape()
-        if len(shape) == _RANK:
-            size = shape[0] if shape[0] > 1 else 0
-        return None
-
-    weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
-    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 1, 2, 2]) for n in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"])], "probe", values[:1], values[1:], [weight]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    try:
-        onnxruntime.ModelCompiler(
-            options,
-            model.SerializeToString(),
-            graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-            get_initializer_location_func=look,
-        ).compile_to_bytes()
-    except Exception:  # noqa: BLE001 - onnxruntime's exceptions have no base; without an answer there is no layout
-        return 0
-    return size
-
-
-def this_layout() -> str:
-    """Return what the mark would be if a model were optimised here and now; empty without onnxruntime."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return ""
-    try:
-        import onnxruntime
-    except ImportError:
-        return ""
-    return f"onnxruntime {onnxruntime.__version__} nchwc{block_size()}"
-
-
-def mark(model: ModelProto) -> None:
-    """Note in a model for which engine and CPU it was made."""
-    model.metadata_props.add(key=MARK, value=this_layout())
-
-
-def read_mark(model: ModelProto) -> str | None:
-    """Return a model's mark; None if it fits every CPU."""
-    return next((entry.value for entry in model.metadata_props if entry.key == MARK), None)
-
-
-def fit(model: ModelProto, weights: Mapping[str, np.ndarray]) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
-    """Return a model that this machine computes rightly: the same, or a plain one with copied weights.
+def fit(
+    model: ModelProto, weights: Mapping[str, np.ndarray], layout: str
+) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
+    """Return a plain model, with copied weights, in place of one that was optimised for another layout.
 
     Raises:
         NotPlainError: the model is damaged, or was made by a version that knew more.
     """
-    made_for = read_mark(model)
-    if made_for is None or made_for == this_layout():
-        return model, weights
-    block = made_for.rpartition("nchwc")[2]
+    block = layout.rpartition("nchwc")[2]
     if not block.isdecimal() or not 0 < int(block) <= 1024:  # noqa: PLR2004 - far above any vector's width
-        raise NotPlainError(f"its layout {made_for!r} is unknown")
+        raise NotPlainError(f"its layout {layout!r} is unknown")
     plain, changes = to_plain(model, int(block))
     if any(base not in weights for base, _ in changes.values()):
         raise NotPlainError("a weight is missing")

@@ -1,122 +1,29 @@
-"""Which IR and operator versions onnxruntime reads, and models written so that it reads them.
-
-onnx is often a release ahead: a model of the newest version whose operators are all older is the same
-model with an older number on it.
-"""
+"""The engine on onnxruntime: sessions over weights where they lie, in memory or mapped."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper
-from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
-from epctx_core.kernels.engines import CURRENT
-from epctx_core.kernels.framing import GUARD, guard_recurrent
-from epctx_core.kernels.in_place import write_in_place
-from epctx_core.kernels.optimiser import FATAL_ONLY, check_files, hand_over
+from epctx_core.kernels.engines import CURRENT, write_in_place
+from epctx_core.kernels.guards import GUARD, guard_recurrent
+from epctx_core.kernels.installed_onnxruntime import FATAL_ONLY, fit_versions, quiet_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-    from onnx import ModelProto, NodeProto, OperatorSetIdProto
+    from onnx import ModelProto
 
     from epctx_core.kernels.engines import EnginePolicy
     from epctx_core.plugin import TensorView
-
-_SURE_IR = 10
-_SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
-"""Read by every onnxruntime that is new enough for us: nothing to find out."""
-
-_BEYOND = 1000
-
-
-def fit_versions(model: ModelProto) -> None:
-    """Lower a model's version numbers to what onnxruntime reads, in place, where that changes nothing."""
-    if model.ir_version > _SURE_IR:
-        model.ir_version = min(model.ir_version, newest_ir_version())
-    _fit_imports(model.opset_import, model.graph.node)
-    for function in model.functions:
-        _fit_imports(function.opset_import, function.node)
-
-
-def _fit_imports(
-    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], nodes: Iterable[NodeProto]
-) -> None:
-    # Other domains are left alone: to find out what is read of each would take onnxruntime milliseconds.
-    for domain, sure in _SURE_OPSETS.items():
-        above = [opset for opset in imports if opset.domain == domain and opset.version > sure]
-        highest = max((opset.version for opset in above), default=sure)
-        if highest > sure and highest > (newest := newest_opset(domain)):
-            fits = all(_since(node, highest) <= newest for node in _all_nodes(nodes, domain))
-            for opset in above if fits else ():
-                opset.version = min(opset.version, newest)
-
-
-def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
-    """Yield the nodes of a domain, those in bodies too."""
-    for node in nodes:
-        if node.domain == domain or {node.domain, domain} == {"", "ai.onnx"}:
-            yield node
-        for body in bodies(node):
-            yield from _all_nodes(body.node, domain)
-
-
-def _since(node: NodeProto, version: int) -> int:
-    try:
-        return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
-    except (onnx.defs.SchemaError, TypeError):
-        # TypeError: a version of more than 31 bits, or a name that is no text, in a model that nobody checked.
-        return _BEYOND
-
-
-@lru_cache(maxsize=1)
-def newest_ir_version() -> int:
-    """Return the newest IR version of those that onnx has which onnxruntime reads, by giving it models."""
-    versions = range(onnx.IR_VERSION, _SURE_IR, -1)
-    return next((v for v in versions if _reads({"": _SURE_OPSETS[""]}, ir_version=v)), _SURE_IR)
-
-
-@lru_cache(maxsize=len(_SURE_OPSETS))
-def newest_opset(domain: str) -> int:
-    """Return the newest version of an ONNX domain's operators of those that onnx has which onnxruntime reads."""
-    schemas = onnx.defs.get_all_schemas_with_history()
-    own = "" if domain == "ai.onnx" else domain
-    newest = max(schema.since_version for schema in schemas if schema.domain == own)
-    sure = _SURE_OPSETS[domain]
-    imports = {"": _SURE_OPSETS[""]}
-    return next((v for v in range(newest, sure, -1) if _reads({**imports, domain: v})), sure)
-
-
-def _reads(imports: Mapping[str, int], *, ir_version: int = _SURE_IR) -> bool:
-    """Whether onnxruntime reads a model of these versions."""
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
-    try:
-        load_structure(helper.make_model(graph, ir_version=ir_version, opset_imports=opsets))
-    except Exception:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
-        return False
-    return True
-
-
-def load_structure(model: ModelProto) -> capi.InferenceSession:
-    """Have onnxruntime read a model and resolve its types, without looking for kernels."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = FATAL_ONLY
-    return capi.InferenceSession(options, model.SerializeToString(), False, False)
 
 
 # The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
@@ -137,6 +44,7 @@ class OnnxRuntimeEngine:
     """Prepares models on onnxruntime; implements `epctx_core.plugin.Engine`."""
 
     name = f"onnxruntime {onnxruntime.__version__}"
+    checks = True
 
     def __init__(self, policy: EnginePolicy) -> None:
         self._policy = policy
@@ -167,6 +75,8 @@ class OnnxRuntimeEngine:
             NotImplementedByProvider: as `prepare`.
             NotOptimizedError: a file of weights was replaced.
         """
+        from epctx_core.kernels.optimiser import check_files, hand_over
+
         own = type(model)()
         own.CopyFrom(model)
         fit_versions(own)
@@ -183,10 +93,8 @@ class OnnxRuntimeEngine:
 
     def has_kernels(self, model: ModelProto) -> bool:
         """Whether all operators of a model without detached weights have kernels for its types."""
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = FATAL_ONLY
+        options = quiet_options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
         fit_versions(model)
         try:
             _session(model, options)

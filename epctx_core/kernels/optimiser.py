@@ -6,7 +6,6 @@ Weights that it leaves alone stay the caller's views; others come back as new on
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,23 +18,24 @@ from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.normalise import drop_initializer_inputs
 from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
-from epctx_core.kernels.framing import all_nodes, folds_recurrent, with_frame
+from epctx_core.kernels.engines import PREPACK_LIMIT
+from epctx_core.kernels.guards import folds_recurrent
+from epctx_core.kernels.installed_onnxruntime import installed, mark, quiet_options
 from epctx_core.kernels.nchwc import DOMAIN as NCHWC
-from epctx_core.kernels.nchwc import NotPlainError, check_way_back, mark
+from epctx_core.kernels.nchwc import NotPlainError, check_way_back
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import OptimizedModel
 
 if TYPE_CHECKING:
     import onnxruntime
 
+    from epctx_core.kernels.engines import EnginePolicy, RunnableModel, SingleEngine
     from epctx_core.plugin import TensorView
 
 REWRITE_LIMIT = 512 << 20
 """Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
 
 CONTRIB = "com.microsoft"
-FATAL_ONLY = 4
-"""The level of onnxruntime's log at which it says nothing that its exceptions do not say."""
 _PLACEHOLDER = Path(__file__).with_name(DETACHED_LOCATION)
 _REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
 _TO_CONTRIB = (
@@ -59,13 +59,7 @@ SWITCHED_OFF = ";".join(_TO_CONTRIB)
 
 def is_installed() -> bool:
     """Whether there is an optimiser."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return False
-    try:
-        import onnxruntime
-    except ImportError:
-        return False
-    return hasattr(onnxruntime, "ModelCompiler")
+    return hasattr(installed(), "ModelCompiler")
 
 
 class NotOptimizedError(Exception):
@@ -128,6 +122,28 @@ def optimize(
         else:
             return found
     raise failure
+
+
+def prepare_optimized(
+    engine: SingleEngine, model: ModelProto, weights: Mapping[str, TensorView], policy: EnginePolicy
+) -> RunnableModel:
+    """Have an engine run an optimised form of a piece, which nobody else gets to see.
+
+    Raises:
+        NotOptimizedError: as `optimize`.
+        NotImplementedByProvider: the engine refuses it.
+    """
+    if not hasattr(engine, "prepare_optimized"):
+        raise NotOptimizedError(f"{engine.name} has no optimiser")
+    # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
+    in_memory = all(weight.extent is None and weight.dtype.isbuiltin == 1 for weight in weights.values())
+    kept = sum(weight.nbytes for weight in weights.values()) - rewritten_bytes(model, weights)
+    # An engine that optimises for itself does so over copies of all weights.
+    if policy.is_alone() or (in_memory and kept <= PREPACK_LIMIT):
+        made: RunnableModel = engine.prepare_optimized(model, weights)
+        return made
+    found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
+    return engine.prepare(found.model, {name: weight.array() for name, weight in found.weights.items()})
 
 
 def _check_bodies(model: ModelProto) -> None:
@@ -244,10 +260,7 @@ class _Optimisation:
         """
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = FATAL_ONLY
-        # One thread: a pool costs more to make than most models to optimise.
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options = quiet_options()
         if not (self._allowed.contrib or self._allowed.anything):
             options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
         level = onnxruntime.GraphOptimizationLevel(int(self._level))
@@ -318,12 +331,12 @@ class _Optimisation:
     def _finish(self, found: ModelProto) -> OptimizedModel:
         if self._allowed.anything:
             weights = self._weights(found)
-            return OptimizedModel(with_frame(found, self._source), weights)
+            return OptimizedModel(_with_frame(found, self._source), weights)
         blocked = any(node.domain == NCHWC for node in found.graph.node)
         if not self._has_allowed_operators(found) or (blocked and not self._allowed.layouts):
             raise NotOptimizedError("onnxruntime put in operators that are not allowed here")
         weights = self._weights(found)
-        model = with_frame(found, self._source)
+        model = _with_frame(found, self._source)
         if blocked:
             try:
                 check_way_back(model)
@@ -336,12 +349,12 @@ class _Optimisation:
         allowed = {"", "ai.onnx", NCHWC} | {o.domain for o in self._source.opset_import}
         if self._allowed.contrib:
             allowed.add(CONTRIB)
-        known = {(n.domain, n.op_type) for n in all_nodes(self._source.graph)}
+        known = {(n.domain, n.op_type) for n in _all_nodes(self._source.graph)}
         # A model that imports com.microsoft for one operator is not to get others of it.
         return all(
             (n.domain in allowed and (n.domain != CONTRIB or self._allowed.contrib))
             or (n.domain, n.op_type) in known
-            for n in all_nodes(found.graph)
+            for n in _all_nodes(found.graph)
         )
 
     def _weights(self, found: ModelProto) -> dict[str, TensorView]:
@@ -377,3 +390,47 @@ class _Optimisation:
 
 def _below_root(path: Path) -> str:
     return path.relative_to(path.anchor).as_posix()
+
+
+def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
+    """Return the optimised nodes and weights in a model that says of itself what the source did."""
+    model = ModelProto()
+    model.CopyFrom(source)
+    graph = model.graph
+    for field in ("node", "initializer", "value_info", "quantization_annotation"):
+        graph.ClearField(field)
+        getattr(graph, field).extend(getattr(found.graph, field))
+    kept = {annotation.tensor_name for annotation in source.graph.quantization_annotation}
+    values = {name for node in graph.node for name in (*node.input, *node.output)}
+    del graph.quantization_annotation[:]
+    graph.quantization_annotation.extend(
+        a for a in source.graph.quantization_annotation if a.tensor_name in kept & values
+    )
+    _restore_inputs(model, source)
+    imported = {("" if o.domain == "ai.onnx" else o.domain) for o in model.opset_import}
+    for domain in sorted({n.domain for n in _all_nodes(graph)} - imported - {"ai.onnx"}):
+        version = next((o.version for o in found.opset_import if o.domain == domain), 1)
+        model.opset_import.add(domain=domain, version=version)
+    called = {(n.domain, n.op_type) for n in _all_nodes(graph)}
+    if not any((f.domain, f.name) in called for f in model.functions):
+        model.ClearField("functions")
+    return model
+
+
+def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
+    """Before IR version 4, initializers stand among the inputs: those that there are now."""
+    if source.ir_version >= 4:  # noqa: PLR2004 - see drop_initializer_inputs
+        return
+    gone = {t.name for t in source.graph.initializer}
+    kept = [value for value in source.graph.input if value.name not in gone]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer
+    )
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of all bodies in it."""
+    for _, inner in all_graphs(graph):
+        yield from inner.node

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
-from epctx_core.kernels.in_place import write_in_place
+from epctx_core.kernels.engines import write_in_place
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,6 +25,7 @@ class ReferenceEngine:
     """Prepares models on the reference implementation; implements `epctx_core.plugin.Engine`."""
 
     name = f"onnx.reference {onnx.__version__}"
+    checks = False
 
     def prepare(
         self,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from onnx import AttributeProto
+import onnx
+from onnx import AttributeProto, ModelProto
 
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
@@ -14,29 +17,133 @@ from epctx_core.graph.model_io import structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.kernels.contrib_types import resolve_types
-from epctx_core.kernels.in_place import write_in_place
+from epctx_core.kernels.engines import write_in_place
+from epctx_core.kernels.reference_engine import ReferenceEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import numpy as np
-    from onnx import ModelProto, NodeProto
+    from onnx import NodeProto
 
-    from epctx_core.kernels.engines import RunnableModel
+    from epctx_core.kernels.engines import RunnableModel, SingleEngine
 
+_LISTED = 20
+"""Nodes of a piece that the log names."""
+
+_log = logging.getLogger("epctx.kernels")
 
 _KNOWN: dict[tuple[Any, ...], bool] = {}
 """What a node is but for its names, to whether there is a kernel for it: the same for the whole process."""
 
 
-class FastEngine(Protocol):
-    """What splitting asks of the engine that is asked first."""
+class Fallback:
+    """Prepares a piece that the first engine refused, as much of it as can be on that engine and the rest on the other.
 
-    def has_kernels(self, model: ModelProto) -> bool:
-        """Whether all operators of a model have kernels for its types."""
+    Args:
+        first: the engine.
+        weights: arrays for the detached initializers.
+        fast: prepares a model on the first engine.
+        refusal: what it said of the whole piece.
+    """
 
-    def can_pass(self, elem_type: int | None) -> bool:
-        """Whether tensors of a type come in and go out."""
+    def __init__(
+        self,
+        first: SingleEngine,
+        weights: Mapping[str, np.ndarray],
+        fast: Callable[[ModelProto], RunnableModel],
+        refusal: NotImplementedByProvider,
+    ) -> None:
+        self._engines: list[SingleEngine] = [first]
+        if not isinstance(first, ReferenceEngine):
+            self._engines.append(ReferenceEngine())
+        self._weights, self._fast, self._refusal = weights, fast, refusal
+
+    def prepare(self, model: ModelProto) -> RunnableModel:
+        """Return the piece, ready to run.
+
+        Raises:
+            InvalidGraph: the piece is wrong.
+            NotImplementedByProvider: no engine can run it; it names the node.
+        """
+        _check_types(model, self._refusal)
+        first, *others = self._engines
+        parts = split(model, first) if others and len(model.graph.node) > 1 else None
+        if parts is not None:
+            prepared = SplitModel(model, parts, self._part)
+            slow = [node.op_type for part in parts if not part.fast for node in part.model.graph.node]
+            _log.warning(
+                "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
+                len(slow),
+                len(model.graph.node),
+                others[0].name,
+                ", ".join(sorted(set(slow))),
+            )
+            return prepared
+        whole = self._on_another(model, self._refusal)
+        _log.warning(
+            "a piece of the model runs on %s, which is slow: %s", others[0].name, self._refusal.message
+        )
+        return whole
+
+    def _part(self, part: Part) -> RunnableModel:
+        refusal = self._refusal
+        if part.fast:
+            try:
+                prepared = self._fast(part.model)
+            except NotImplementedByProvider as error:
+                refusal = error
+            else:
+                _log.info("%s runs %s", self._engines[0].name, _listed(part.model))
+                return prepared
+        return self._on_another(part.model, refusal)
+
+    def _on_another(self, model: ModelProto, refusal: NotImplementedByProvider) -> RunnableModel:
+        """Prepare on the other engine, if there is one."""
+        refusals = [refusal]
+        for engine in self._engines[1:]:
+            try:
+                prepared = engine.prepare(model, self._weights)
+            except NotImplementedByProvider as error:
+                refusals.append(error)
+            else:
+                _log.info("%s runs %s: %s", engine.name, _listed(model), refusal.message)
+                return prepared
+        node = _find_lacking(model, self._engines)
+        what = (
+            _listed(model)
+            if node is None
+            else f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
+        )
+        raise NotImplementedByProvider(
+            f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
+            node=None if node is None else node.name,
+            hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
+        )
+
+
+def _listed(model: ModelProto) -> str:
+    """Return a piece's nodes for the log."""
+    nodes = [f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in model.graph.node]
+    more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
+    return f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model ({', '.join(nodes[:_LISTED])}{more})"
+
+
+def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
+    """Raise InvalidGraph if inference proves that a refused model is wrong; declared lengths are hints and left out."""
+    probe = ModelProto()
+    probe.CopyFrom(structure(model))
+    del probe.graph.value_info[:]
+    for value in probe.graph.output:
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidGraph(f"a piece of the model is wrong: {text}") from refusal
+    except RuntimeError:  # inference itself gave up, which proves nothing
+        return
 
 
 class Part:
@@ -50,7 +157,7 @@ class Part:
         self.fast = fast
 
 
-def split(model: ModelProto, engine: FastEngine) -> list[Part] | None:
+def split(model: ModelProto, engine: SingleEngine) -> list[Part] | None:
     """Return the parts of a model in execution order, as few as there can be; None if it is one part.
 
     Args:
@@ -72,7 +179,7 @@ def split(model: ModelProto, engine: FastEngine) -> list[Part] | None:
     return parts if len(parts) > 1 else None
 
 
-def find_lacking(model: ModelProto, engines: Sequence[FastEngine]) -> NodeProto | None:
+def _find_lacking(model: ModelProto, engines: Sequence[SingleEngine]) -> NodeProto | None:
     """Return the first node that, alone, is one too many for every engine; None if each has one that runs it."""
     graph = _indexed(model)
     for index, node in enumerate(graph.nodes):
@@ -100,7 +207,9 @@ def _groups(graph: GraphIndex, slow: set[int]) -> tuple[list[list[int]], set[int
     return partitioner.execution_order(), {group[0] for group in fast}
 
 
-def _stuck(graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: FastEngine) -> set[int]:
+def _stuck(
+    graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: SingleEngine
+) -> set[int]:
     """Return fast nodes at a boundary of their part that the engine cannot pass values over."""
     stuck: set[int] = set()
     for group in order:
@@ -117,7 +226,7 @@ def _stuck(graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], en
     return stuck
 
 
-def _has_kernel(graph: GraphIndex, index: int, engine: FastEngine) -> bool:
+def _has_kernel(graph: GraphIndex, index: int, engine: SingleEngine) -> bool:
     """Ask the engine for a node alone; once a process for equal operators on equal types."""
     node = graph.nodes[index]
     probe = structure(Subgraph(graph, [index]).model())

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import epctx_core as epctx
 from epctx_core.cli import arrays
 from epctx_core.graph import normalise, weights
-from epctx_core.kernels.onnxruntime_engine import fit_versions
+from epctx_core.kernels.installed_onnxruntime import fit_versions
 
 HUGE = 1 << 62
 

@@ -13,7 +13,7 @@ from kernels.pieces import hide_onnxruntime
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.graph.subgraph import Subgraph
-from epctx_core.kernels import CpuEngine, EnginePolicy, engines, optimiser
+from epctx_core.kernels import CpuEngine, EnginePolicy, optimiser
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 
@@ -84,7 +84,7 @@ def test_the_only_piece_of_a_session_is_onnxruntimes_to_optimise_and_to_map(sour
 
 def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(monkeypatch, optimised):
     made = convolution_and_normalisation()
-    monkeypatch.setattr(engines, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
+    monkeypatch.setattr(optimiser, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
 
     prepared(whole(opened(made)))
 

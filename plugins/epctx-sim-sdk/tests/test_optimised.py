@@ -9,8 +9,8 @@ from epctx_sim_sdk.compiler import MOST_OPTIMIZED, SimCompiler, compile_partitio
 from epctx_sim_sdk.device import Device
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.kernels import nchwc
-from epctx_core.kernels.nchwc import block_size, read_mark
+from epctx_core.kernels import cpu_engine
+from epctx_core.kernels.installed_onnxruntime import block_size, read_mark, this_layout
 
 EP = "SimExecutionProvider"
 
@@ -106,8 +106,8 @@ def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene, mon
     wanted = device.compile(scene.graph(convolutions())).run([image()])[0]
     container = scene.open(scene.write(optimised(scene, convolutions())))
     (entry,) = container.tables.graphs.values()
-    assert read_mark(onnx.ModelProto.FromString(container.structure(entry))) == nchwc.this_layout()
-    monkeypatch.setattr(nchwc, "this_layout", lambda: "onnxruntime 0.0 nchwc4")
+    assert read_mark(onnx.ModelProto.FromString(container.structure(entry))) == this_layout()
+    monkeypatch.setattr(cpu_engine, "this_layout", lambda: "onnxruntime 0.0 nchwc4")
 
     scene.same(device.load(container, entry).run([image()])[0], wanted, 1e-5)
 

@@ -1,4 +1,4 @@
-"""Models around pieces: the frame of a whole model, and guards before recurrent operators that get no rows."""
+"""Guards before operators that make onnxruntime end the process when they get no rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, outer_names
@@ -16,56 +15,17 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
 
-def with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
-    """Return the optimised nodes and weights in a model that says of itself what the source did."""
-    model = ModelProto()
-    model.CopyFrom(source)
-    graph = model.graph
-    for field in ("node", "initializer", "value_info", "quantization_annotation"):
-        graph.ClearField(field)
-        getattr(graph, field).extend(getattr(found.graph, field))
-    kept = {annotation.tensor_name for annotation in source.graph.quantization_annotation}
-    values = {name for node in graph.node for name in (*node.input, *node.output)}
-    del graph.quantization_annotation[:]
-    graph.quantization_annotation.extend(
-        a for a in source.graph.quantization_annotation if a.tensor_name in kept & values
-    )
-    _restore_inputs(model, source)
-    imported = {("" if o.domain == "ai.onnx" else o.domain) for o in model.opset_import}
-    for domain in sorted({n.domain for n in all_nodes(graph)} - imported - {"ai.onnx"}):
-        version = next((o.version for o in found.opset_import if o.domain == domain), 1)
-        model.opset_import.add(domain=domain, version=version)
-    called = {(n.domain, n.op_type) for n in all_nodes(graph)}
-    if not any((f.domain, f.name) in called for f in model.functions):
-        model.ClearField("functions")
-    return model
-
-
-def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
-    """Before IR version 4, initializers stand among the inputs: those that there are now."""
-    if source.ir_version >= 4:  # noqa: PLR2004 - see drop_initializer_inputs
-        return
-    gone = {t.name for t in source.graph.initializer}
-    kept = [value for value in source.graph.input if value.name not in gone]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    model.graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer
-    )
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of all bodies in it."""
-    for _, inner in all_graphs(graph):
-        yield from inner.node
-
-
 GUARD = "epctx: rows for "
 """What the names of nodes that refuse an empty input begin with."""
-_ENDING = frozenset({"LSTM", "GRU", "DynamicQuantizeLSTM"})
-"""Recurrent operators that make onnxruntime end the process when their first input is empty."""
-_BY_ROWS = "FeatureVectorizer"
-"""The same of ai.onnx.ml, for an input of rows and columns."""
+_ROWS = ((0, -1),)
+_ROWS_AND_STEPS = ((-1, 0, 0), (0, -1, 0))
+_GUARDING: dict[str, Sequence[Sequence[int]]] = {
+    "LSTM": _ROWS_AND_STEPS,
+    "GRU": _ROWS_AND_STEPS,
+    "DynamicQuantizeLSTM": _ROWS_AND_STEPS,
+    "FeatureVectorizer": _ROWS,
+}
+"""The operators, with the shapes by which their first input is read: its own, which cannot be computed where it is empty."""
 
 
 def guard_recurrent(model: ModelProto) -> None:
@@ -74,17 +34,15 @@ def guard_recurrent(model: ModelProto) -> None:
     Their names end in a number of their own, after a space.
     """
     # A graph comes before those inside it, which are changed first.
-    guarded_types = {*_ENDING, _BY_ROWS}
-    found = [nodes for nodes in _node_lists(model) if any(node.op_type in guarded_types for node in nodes)]
+    found = [nodes for nodes in _node_lists(model) if any(node.op_type in _GUARDING for node in nodes)]
     ranks = _ranks(model) if found else {}
     number = 0
     for nodes in reversed(found):
         guarded: list[NodeProto] = []
         for node in nodes:
-            shapes = _GUARDING[3] if node.op_type in _ENDING and node.input else []
-            if node.op_type == _BY_ROWS and node.input and ranks.get(node.input[0]) == 2:  # noqa: PLR2004
-                shapes = _GUARDING[2]
-            if shapes:
+            shapes = _GUARDING.get(node.op_type)
+            # The recurrent operators take no other rank, FeatureVectorizer does.
+            if shapes and node.input and (shapes is not _ROWS or ranks.get(node.input[0]) == len(_ROWS[0])):
                 number += 1
                 guarded += _guards(node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes)
             guarded.append(node)
@@ -107,10 +65,6 @@ def _ranks(model: ModelProto) -> dict[str, int]:
     return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
 
 
-_GUARDING = {2: [[0, -1]], 3: [[-1, 0, 0], [0, -1, 0]]}
-"""Shapes by rank: those of the input itself, which cannot be computed where it is empty in rows, or rows and steps."""
-
-
 def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
     """Yield nodes that reshape a node's input to the shape it has, and have the node read their result.
 
@@ -126,7 +80,10 @@ def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iter
 
 def folds_recurrent(model: ModelProto) -> bool:
     """Whether onnxruntime would compute one of these operators while it optimises: nothing that it reads is fed."""
-    found = any(node.op_type in _ENDING for nodes in _node_lists(model) for node in nodes)
+    # It does not compute a FeatureVectorizer then.
+    found = any(
+        _GUARDING.get(node.op_type) is _ROWS_AND_STEPS for nodes in _node_lists(model) for node in nodes
+    )
     return found and _folds(model.graph, frozenset())
 
 
@@ -136,7 +93,7 @@ def _folds(graph: GraphProto, fed: frozenset[str]) -> bool:
     for node in graph.node:
         if not known.isdisjoint((*node.input, *outer_names(node))):
             known.update(node.output)
-        elif node.op_type in _ENDING:
+        elif _GUARDING.get(node.op_type) is _ROWS_AND_STEPS:
             return True
         if may_hold_bodies(node) and any(_folds(body, frozenset(known)) for body in bodies(node)):
             return True

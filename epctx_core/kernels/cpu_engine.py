@@ -1,0 +1,209 @@
+"""The engine of a session: what onnxruntime refuses, or all where it is missing, runs on onnx's reference."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from onnx import AttributeProto, ModelProto
+
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
+from epctx_core.graph.model_io import checked_piece
+from epctx_core.graph.weights import is_detached
+from epctx_core.kernels.installed_onnxruntime import read_mark, this_layout
+from epctx_core.options import GraphOptimizationLevel
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.kernels.engines import EnginePolicy, RunnableModel, SingleEngine
+    from epctx_core.plugin import OptimizedModel, PreparedModel, TensorView
+
+SHARED_NODES = 128
+"""Nodes up to which a piece is looked up among the prepared ones: larger ones are seldom equal."""
+
+_log = logging.getLogger("epctx.kernels")
+
+
+class PreparedHandle:
+    """One user's hold on a prepared model that may be shared; implements `PreparedModel`."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, model: RunnableModel) -> None:
+        # A bound method on the instance: no detour on the way to the engine.
+        self.run = model.run
+
+    def close(self) -> None:
+        """Let go of the model; its memory is released when the last handle and the last call are gone."""
+        self.run = _closed
+
+
+def _closed(
+    inputs: Sequence[np.ndarray],  # noqa: ARG001 - the signature is `run`'s
+    outputs: Sequence[np.ndarray] | None = None,  # noqa: ARG001
+) -> Sequence[np.ndarray]:
+    raise RuntimeException("a prepared model was run after it was closed.")
+
+
+class CpuEngine:
+    """The engine of one session; implements `epctx_core.plugin.Engine`."""
+
+    def __init__(self, policy: EnginePolicy) -> None:
+        self.policy = policy
+        self._engine = _first_engine(policy)
+        self._shared: WeakValueDictionary[bytes, RunnableModel] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The engine asked first, with its version."""
+        return self._engine.name
+
+    def prepare(
+        self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
+    ) -> PreparedModel:
+        """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
+        if model.metadata_props:
+            model, weights = _fitted(model, weights or {})
+        # Each array is fetched once: its address is in the key, and what is prepared keeps it alive.
+        arrays = {
+            t.name: weights[t.name]
+            for t in model.graph.initializer
+            if is_detached(t) and weights and t.name in weights
+        }
+        key = _structure_key(model, arrays) if len(model.graph.node) <= SHARED_NODES else None
+        with self._lock:
+            shared = None if key is None else self._shared.get(key)
+            if shared is None:
+                shared = self._prepare(
+                    model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy)
+                )
+                if key is not None:
+                    self._shared[key] = shared
+        return PreparedHandle(shared)
+
+    def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
+        """Make a piece of the default CPU EP ready to run, with all of onnxruntime's optimisations where they pay."""
+        arrays = {name: weight.array() for name, weight in weights.items()}
+        if not self.policy.pays_to_optimize(model):
+            return self.prepare(model, arrays)
+        from epctx_core.kernels.optimiser import NotOptimizedError, prepare_optimized
+
+        def prepare(part: ModelProto) -> RunnableModel:
+            own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
+            try:
+                return prepare_optimized(self._engine, part, own, self.policy)
+            except (NotOptimizedError, NotImplementedByProvider) as error:
+                _log.info("a piece stays as it is: %s.", error)
+            return self._engine.prepare(part, arrays)
+
+        return PreparedHandle(self._prepare(model, arrays, prepare))
+
+    def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
+        """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
+        from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize
+
+        try:
+            return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(layouts=True))
+        except NotOptimizedError as error:
+            _log.info("a piece stays as it is: %s.", error)
+            return None
+
+    def _prepare(
+        self,
+        model: ModelProto,
+        weights: Mapping[str, np.ndarray],
+        fast: Callable[[ModelProto], RunnableModel],
+    ) -> RunnableModel:
+        """Prepare a piece, and what the first engine refuses of it on the other.
+
+        Args:
+            model: the piece.
+            weights: arrays for its detached initializers.
+            fast: prepares a model on the first engine.
+        """
+        try:
+            # onnxruntime looks for itself; the reference would stumble in a run over what nobody has checked.
+            return fast(model if self._engine.checks else checked_piece(model))
+        except NotImplementedByProvider as error:
+            from epctx_core.kernels.splitting import Fallback
+
+            return Fallback(self._engine, weights, fast, error).prepare(checked_piece(model))
+
+
+def _fitted(
+    model: ModelProto, weights: Mapping[str, np.ndarray]
+) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
+    """Return a model that this CPU computes rightly: the same, or a plain one with copied weights."""
+    layout = read_mark(model)
+    if layout is None or layout == (here := this_layout()):
+        return model, weights
+    from epctx_core.kernels.nchwc import NotPlainError, fit
+
+    here = here or "no onnxruntime"
+    try:
+        fitted, arrays = fit(model, weights, layout)
+    except NotPlainError as error:
+        raise InvalidGraph(
+            f"a piece was optimised for {layout}, here is {here}, and {error}.",
+            hint="Compile the source model again on this machine.",
+        ) from error
+    _log.info("a piece was optimised for %s, here is %s; compiling again would make it faster.", layout, here)
+    return fitted, arrays
+
+
+def _first_engine(policy: EnginePolicy) -> SingleEngine:
+    if importlib.util.find_spec("onnxruntime") is not None:
+        try:
+            from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+        except ImportError as error:
+            _log.warning("onnxruntime is installed but does not import, so onnx.reference is used: %s", error)
+        else:
+            return OnnxRuntimeEngine(policy)
+    from epctx_core.kernels.reference_engine import ReferenceEngine
+
+    return ReferenceEngine()
+
+
+def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> bytes | None:
+    """Return a key that is equal for equal computations over the same memory, whatever the names.
+
+    None for a model whose bodies use names of the enclosing scope: renaming those is not worth it.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    numbers: dict[str, str] = {"": ""}
+
+    def canonical(name: str) -> str:
+        return numbers.setdefault(name, str(len(numbers)))
+
+    for value in graph.input:
+        value.name = canonical(value.name)
+    memory = []
+    for tensor in graph.initializer:
+        if is_detached(tensor) and tensor.name in weights:
+            array = weights[tensor.name]
+            memory.append((array.__array_interface__["data"][0], array.strides))
+        tensor.name = canonical(tensor.name)
+    if graph.sparse_initializer:
+        return None
+    for node in graph.node:
+        if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+            return None
+        node.name = node.doc_string = ""
+        del node.metadata_props[:]
+        node.input[:] = [canonical(name) for name in node.input]
+        node.output[:] = [canonical(name) for name in node.output]
+    for value in graph.output:
+        value.name = canonical(value.name)
+    del graph.value_info[:]
+    sha = hashlib.sha256(copy.SerializeToString(deterministic=True))
+    sha.update(repr(memory).encode())
+    return sha.digest()
