@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, outer_names
+from epctx_core.graph.model_io import structure
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -35,7 +38,8 @@ def guard_recurrent(model: ModelProto) -> None:
     """
     # A graph comes before those inside it, which are changed first.
     found = [nodes for nodes in _node_lists(model) if any(node.op_type in _GUARDING for node in nodes)]
-    ranks = _ranks(model) if found else {}
+    by_rank = any(_GUARDING.get(node.op_type) is _ROWS for nodes in found for node in nodes)
+    ranks = _ranks(model) if by_rank else {}
     number = 0
     for nodes in reversed(found):
         guarded: list[NodeProto] = []
@@ -60,9 +64,16 @@ def _node_lists(model: ModelProto) -> Iterator[RepeatedCompositeFieldContainer[N
 
 
 def _ranks(model: ModelProto) -> dict[str, int]:
-    """Return the ranks that are declared, by value."""
-    values = (v for _, graph in all_graphs(model.graph) for v in (*graph.input, *graph.value_info))
-    return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+    """Return the ranks of values that are declared or can be inferred."""
+    known = structure(model)
+    with contextlib.suppress(RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+        known = onnx.shape_inference.infer_shapes(known)
+    graphs = [graph for _, graph in all_graphs(known.graph)]
+    values = (v for graph in graphs for v in (*graph.input, *graph.value_info))
+    return {
+        **{v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")},
+        **{tensor.name: len(tensor.dims) for graph in graphs for tensor in graph.initializer},
+    }
 
 
 def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:

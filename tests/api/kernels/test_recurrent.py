@@ -105,3 +105,29 @@ def test_columns_of_no_rows_that_are_put_together_are_an_error_too():
         assert y.tolist() == [[1, 1, 0, 0, 0]] * 4
         with pytest.raises(epctx.InvalidArgument, match="the input of FeatureVectorizer 'join' is empty"):
             session.run(None, {"a": np.ones((0, 2), np.float32), "b": np.zeros((0, 3), np.float32)})
+
+
+def joining(nodes, initializers=()):
+    """Return a model that puts columns `a` and `x` together."""
+    join = helper.make_node(
+        "FeatureVectorizer", ["a", "x"], ["y"], name="join", domain="ai.onnx.ml", inputdimensions=[2, 2]
+    )
+    ends = tensors(x=(TensorProto.FLOAT, ["n", 2])), tensors(y=(TensorProto.FLOAT, ["n", 4]))
+    graph = helper.make_graph([*nodes, join], "g", *ends, initializers)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def test_columns_of_no_rows_that_the_model_computes_are_an_error_too():
+    with (
+        epctx.InferenceSession(joining([helper.make_node("Neg", ["x"], ["a"])])) as session,
+        pytest.raises(epctx.InvalidArgument, match="the input of FeatureVectorizer 'join' is empty"),
+    ):
+        session.run(None, {"x": np.ones((0, 2), np.float32)})
+
+
+def test_columns_of_no_rows_that_the_model_holds_are_put_together_by_the_reference():
+    empty = np.ones((0, 2), np.float32)
+
+    with epctx.InferenceSession(joining([], [numpy_helper.from_array(empty, "a")])) as session:
+        assert session.run(None, {"x": empty})[0].shape == (0, 4)
