@@ -66,7 +66,7 @@ def core(path: Path) -> None:
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.graph.type_table import TypeTable
 
-    @collection_paused()
+    @collection_paused(NODES)
     def work() -> None:
         model = parse_model(*read_model(path))
         graph = GraphIndex(model.graph, types=TypeTable(), weights={}, owner=model)

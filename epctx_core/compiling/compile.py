@@ -147,7 +147,6 @@ class Compile:
         )
 
     @errors_typed("compiling the model")
-    @collection_paused()
     def run(self) -> CompileReport:
         """Take all stages.
 
@@ -157,7 +156,7 @@ class Compile:
         with closing(self.providers), self.cancel.by_interrupt():
             self.choose()
             self.open()
-            with self.settled(self.model, self.choices):
+            with collection_paused(self.model.node_count), self.settled(self.model, self.choices):
                 self.compile()
                 self.request.progress("write", 0, 1)
                 written = self.write()
@@ -326,7 +325,6 @@ class Compile:
         """
         return make_context_model(self, outputs, self.existing.keep(outputs.open_payload), earlier)
 
-    @collection_paused()
     def publish(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> Written:
         """Describe the model, have EPs read their payloads back, and bring all files to their names.
 
@@ -336,7 +334,7 @@ class Compile:
             PluginError: an EP describes its nodes wrongly, or does not read what it wrote.
             ModelLoadCanceled: the host asked to stop.
         """
-        with outputs:
+        with collection_paused(self.model.node_count), outputs:
             with self.watch.stage("write"):
                 context = self.describe(outputs, earlier)
             with self.watch.stage("read_back"):

@@ -167,7 +167,6 @@ class Assignment:
         return [p for p in self.partitions if p.ep == ep]
 
 
-@collection_paused()
 def assign_nodes(
     model: OpenModel, providers: ProviderSession, eps: Sequence[str], *, kernels_only: Collection[str] = ()
 ) -> Assignment:
@@ -197,11 +196,12 @@ def assign_nodes(
 
         carried = read_kernel_types(model.source.proto)
     assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
-    for ep in eps:
-        # Nobody is asked by most loads.
-        from epctx_core.sessions.claims import ask_ep
+    with collection_paused(model.node_count):
+        for ep in eps:
+            # Nobody is asked by most loads.
+            from epctx_core.sessions.claims import ask_ep
 
-        ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
+            ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
     for part in assignment.graphs:
         assignment.partitions += part.partitions
     assignment.partitions.sort(key=_place)

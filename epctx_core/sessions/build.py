@@ -122,7 +122,6 @@ def build_session(
         model: OpenModel | None = None
         # Loading makes very many small objects; those that do not last are gone before it is over.
         with contextlib.ExitStack() as pause:
-            pause.enter_context(collection_paused())
             try:
                 with DigestChecks(session.cancellation) as checks:
                     model = open_model(
@@ -136,9 +135,9 @@ def build_session(
                         ),
                         checks,
                     )
-                    if not model.context_nodes:
-                        # Compiling is an EP's business and may take long.
-                        pause.close()
+                    # Compiling is an EP's business and may take long.
+                    if model.context_nodes:
+                        pause.enter_context(collection_paused(model.node_count))
                     return _Builder(model, session, requested, registry, exporter).build()
             except ReplacedBinaryError:
                 if attempt == LOAD_ATTEMPTS - 1 or (model is not None and _is_unchanged(model)):
@@ -331,11 +330,11 @@ class _Builder:
                 hint="Add an EP that takes them, or leave the option at 0.",
             )
 
-    @collection_paused()
     def _finish(self, assignment: Assignment, planner: Planner) -> SessionState:
         graph = self._model.graph
         instances = self._providers.instances
-        plan = planner.plan(assignment.main)
+        with collection_paused(self._model.node_count):
+            plan = planner.plan(assignment.main)
         types = self._model.types
         return SessionState(
             metadata=model_metadata(self._model),

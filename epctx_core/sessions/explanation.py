@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.plugin import Purpose
@@ -91,7 +90,6 @@ class Explanation:
         }
 
 
-@collection_paused()
 def explain_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
 from epctx_core.errors import InvalidArgument, InvalidGraph
-from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import Purpose
 from epctx_core.registry.records import same_distribution
@@ -253,7 +252,6 @@ def find_maker(
     return None
 
 
-@collection_paused()
 def load_context_nodes(
     model: OpenModel,
     nodes: Mapping[str, Sequence[ContextNodeRecord]],

@@ -14,7 +14,6 @@ from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
-from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.weights import INLINE_LIMIT, detach_weights, is_detached
 from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, is_installed, optimize
@@ -57,7 +56,6 @@ def check_level(level: GraphOptimizationLevel | int) -> GraphOptimizationLevel:
     return level
 
 
-@collection_paused()
 def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel) -> OpenModel:
     """Return the model as it is partitioned: brought to a level, then changed by the EPs that do so.
 

@@ -98,6 +98,11 @@ class OpenModel:
         return graph
 
     @property
+    def node_count(self) -> int:
+        """How many nodes there are, those of bodies too."""
+        return sum(len(graph.nodes) for graph in self.graph.tree())
+
+    @property
     def identity(self) -> ModelIdentity:
         """What an EP may know about the model."""
         digest = self.source.digest
@@ -108,7 +113,6 @@ class OpenModel:
         return ModelIdentity(name=self.source.name, digest=digest, opset_imports=self.source.opset_imports)
 
 
-@collection_paused()
 @names_as_text()
 def open_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
@@ -263,18 +267,19 @@ def index_model(source: SourceModel) -> OpenModel:
         InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output that nothing gives.
     """
     nodes = source.proto.graph.node
-    trusted = _proven_by_writer(source.proto)
-    types = (
-        declared_types(source.proto, lambda: inferred_types(source.proto, trusted), trusted)
-        if OP_TYPE in {node.op_type for node in nodes}
-        else inferred_types(source.proto, trusted)
-    )
-    graph = GraphIndex(
-        source.proto.graph,
-        types=types,
-        weights=source.weights,
-        owner=source.proto,
-    )
+    with collection_paused(sum(len(graph.node) for _, graph in all_graphs(source.proto.graph))):
+        trusted = _proven_by_writer(source.proto)
+        types = (
+            declared_types(source.proto, lambda: inferred_types(source.proto, trusted), trusted)
+            if OP_TYPE in {node.op_type for node in nodes}
+            else inferred_types(source.proto, trusted)
+        )
+        graph = GraphIndex(
+            source.proto.graph,
+            types=types,
+            weights=source.weights,
+            owner=source.proto,
+        )
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
         if name not in given:

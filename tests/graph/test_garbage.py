@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from epctx_core.graph import garbage
-from epctx_core.graph.garbage import collection_paused, collection_resumed
+from epctx_core.graph.garbage import PAUSED_FROM, collection_paused, collection_resumed
 
 
 @pytest.fixture(autouse=True)
@@ -24,16 +24,23 @@ def _collector_as_it_was(monkeypatch):
 def test_the_collector_is_off_inside_and_as_before_outside(before):
     (gc.enable if before else gc.disable)()
 
-    with collection_paused(), collection_paused():
+    with collection_paused(PAUSED_FROM), collection_paused(PAUSED_FROM):
         assert not gc.isenabled()
 
     assert gc.isenabled() is before
 
 
+def test_for_a_small_model_the_collector_stays_on():
+    gc.enable()
+
+    with collection_paused(PAUSED_FROM - 1):
+        assert gc.isenabled()
+
+
 def test_an_exception_brings_the_collector_back():
     gc.enable()
 
-    with pytest.raises(KeyError), collection_paused():
+    with pytest.raises(KeyError), collection_paused(PAUSED_FROM):
         raise KeyError
 
     assert gc.isenabled()
@@ -44,14 +51,14 @@ def test_the_last_of_several_threads_brings_the_collector_back():
     inside, leave = threading.Event(), threading.Event()
 
     def pause():
-        with collection_paused():
+        with collection_paused(PAUSED_FROM):
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=pause)
     thread.start()
     inside.wait(10)
-    with collection_paused():
+    with collection_paused(PAUSED_FROM):
         pass
     still_off = not gc.isenabled()
     leave.set()
@@ -71,7 +78,7 @@ class Ring:
 def test_inside_a_pause_the_collector_can_be_resumed_for_what_is_made_there():
     gc.enable()
 
-    with collection_paused():
+    with collection_paused(PAUSED_FROM):
         before = weakref.ref(Ring())
         with collection_resumed():
             inside = weakref.ref(Ring())
@@ -103,7 +110,7 @@ def test_without_a_pause_there_is_nothing_to_resume(before):
 def test_a_host_that_turned_the_collector_off_keeps_it_off():
     gc.disable()
 
-    with collection_paused(), collection_resumed():
+    with collection_paused(PAUSED_FROM), collection_resumed():
         assert not gc.isenabled()
 
 
@@ -113,7 +120,7 @@ def test_what_a_host_set_aside_stays_aside():
     aside = gc.get_freeze_count()
 
     try:
-        with collection_paused(), collection_resumed():
+        with collection_paused(PAUSED_FROM), collection_resumed():
             assert not gc.isenabled()
         assert gc.get_freeze_count() == aside
     finally:

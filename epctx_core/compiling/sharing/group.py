@@ -153,7 +153,6 @@ class Group:
             if member.destination.path is not None:
                 self.models.append(member.destination.path)
 
-    @collection_paused()
     def publish(self, member: Compile) -> Written:
         """Publish a member at once, its binaries pending."""
         with self._lock:
@@ -171,7 +170,6 @@ class Group:
                 )
             return written
 
-    @collection_paused()
     def finish(self, members: Sequence[Compile], last: Compile) -> Finished:
         """Write binaries and models in one publication: these members' and those published before.
 
@@ -186,6 +184,7 @@ class Group:
         folder = last.destination.folder or Path()
         check = last.cancel.raise_if_requested
         with (
+            collection_paused(sum(member.model.node_count for member in members)),
             self._lock,
             self._ending(last),
             last.watch.stage("write"),
