@@ -41,4 +41,6 @@ def keep_forever(inherited: object) -> None:
     """
     import ctypes
 
+    # Python has no object that holds another this long: modules are emptied when the interpreter ends, cycles are collected
+    # then, and one that was set aside (`gc.freeze`) is so only until a host takes that back.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
