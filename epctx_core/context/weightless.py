@@ -23,7 +23,7 @@ from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.weights import OpenExternal, Weight, detach_weights, raw_size
+from epctx_core.graph.weights import OpenExternal, Weight, raw_size
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -73,7 +73,11 @@ def read_weights(
                 others.initializer.append(tensor)
     except (DamagedError, DecodeError, UnicodeDecodeError) as error:
         raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from error
-    return {**found, **detach_weights(others, open_external, files=False)}
+    if others.initializer:
+        from epctx_core.graph.tensor_bytes import detach_weights
+
+        found |= detach_weights(others, open_external, files=False)
+    return found
 
 
 def _check_size(tensor: TensorProto, length: int) -> None:

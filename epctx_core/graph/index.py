@@ -21,7 +21,6 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
     outer_names,
 )
-from epctx_core.graph.weights import body_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +47,8 @@ def node_weights(nodes: Iterable[NodeProto]) -> dict[str, Weight]:
     Raises:
         InvalidGraph: a constant whose bytes do not fit its shape.
     """
+    from epctx_core.graph.tensor_bytes import body_weights
+
     held = GraphProto()
     for node in nodes:
         if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
@@ -178,6 +179,8 @@ class GraphIndex:
 
     def _look_outside(self, outer: GraphIndex, initializers: set[str]) -> None:
         """Find what a body reads of its scope. Nobody overrides a body's initializers: it has no caller."""
+        from epctx_core.graph.tensor_bytes import body_weights
+
         self.captured = tuple(dict.fromkeys(free_names(self.graph)))
         constants = [name for name in self.captured if name in outer.constants]
         self.constants = initializers.union(constants)

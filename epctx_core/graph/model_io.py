@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
-from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.bodies import all_graphs, may_hold_bodies
 from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
 from epctx_core.graph.mapping import NotRegularError, open_regular
@@ -27,9 +27,7 @@ from epctx_core.graph.weights import (
     OpenExternal,
     Weight,
     all_tensors,
-    detach_weights,
     is_detached,
-    write_out_sparse,
 )
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
@@ -242,7 +240,11 @@ def detach_model(
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
         # is in a payload only, the model stands as its bytes say.
         files = b"location" in data and any(map(is_detached, all_tensors(proto.graph, proto.functions)))
-        weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
+        weights: dict[str, Weight] = {}
+        if files or _may_hold_weights(proto):
+            from epctx_core.graph.tensor_bytes import detach_weights
+
+            weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
         detached = (
             changed
             or is_ort_format(data)
@@ -254,7 +256,10 @@ def detach_model(
             del proto
             checked = passes_checker(data)
             proto = parse_model(data, path)
-            write_out_sparse(proto.graph, proto.functions)
+            if _may_hold_weights(proto):
+                from epctx_core.graph.tensor_bytes import write_out_sparse
+
+                write_out_sparse(proto.graph, proto.functions)
         source = SourceModel(proto=proto, weights=weights, path=path, digest="")
         if checked:
             check_value_types(source)
@@ -262,6 +267,14 @@ def detach_model(
             check_model(source, None if detached else data)
         source.digest = digest()
     return source
+
+
+def _may_hold_weights(proto: ModelProto) -> bool:
+    """Whether a model may have weights, sparse ones too; those that consist of EPContext nodes have none."""
+    graph = proto.graph
+    return bool(graph.initializer or graph.sparse_initializer or proto.functions) or any(
+        node.op_type == "Constant" or may_hold_bodies(node) for node in graph.node
+    )
 
 
 def passes_checker(data: bytes) -> bool:
@@ -352,10 +365,10 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
         try:
             onnx.checker.check_model(structure(source.proto) if data is None else data)
         except onnx.checker.ValidationError:
-            from epctx_core.graph.normalise import normalise
+            from epctx_core.graph.normalise import normalise, with_types
 
             normalise(source.proto)
-            onnx.checker.check_model(_with_types(structure(source.proto)))
+            onnx.checker.check_model(with_types(structure(source.proto)))
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError where the checker's own words hold a name that is no UTF-8.
         text = " ".join(str(error).split())
@@ -402,41 +415,6 @@ def _wrong_type(kind: TypeProto) -> str:
         return ""
     inner = getattr(getattr(kind, which), inside)
     return _wrong_type(inner) or ("" if inner.WhichOneof("value") else f"a {which} of nothing")
-
-
-def checked_piece(model: ModelProto) -> ModelProto:
-    """Return a copy of a model that a third party gives, in the form that ONNX asks for (see `normalise`).
-
-    Raises:
-        InvalidGraph: the ONNX checker refuses it.
-    """
-    own = ModelProto()
-    own.CopyFrom(model)
-    write_out_sparse(own.graph, own.functions)
-    check_model(SourceModel(proto=own, weights={}, path=None, digest=""))
-    return own
-
-
-def _with_types(proto: ModelProto) -> ModelProto:
-    """Return a copy for the checker in which nothing about inputs and outputs is left open."""
-    probe = ModelProto()
-    probe.CopyFrom(proto)
-    for value in probe.graph.output:
-        if value.type.WhichOneof("value") is None:
-            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    for value in (*probe.graph.input, *probe.graph.output):
-        _give_shapes(value.type)
-    return probe
-
-
-def _give_shapes(kind: TypeProto) -> None:
-    which = kind.WhichOneof("value")
-    if which in {"sequence_type", "optional_type"}:
-        _give_shapes(getattr(kind, which).elem_type)
-    elif which == "map_type":
-        _give_shapes(kind.map_type.value_type)
-    elif which in {"tensor_type", "sparse_tensor_type"}:
-        getattr(kind, which).shape.SetInParent()
 
 
 def structure(proto: ModelProto) -> ModelProto:

@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 import onnx.inliner
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.bodies import all_graphs, bodies, given_names
-from epctx_core.graph.weights import (
-    COPIED_LIMIT,
-    INLINE_LIMIT,
-    Weight,
-    detached_tensor,
-    is_detached,
-    raw_size,
-)
+from epctx_core.graph.tensor_bytes import COPIED_LIMIT
+from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, raw_size
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
+    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TypeProto
 
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.options import ModelOverrides
@@ -461,3 +455,25 @@ def _order(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[i
                 state[place] = begun
                 stack.extend(reversed(missing))
     return order
+
+
+def with_types(proto: ModelProto) -> ModelProto:
+    """Return a copy for the checker in which nothing about inputs and outputs is left open."""
+    probe = ModelProto()
+    probe.CopyFrom(proto)
+    for value in probe.graph.output:
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for value in (*probe.graph.input, *probe.graph.output):
+        _give_shapes(value.type)
+    return probe
+
+
+def _give_shapes(kind: TypeProto) -> None:
+    which = kind.WhichOneof("value")
+    if which in {"sequence_type", "optional_type"}:
+        _give_shapes(getattr(kind, which).elem_type)
+    elif which == "map_type":
+        _give_shapes(kind.map_type.value_type)
+    elif which in {"tensor_type", "sparse_tensor_type"}:
+        getattr(kind, which).shape.SetInParent()

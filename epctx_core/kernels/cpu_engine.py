@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 from onnx import AttributeProto, ModelProto
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.model_io import checked_piece
 from epctx_core.graph.weights import is_detached
 from epctx_core.kernels.installed_onnxruntime import read_mark, this_layout
 from epctx_core.options import GraphOptimizationLevel
@@ -129,12 +128,16 @@ class CpuEngine:
             fast: prepares a model on the first engine.
         """
         try:
-            # onnxruntime looks for itself; the reference would stumble in a run over what nobody has checked.
-            return fast(model if self._engine.checks else checked_piece(model))
+            if self._engine.checks:
+                return fast(model)
+            from epctx_core.kernels.splitting import checked_piece
+
+            # The reference would stumble in a run over what nobody has checked.
+            return fast(checked_piece(model))
         except NotImplementedByProvider as error:
             from epctx_core.kernels.splitting import Fallback
 
-            return Fallback(self._engine, weights, fast, error).prepare(checked_piece(model))
+            return Fallback(self._engine, weights, fast, error).prepare(model)
 
 
 def _fitted(

@@ -13,9 +13,10 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import structure
+from epctx_core.graph.model_io import SourceModel, check_model, structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
+from epctx_core.graph.tensor_bytes import write_out_sparse
 from epctx_core.kernels.contrib_types import resolve_types
 from epctx_core.kernels.engines import write_in_place
 from epctx_core.kernels.reference_engine import ReferenceEngine
@@ -66,6 +67,7 @@ class Fallback:
             InvalidGraph: the piece is wrong.
             NotImplementedByProvider: no engine can run it; it names the node.
         """
+        model = checked_piece(model)
         _check_types(model, self._refusal)
         first, *others = self._engines
         parts = split(model, first) if others and len(model.graph.node) > 1 else None
@@ -120,6 +122,19 @@ class Fallback:
             node=None if node is None else node.name,
             hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
         )
+
+
+def checked_piece(model: ModelProto) -> ModelProto:
+    """Return a copy of a model that a third party gives, in the form that ONNX asks for (see `normalise`).
+
+    Raises:
+        InvalidGraph: the ONNX checker refuses it.
+    """
+    own = ModelProto()
+    own.CopyFrom(model)
+    write_out_sparse(own.graph, own.functions)
+    check_model(SourceModel(proto=own, weights={}, path=None, digest=""))
+    return own
 
 
 def _listed(model: ModelProto) -> str:

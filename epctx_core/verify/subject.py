@@ -14,7 +14,8 @@ from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
 from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
 from epctx_core.graph.normalise import given_weights
-from epctx_core.graph.weights import all_tensors, is_detached, weight_of
+from epctx_core.graph.tensor_bytes import weight_of
+from epctx_core.graph.weights import all_tensors, is_detached
 from epctx_core.options import Verification
 from epctx_core.plugin import ModelIdentity
 from epctx_core.sessions.loading import folder_of

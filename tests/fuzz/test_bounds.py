@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.cli import arrays
-from epctx_core.graph import normalise, weights
+from epctx_core.graph import normalise, tensor_bytes
 from epctx_core.kernels.installed_onnxruntime import fit_versions
 
 HUGE = 1 << 62
@@ -172,7 +172,7 @@ def in_a_file(path, count, size):
 
 
 def test_tensors_that_name_the_same_bytes_again_and_again_are_not_copied_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(weights, "COPIED_LIMIT", 10_000)
+    monkeypatch.setattr(tensor_bytes, "COPIED_LIMIT", 10_000)
     model = in_a_file(tmp_path / "m.onnx", 200, 1000)
 
     with pytest.raises(epctx.InvalidGraph, match="again and again"):

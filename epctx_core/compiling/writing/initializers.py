@@ -22,8 +22,8 @@ from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.bodies import bodies, may_hold_bodies
+from epctx_core.graph.tensor_bytes import body_weights
 from epctx_core.graph.weights import (
-    body_weights,
     detached_tensor,
     is_detached,
     place_externally,

@@ -1,0 +1,277 @@
+"""Bytes of a model's tensors: found inline, in typed fields or in an external file, and taken out of the protobuf.
+
+The large ones leave it, so that whatever handles the model's structure costs nothing for its weights. Opens no path: the
+caller says how a name out of a model is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, TensorProto
+
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.bodies import bodies, may_hold_bodies
+from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.weights import (
+    INLINE_LIMIT,
+    MAX_RANK,
+    ExternalFile,
+    OpenExternal,
+    Weight,
+    detached_tensor,
+    inner_tensors,
+    is_detached,
+    raw_size,
+    replace_data,
+)
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, SparseTensorProto
+
+_MAX_ELEMENTS = (1 << 63) // 16 - 1
+"""So that the bytes of the widest type (complex128) still have a number of 63 bits."""
+COPIED_LIMIT = 256 << 20
+"""Bytes that tensors of attributes and bodies may take in memory beyond the size of the files they lie in."""
+_LONGEST_NUMBER = 20
+"""Digits of the largest 64-bit number; Python refuses to read very long ones."""
+
+
+def checked_shape(tensor: TensorProto) -> tuple[int, ...]:
+    """Return a tensor's shape, which has bounds also where it has no elements: numpy multiplies the other dimensions.
+
+    Raises:
+        InvalidGraph: a negative dimension, too many of them, or a product beyond 63 bits.
+    """
+    if len(tensor.dims) > MAX_RANK:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible."
+        )
+    shape = tuple(tensor.dims)
+    if any(d < 0 for d in shape):
+        raise InvalidGraph(f"initializer {tensor.name!r} has a negative dimension: {list(shape)}.")
+    if math.prod(d or 1 for d in shape) > _MAX_ELEMENTS:
+        raise InvalidGraph(f"initializer {tensor.name!r} has a shape that no memory holds: {list(shape)}.")
+    return shape
+
+
+def detach_weights(
+    graph: GraphProto,
+    open_external: OpenExternal,
+    functions: Sequence[FunctionProto] = (),
+    *,
+    files: bool = True,
+) -> dict[str, Weight]:
+    """Take the initializers' bytes out of a graph.
+
+    Those above `INLINE_LIMIT` bytes then stand in the graph as external tensors at `DETACHED_LOCATION`, small
+    ones inline; string tensors are no weights. External tensors elsewhere, as in bodies, are read in, and sparse
+    tensors become dense ones.
+
+    Args:
+        graph: changed in place.
+        open_external: opens a file that the model names.
+        functions: the model's own; external tensors in them are read in, too.
+        files: False if it is known that no tensor lies in a file: attributes and bodies are not searched.
+
+    Returns:
+        All initializers by name.
+
+    Raises:
+        InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
+    """
+    opened: dict[str, MappedFile] = {}
+    weights: dict[str, Weight] = {}
+    if files:
+        _read_in(inner_tensors(graph, functions), opened, open_external)
+    write_out_sparse(graph, functions)
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
+            continue
+        weight = weight_of(tensor, opened, open_external)
+        weights[tensor.name] = weight
+        if weight.nbytes > INLINE_LIMIT:
+            replace_data(tensor, detached_tensor(weight))
+        elif is_detached(tensor):
+            replace_data(tensor, weight.tensor_proto())
+    return weights
+
+
+def _read_in(
+    tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
+) -> None:
+    """Put the bytes of tensors in files into the protobuf; many may name the same ones, and each gets a copy."""
+    copied, known = 0, len(opened)
+    limit = COPIED_LIMIT + sum(file.size for file in opened.values())
+    for tensor in tensors:
+        if not is_detached(tensor):
+            continue
+        weight = weight_of(tensor, opened, open_external)
+        copied += weight.nbytes
+        if len(opened) > known:
+            known, limit = len(opened), limit + next(reversed(opened.values())).size
+        if copied > limit:
+            raise InvalidGraph(
+                f"tensors in attributes and bodies name the same bytes of files again and again; with {tensor.name!r} "
+                f"they would take {copied:,} bytes of memory.",
+                hint="Make such a tensor an initializer of the main graph, which is not copied.",
+            )
+        replace_data(tensor, weight.tensor_proto())
+
+
+def write_out_sparse(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+    """Make sparse initializers and Constants dense, in place and in bodies too, as onnxruntime does for EPs.
+
+    Raises:
+        InvalidGraph: elements outside of the shape, or more bytes in all than `COPIED_LIMIT`.
+    """
+    left = COPIED_LIMIT
+
+    def dense(sparse: SparseTensorProto, name: str) -> TensorProto:
+        nonlocal left
+        tensor = _dense_tensor(sparse, name, left)
+        left -= raw_size(tensor.data_type, tuple(tensor.dims))
+        return tensor
+
+    pending: list[GraphProto | FunctionProto] = [graph, *functions]
+    while pending:
+        graph = pending.pop()
+        if isinstance(graph, GraphProto) and graph.sparse_initializer:
+            graph.initializer.extend(
+                [dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer]
+            )
+            del graph.sparse_initializer[:]
+        for node in graph.node:
+            if node.op_type == "Constant":
+                for attribute in node.attribute:
+                    if attribute.HasField("sparse_tensor"):
+                        tensor = dense(attribute.sparse_tensor, "")
+                        attribute.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor))
+            elif may_hold_bodies(node):
+                pending += bodies(node)
+
+
+def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProto:
+    """Return a sparse tensor written out.
+
+    Args:
+        sparse: the tensor.
+        name: what it is called.
+        most: the bytes that it may take.
+    """
+    shape = checked_shape(TensorProto(name=name, dims=sparse.dims))
+    if sparse.values.data_type == TensorProto.STRING:
+        raise InvalidGraph(
+            f"the sparse tensor {name!r} holds text; sparse tensors hold numbers here, as in onnxruntime.",
+            hint="Store it dense, as an initializer of the main graph.",
+        )
+    values = weight_of(sparse.values, {}, _no_files).array()
+    if raw_size(sparse.values.data_type, shape) > most:
+        raise InvalidGraph(
+            f"the sparse tensor {name!r} of shape {list(shape)} needs more than the {most:,} bytes that sparse tensors "
+            "may still take when they are written out.",
+            hint="Store it dense, as an initializer of the main graph.",
+        )
+    places = weight_of(sparse.indices, {}, _no_files).array()
+    if places.ndim == 2:  # noqa: PLR2004 - an index for each dimension
+        inside = places.shape[1] == len(shape) and bool(((places >= 0) & (places < shape)).all())
+        flat = np.ravel_multi_index(tuple(places.T), shape) if inside else places
+    else:
+        inside, flat = bool(((places >= 0) & (places < math.prod(shape))).all()), places
+    if not inside or places.dtype != np.int64 or flat.shape != (values.size,):
+        raise InvalidGraph(f"the sparse tensor {name!r} of shape {list(shape)} has elements outside of it.")
+    array = np.zeros(math.prod(shape), values.dtype)
+    array[flat] = values.reshape(-1)
+    return onnx.numpy_helper.from_array(array.reshape(shape), name)
+
+
+def _no_files(location: str, tensor: str) -> ExternalFile:
+    raise InvalidGraph(f"the tensor {tensor!r} names the file {location!r}, which was not read.")
+
+
+def body_weights(graph: GraphProto) -> dict[str, Weight]:
+    """Return the initializers of a body by name; their bytes stay in the protobuf (see `detach_weights`).
+
+    Raises:
+        InvalidGraph: a tensor whose bytes do not fit its shape.
+    """
+    return {
+        t.name: weight_of(t, {}, _no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
+    }
+
+
+def weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+    """Return a tensor as a weight; `files` holds by location those that were mapped. See `detach_weights`."""
+    shape = checked_shape(tensor)
+    try:
+        size = raw_size(tensor.data_type, shape)
+    except (KeyError, TypeError) as error:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} has no known element type ({tensor.data_type})."
+        ) from error
+    if tensor.data_type == TensorProto.STRING:
+        raise InvalidGraph(f"initializer {tensor.name!r} keeps text in a file, which ONNX does not allow.")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _external_weight(tensor, shape, size, files, open_external)
+    data = tensor.raw_data if tensor.HasField("raw_data") else _typed_bytes(tensor)
+    if len(data) != size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes and has {len(data):,}."
+        )
+    return Weight(tensor.name, tensor.data_type, shape, data)
+
+
+def _typed_bytes(tensor: TensorProto) -> bytes:
+    try:
+        return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+    except (ValueError, TypeError) as error:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} has data that does not fit its shape: {error}."
+        ) from error
+
+
+def _external_weight(
+    tensor: TensorProto,
+    shape: tuple[int, ...],
+    size: int,
+    files: dict[str, MappedFile],
+    open_external: OpenExternal,
+) -> Weight:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    offset = _whole_number(tensor.name, "offset", entries)
+    length = _whole_number(tensor.name, "length", entries, default=size)
+    mapped = files.get(location)
+    if mapped is None:
+        file = open_external(location, tensor.name)
+        try:
+            mapped = files[location] = MappedFile(file.fileno(), file.path)
+        finally:
+            file.close()
+    if length != size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}."
+        )
+    if offset + size > mapped.size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} ends at byte {offset + size:,} of {location!r}, which has {mapped.size:,}.",
+            path=mapped.path,
+            hint="The weights file is truncated or belongs to another model; fetch both again.",
+        )
+    data = mapped.view[offset : offset + size]
+    return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
+
+
+def _whole_number(tensor: str, key: str, entries: Mapping[str, str], default: int = 0) -> int:
+    text = entries.get(key, "")
+    if not text:
+        return default
+    if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:  # bytes if not UTF-8
+        raise InvalidGraph(
+            f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number."
+        )
+    return int(text)
