@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -152,7 +152,9 @@ class ModelSource:
                 )
         return ModelContent(
             digest=sha.hexdigest(),
-            has_context_nodes=any(map(_is_context_node, chain(proto.graph.node, *_functions(proto)))),
+            has_context_nodes=any(
+                map(_is_context_node, chain(proto.graph.node, *(each.node for each in proto.functions)))
+            ),
             files={location: FileState.of(mapped.status) for location, mapped in opened.items()},
         )
 
@@ -181,10 +183,6 @@ class ModelSource:
     def _folder(self) -> WeightsFolder:
         path = None if isinstance(self.model, bytes) else Path(self.model)
         return WeightsFolder(path, self._weights_folder)
-
-
-def _functions(proto: ModelProto) -> Iterator[Iterable[NodeProto]]:
-    return (function.node for function in proto.functions)
 
 
 def _is_context_node(node: NodeProto) -> bool:
@@ -219,17 +217,20 @@ class ContentIndex:
         content = source.read()
         if self._trusts and name == source.index_name():
             with suppress(OSError):
-                if begun - RACY_NS > _newest(source, content):
+                newest = max([source.changed_at(), *(state.changed_ns for state in content.files.values())])
+                if begun - RACY_NS > newest:
                     _write(record, content)
         return content
 
     def _read(self, record: Path) -> ModelContent | None:
         try:
             fields = json.loads(record.read_bytes())
+            files = {}
+            for name, numbers in fields["files"].items():
+                *identity, ctime_ns = map(int, numbers)
+                files[str(name)] = FileState(FileIdentity(*identity), ctime_ns)
             return ModelContent(
-                digest=str(fields["digest"]),
-                has_context_nodes=bool(fields["context"]),
-                files={str(name): _state(numbers) for name, numbers in fields["files"].items()},
+                digest=str(fields["digest"]), has_context_nodes=bool(fields["context"]), files=files
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -240,15 +241,6 @@ class ContentIndex:
             with suppress(OSError):
                 if time.time() - record.stat().st_mtime >= seconds:
                     record.unlink()
-
-
-def _newest(source: ModelSource, content: ModelContent) -> int:
-    return max([source.changed_at(), *(state.changed_ns for state in content.files.values())])
-
-
-def _state(numbers: Iterable[int]) -> FileState:
-    *identity, ctime_ns = map(int, numbers)
-    return FileState(FileIdentity(*identity), ctime_ns)
 
 
 def _write(record: Path, content: ModelContent) -> None:

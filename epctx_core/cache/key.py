@@ -85,8 +85,11 @@ def ingredients(
         "eps": [_provider(choice, sealed) for choice in choices],
         "distributions": installed_states([*distributions, *_ENGINES], besides=["epctx-core"]),
         "session": {key: options.get_session_config_entry(key) for key in keys_with(CachePart.WRITTEN)},
+        # epctx has no meaning for these; EPs are shown them, so they may matter.
         "other_entries": {
-            key: sealed(value.encode("utf-8", "surrogatepass")) for key, value in _others(options)
+            key: sealed(value.encode("utf-8", "surrogatepass"))
+            for key, value in options.config_entries.items()
+            if key not in IGNORED_KEYS and not key.startswith(OWNED_STARTS)
         },
         "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
         "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},
@@ -139,20 +142,7 @@ def _code_state(choice: ProviderChoice) -> str:
 def _core_state() -> str:
     """Return the state of the core's code; where it was installed from a package, that never changes by itself."""
     package = Path(_version.__file__).parent
-    return newest_change(package) if _is_source_tree(package) else ""
-
-
-def _is_source_tree(package: Path) -> bool:
-    return (package.parent / "pyproject.toml").is_file()
-
-
-def _others(options: SessionOptions) -> list[tuple[str, str]]:
-    """Return entries that epctx has no meaning for: EPs are shown them, so they may matter."""
-    return [
-        (key, value)
-        for key, value in options.config_entries.items()
-        if key not in IGNORED_KEYS and not key.startswith(OWNED_STARTS)
-    ]
+    return newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
 
 
 def _array_digest(array: np.ndarray) -> str:

@@ -103,7 +103,10 @@ def key_lock(
         yield False
         return
     try:
-        lock.write(json.dumps(asdict(_this_process(model))).encode())
+        holder = Holder(
+            pid=os.getpid(), host=platform.node(), started=_started(), since=time.time(), model=model
+        )
+        lock.write(json.dumps(asdict(holder)).encode())
         yield True
     finally:
         with suppress(OSError):
@@ -123,10 +126,6 @@ def _wait(path: Path, cancel: CancellationFlag, is_done: Callable[[], bool]) -> 
         cancel.raise_if_requested()
         pause = min(2 * pause, _LONGEST_PAUSE)
     return lock
-
-
-def _this_process(model: str) -> Holder:
-    return Holder(pid=os.getpid(), host=platform.node(), started=_started(), since=time.time(), model=model)
 
 
 def _started() -> float:

@@ -134,7 +134,9 @@ def check_head(folder: Path, record: EntryRecord) -> None:
                 raise CorruptEntryError(f"{file.path} is missing")
             if path.stat().st_size != file.bytes:
                 raise CorruptEntryError(f"{file.path} has another length")
-        _check_model(folder, record.files[-1])
+        model = record.files[-1]
+        if hashlib.sha256((folder / model.path).read_bytes()).hexdigest() != model.digest:
+            raise CorruptEntryError(f"{model.path} has another digest")
     except OSError as error:
         raise CorruptEntryError(f"it cannot be read: {error}") from error
 
@@ -158,12 +160,6 @@ def check_whole(folder: Path, record: EntryRecord) -> None:
         raise CorruptEntryError(error.message) from error
     except (OSError, EpctxError) as error:
         raise CorruptEntryError(f"it cannot be read: {error}") from error
-
-
-def _check_model(folder: Path, file: EntryFile) -> None:
-    sha = hashlib.sha256((folder / file.path).read_bytes())
-    if sha.hexdigest() != file.digest:
-        raise CorruptEntryError(f"{file.path} has another digest")
 
 
 def file_digests(folder: Path, model: str, names: Iterable[str]) -> list[str]:

@@ -81,7 +81,9 @@ class Request:
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
         try:
-            for _ in range(_ATTEMPTS if self._can_compile() else 0):
+            # Without anything to compile with, a session from an entry would gain nothing.
+            gains = bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
+            for _ in range(_ATTEMPTS if gains else 0):
                 content, lease = self._find()
                 if content.has_context_nodes:
                     break
@@ -89,12 +91,16 @@ class Request:
                 if session is not None:
                     return session
         except _UnusableError as error:
-            self._warn(error)
-        return InferenceSession(self.model, self._options_without_cache(), registry=self.registry)
-
-    def _can_compile(self) -> bool:
-        """Whether there is anything to compile with; without, a session from an entry would gain nothing."""
-        return bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
+            folder = self.settings.folder
+            _warn_once(
+                folder, f"the cache in {folder} cannot be used, so nothing is kept there: {error.__cause__}."
+            )
+        # The source itself is loaded as the host said, but nothing is written.
+        options = self.options.copy()
+        options.add_session_config_entry("ep.context_enable", "0")
+        if self.level > GraphOptimizationLevel.ORT_DISABLE_ALL:
+            options.graph_optimization_level = self.level
+        return InferenceSession(self.model, options, registry=self.registry)
 
     @errors_typed("compiling the model into the cache")
     @each_told_once()
@@ -138,19 +144,16 @@ class Request:
                 content.digest, self._choices, self.options, self.level, keys.sealing(self._store.secret)
             )
             key = keys.key_of(parts)
-            return content, self._sound_entry(key) or self._new_entry(key, parts, content, state)
+            with suppress(CorruptEntryError):  # who makes it anew says what is wrong with it, once
+                if (lease := self._store.open(key)) is not None:
+                    return content, lease
+            return content, self._new_entry(key, parts, content, state)
         except EpctxError as error:
             if not self._is_about_the_cache(error):
                 raise
             raise _UnusableError from error
         except OSError as error:
             raise _UnusableError from error
-
-    def _sound_entry(self, key: str) -> Lease | None:
-        try:
-            return self._store.open(key)
-        except CorruptEntryError:
-            return None  # who makes it anew says what is wrong with it, once
 
     def _new_entry(
         self, key: str, parts: Mapping[str, object], content: ModelContent, state: str
@@ -261,12 +264,6 @@ class Request:
             cause = cause.__cause__
         return False
 
-    def _warn(self, error: _UnusableError) -> None:
-        folder = self.settings.folder
-        _warn_once(
-            folder, f"the cache in {folder} cannot be used, so nothing is kept there: {error.__cause__}."
-        )
-
     def _load_options(self) -> SessionOptions:
         """Return what a cached model is loaded with: all but what was said about its source and the compile."""
         options = SessionOptions()
@@ -284,14 +281,6 @@ class Request:
         for key, value in self.options.config_entries.items():
             if key not in left_out:
                 options.add_session_config_entry(key, value)
-        return options
-
-    def _options_without_cache(self) -> SessionOptions:
-        """Return what the source itself is loaded with: as the host said, but nothing is written."""
-        options = self.options.copy()
-        options.add_session_config_entry("ep.context_enable", "0")
-        if self.level > GraphOptimizationLevel.ORT_DISABLE_ALL:
-            options.graph_optimization_level = self.level
         return options
 
     @cached_property

@@ -52,10 +52,23 @@ def cache_settings(
         raise InvalidArgument(f"the size of the cache is a number of bytes from 0 on, not {size!r:.80}.")
     if trust_stat not in (None, False, True):
         raise InvalidArgument(f"trust_stat is {trust_stat!r:.80}, which is neither True nor False.")
+    if folder is not None and (
+        not isinstance(folder, (str, os.PathLike)) or not isinstance(os.fspath(folder), str)
+    ):
+        raise InvalidArgument(f"cache_dir is {folder!r:.80}, which is no path.")
+    named = os.fspath(folder) if folder is not None else environment.get(FOLDER_VARIABLE, "")
+    if size is None:
+        text = environment.get(SIZE_VARIABLE, "")
+        size = parse_size(text) if text.strip() else DEFAULT_SIZE
+    if trust_stat is None:
+        text = environment.get(TRUST_VARIABLE, "")
+        if text not in {"", "0", "1"}:
+            raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}; allowed is 0 or 1.")
+        trust_stat = text != "0"
     return CacheSettings(
-        folder=_folder(folder, environment),
-        size=_size(environment.get(SIZE_VARIABLE, "")) if size is None else size,
-        trust_stat=_flag(environment.get(TRUST_VARIABLE, "")) if trust_stat is None else trust_stat,
+        folder=Path(named).expanduser().absolute() if named else user_folder(sys.platform, environment),
+        size=size,
+        trust_stat=trust_stat,
     )
 
 
@@ -71,22 +84,3 @@ def parse_size(text: str) -> int:
             f"{text!r:.80} is no size of the cache.", hint="Write a number of bytes, or such as 512M or 10G."
         )
     return int(match[1]) * _UNITS[match[2].upper()]
-
-
-def _folder(given: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Path:
-    if given is not None and (
-        not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str)
-    ):
-        raise InvalidArgument(f"cache_dir is {given!r:.80}, which is no path.")
-    named = os.fspath(given) if given is not None else environment.get(FOLDER_VARIABLE, "")
-    return Path(named).expanduser().absolute() if named else user_folder(sys.platform, environment)
-
-
-def _size(text: str) -> int:
-    return parse_size(text) if text.strip() else DEFAULT_SIZE
-
-
-def _flag(text: str) -> bool:
-    if text not in {"", "0", "1"}:
-        raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}; allowed is 0 or 1.")
-    return text != "0"

@@ -213,7 +213,7 @@ class EntryStore:
         """Bring a finished entry to its place, in use from its first moment on."""
         final = self.entry_folder(record.key)
         (staging / _USED).touch()
-        _write_synced(staging / records.NAME, record.dump())
+        posix.write_durably(staging / records.NAME, record.dump())
         posix.sync_folder(staging)
         make_private_folder(final.parent)
         lock = posix.FileLock.take(staging / records.NAME, shared=True)
@@ -328,10 +328,3 @@ def _draw_secret(path: Path) -> None:
             os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
