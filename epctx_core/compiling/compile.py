@@ -131,6 +131,7 @@ class Compile:
     """
 
     choices: Sequence[ProviderChoice]
+    providers: ProviderSession
     model: OpenModel
     existing: PassThrough
     destination: Destination
@@ -142,9 +143,6 @@ class Compile:
         self.group = group
         self.watch = Stopwatch()
         self.cancel = CompileCancellation(request.session.cancellation)
-        self.providers = ProviderSession(
-            request.session, request.registry, progress=request.progress, cancel=self.cancel
-        )
 
     @errors_typed("compiling the model")
     def run(self) -> CompileReport:
@@ -153,8 +151,9 @@ class Compile:
         Raises:
             EpctxError: see `ModelCompiler.compile_to_file`.
         """
-        with closing(self.providers), self.cancel.by_interrupt():
+        with ExitStack() as stack, self.cancel.by_interrupt():
             self.choose()
+            stack.enter_context(closing(self.providers))
             self.open()
             with collection_paused(self.model.node_count), self.settled(self.model, self.choices):
                 self.compile()
@@ -166,10 +165,11 @@ class Compile:
     def choose(self) -> None:
         """Choose the EPs, and refuse what is wrong whatever the source holds."""
         request = self.request
-        self.choices, self.providers.skipped = choose_providers(
-            request.session.providers, request.session, request.registry, Purpose.EXPORT
-        )
+        session, registry = request.session, request.registry
+        self.choices, skipped = choose_providers(session.providers, session, registry, Purpose.EXPORT)
         self.check_place(has_payloads=bool(self.choices))
+        self.providers = ProviderSession(session, registry, progress=request.progress, cancel=self.cancel)
+        self.providers.skipped = skipped
 
     def check_place(self, *, has_payloads: bool) -> None:
         """Raise for what is wrong with the output whatever the source holds."""

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.errors import PluginError
     from epctx_core.graph.bodies import BodyPath
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.splice import Replacement
     from epctx_core.plugin import OperatorTypes, TensorView
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
@@ -151,19 +150,12 @@ def staying_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
     tables = [*(matcher.own for matcher in assignment.matchers.values()), assignment.carried]
     if not any(tables):
         return
-    nodes = list(_first_of_each_operator(assignment.main))
-    for operators in tables:
-        yield from filter(None, (described(operators, node) for node in nodes))
-
-
-def _first_of_each_operator(main: GraphAssignment) -> Iterator[Node]:
-    seen: set[tuple[str, str]] = set()
-    for part, index in _staying(main):
+    first: dict[tuple[str, str], Node] = {}
+    for part, index in _staying(assignment.main):
         node = Node(part.graph, index)
-        operator = (node.domain, node.op_type)
-        if operator not in seen:
-            seen.add(operator)
-            yield node
+        first.setdefault((node.domain, node.op_type), node)
+    for operators in tables:
+        yield from filter(None, (described(operators, node) for node in first.values()))
 
 
 def _staying(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
@@ -193,7 +185,13 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     suspects: list[tuple[BodyPath, int, str]] = [
         ((), place, name) for place, name in enumerate(graph.names) if name.startswith(starts)
     ]
-    suspects += [found for found in _names_in_bodies(graph) if found[2].startswith(starts)]
+    suspects += [
+        (path, place, node.name)
+        for holder in graph.holders
+        for attribute, body in named_bodies(graph.nodes[holder])
+        for path, place, node in placed_nodes(body, ((holder, attribute),))
+        if node.name.startswith(starts)
+    ]
     if not suspects:
         return
     names = {partition.name for partition in partitions}
@@ -255,14 +253,6 @@ def check_graph_names(
 def form_of(name: str) -> str:
     """Return a partition's name without the number at its end: equal for equal partitions."""
     return name.rpartition("_")[0]
-
-
-def _names_in_bodies(graph: GraphIndex) -> Iterator[tuple[BodyPath, int, str]]:
-    """Yield the names of all nodes in bodies, with their places."""
-    for holder in graph.holders:
-        for attribute, body in named_bodies(graph.nodes[holder]):
-            for path, place, node in placed_nodes(body, ((holder, attribute),)):
-                yield path, place, node.name
 
 
 def _is_taken(path: BodyPath, place: int, taken: AbstractSet[tuple[BodyPath, int]]) -> bool:
@@ -373,7 +363,8 @@ def make_context_model(
         entries += _with_references(written_now, made) if kept.exist else written_now
         contents |= {mark: view for w in writers for mark, view in w.embedded_bytes().items()}
         written.update((writer.contents(), writer) for writer in writers if outputs.final)
-    proto = _spliced(model, assignment.main, nodes, kept)
+    main = assignment.main
+    proto = splice(model.source.proto, model.graph, main.execution_order(), _replacements(main, nodes, kept))
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     placed = place_initializers(
@@ -511,14 +502,6 @@ def _with_references(
         return entries
     names = tuple(p.name for p, node in nodes.items() if isinstance(node, ContextNodeDraft))
     return [replace(entries[0], references=names)]
-
-
-def _spliced(
-    model: OpenModel, main: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], kept: KeptNodes
-) -> ModelProto:
-    """Return the model with EPContext nodes in the place of partitions."""
-    order = main.execution_order()
-    return splice(model.source.proto, model.graph, order, _replacements(main, nodes, kept))
 
 
 def _replacements(

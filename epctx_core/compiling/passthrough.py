@@ -203,12 +203,10 @@ class PassThrough:
             if key in found:
                 found[key].nodes.append(record)
                 continue
-            entry = self._entry(record.name if name is None else name, file)
+            called, manifest = record.name if name is None else name, self.manifest
+            entry = None if manifest is None else manifest.entry(called, embedded=file is None)
             found[key] = _Carried(nodes=[record], file=file, payload=payload, entry=entry)
         return list(found.values())
-
-    def _entry(self, name: str, file: str | None) -> PayloadEntry | None:
-        return self.manifest.entry(name, embedded=file is None) if self.manifest is not None else None
 
     def _keep_inside(self, carried: _Carried) -> PayloadEntry | None:
         """Verify what is stored in the model; return its entry."""

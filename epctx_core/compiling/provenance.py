@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.passthrough import KeptNodes
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
@@ -106,19 +105,22 @@ def add_metadata(
         elif kept.exist:
             # What is said about this EP's nodes is about those that are there.
             continue
-        info = _compatibility_info(choice, partitions)
+        # EPs without partitions are asked, too.
+        info: str = ask(choice.record, choice.cls, "get_compatibility_info", partitions, choice.options)
         if info:
             _set_compatibility_info(proto, ep, info, keep_others=kept.exist)
     payloads = [*kept.entries, *entries]
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
+    running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
+    with_kernels = [ep for ep in providers.choices if ep in running]
     manifest = Manifest(
         source_digest=compile_.model.source.digest,
         providers=facts,
         payloads=payloads,
         source_weights=_source_weights(old, ledger),
         pending=pending,
-        kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *_with_kernels(assignment, providers)))),
+        kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
     ledger.record(proto)
@@ -130,12 +132,6 @@ def _set_compatibility_info(model: ModelProto, ep: str, info: str, *, keep_other
     set_metadata(model, COMPATIBILITY_PREFIX + ep, info)
     if keep_others and earlier:
         set_metadata(model, EARLIER_PREFIX + ep, json.dumps(earlier))
-
-
-def _with_kernels(assignment: Assignment, providers: ProviderSession) -> list[str]:
-    """Return the EPs whose kernels run nodes, in order of priority."""
-    running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
-    return [ep for ep in providers.choices if ep in running]
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
@@ -196,12 +192,6 @@ def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:
                 hint="Compile the model that it was made from, or without weightless mode.",
             )
     return {**old.source_weights, **ledger.weights}
-
-
-def _compatibility_info(choice: ProviderChoice, partitions: Sequence[GraphPartition]) -> str:
-    """Return what an EP wants a later load to know; EPs without partitions are asked, too."""
-    info: str = ask(choice.record, choice.cls, "get_compatibility_info", partitions, choice.options)
-    return info
 
 
 def options_fingerprint(choice: ProviderChoice) -> str:

@@ -194,7 +194,9 @@ class Group:
             graphs, models = self._graphs, []
             # First all nodes: an EP knows what to write when it was asked for those of every member.
             for member in members:
-                models.append(_make(member, member.outputs(named, publication), graphs))
+                with member.outputs(named, publication) as own_outputs:
+                    context = member.describe(own_outputs, graphs)
+                models.append(_Made(member=member, outputs=own_outputs, context=context))
                 graphs = _with(graphs, member)
             outputs = self._binary_outputs(last, named, publication)
             payloads = {
@@ -302,12 +304,6 @@ def _with(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     """Return the names of all members' graphs with those of a further one, whose nodes EPs described."""
     more = {ep: {p.name: p.graph_name for p in member.assignment.of(ep)} for ep in member.providers.choices}
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
-
-
-def _make(member: Compile, outputs: Outputs, earlier: GraphsByModel) -> _Made:
-    with outputs:
-        context = member.describe(outputs, earlier)
-    return _Made(member=member, outputs=outputs, context=context)
 
 
 @dataclass(frozen=True, kw_only=True)

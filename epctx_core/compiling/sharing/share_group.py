@@ -210,9 +210,9 @@ class ShareGroup:
             if not self._members:
                 stack.callback(group.close)
             member = Compile(request, group)
-            stack.enter_context(closing(member.providers))
             with member.cancel.by_interrupt():
                 member.choose()
+                stack.enter_context(closing(member.providers))
                 eps = self._same_eps(member.choices)
                 member.open()
                 stack.enter_context(member.settled(member.model, member.choices))
@@ -299,9 +299,6 @@ class ShareGroup:
         names = ", ".join(repr(path.name) for path in self._group.models)
         return f"the share group of {names} was left without an end"
 
-    def _initializers(self) -> set[str | None]:
-        return {member.destination.initializers for member in self._members}
-
     def _destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
         stem = _stem(path, name)
         folder = self._folder or (path.parent if path is not None else None)
@@ -311,7 +308,7 @@ class ShareGroup:
                 hint="Give ShareGroup an output_dir.",
             )
         output = folder / f"{stem}_ctx.onnx"
-        if initializers is not None and initializers in self._initializers():
+        if initializers is not None and initializers in {m.destination.initializers for m in self._members}:
             raise InvalidArgument(
                 f"two models of the share group would put their initializers into the file {initializers!r}.",
                 path=folder / initializers,

@@ -137,11 +137,8 @@ class InitializerPlacement:
 
     def stays_inside(self, nbytes: int) -> bool:
         """Whether an initializer of that size is certain to be stored in the model."""
-        return self.locate is None and not self._goes_out(nbytes)
-
-    def _goes_out(self, nbytes: int) -> bool:
         # What has no bytes needs no place in a file.
-        return self.file is not None and nbytes >= max(self.threshold, 1)
+        return self.locate is None and (self.file is None or nbytes < max(self.threshold, 1))
 
 
 def placement_of(

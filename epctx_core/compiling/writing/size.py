@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import Fail
@@ -46,7 +46,8 @@ def check_weights_fit(
     once = {id(weight): weight for weight in stored}.values()
     if sum(weight.nbytes for weight in once) > PROTOBUF_LIMIT:
         # Equal weights are stored once in a payload. To know it costs reading them, so only here.
-        check_size(_stored_once(once), embedded=embedded and bool(taken), at_least=True)
+        by_content = {weight.digest: weight.nbytes for weight in once}
+        check_size(sum(by_content.values()), embedded=embedded and bool(taken), at_least=True)
 
 
 def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:
@@ -79,7 +80,3 @@ def _left_weights(assignment: Assignment) -> Iterator[Weight]:
         for name in graph.inputs[node]:
             if name in graph.weights:
                 yield graph.weights[name]
-
-
-def _stored_once(weights: Iterable[Weight]) -> int:
-    return sum({weight.digest: weight.nbytes for weight in weights}.values())
