@@ -55,15 +55,11 @@ class CommandParser(argparse.ArgumentParser):
         first = extras[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if first.startswith("-"):
-            self.error(f"there is no option {first!r}{_close(first, known)}")
+            found = suggestion(first, known)
+            self.error(f"there is no option {first!r}{'.' if found else ''}{found}")
         if "=" in extras[0]:
             self.error(f"{first + '=…'!r} stands alone; write -c or -p before each KEY=VALUE")
         self.error(f"{extras[0]!r} is one argument too many")
-
-
-def _close(name: str, known: Sequence[str]) -> str:
-    found = suggestion(name, known)
-    return f".{found}" if found else ""
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ Knows the errors, and nothing of commands.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from epctx_core.errors import (
@@ -64,10 +63,7 @@ def exit_code(error: EpctxError, *, model: str | None = None) -> int:
         model: the command's input. A `Fail` that names another path is about the output (it exists,
             belongs to another model, or is not writable), which the user chose.
     """
-    if isinstance(error, Fail) and error.path is not None and not _same(error.path, model):
+    named = error.path if isinstance(error, Fail) else None
+    if named is not None and (model is None or Path(named) != Path(model)):
         return USAGE
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), FAILED)
-
-
-def _same(path: str | os.PathLike[str], model: str | None) -> bool:
-    return model is not None and Path(path) == Path(model)

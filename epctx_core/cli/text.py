@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 Cell: TypeAlias = "str | int"
@@ -16,16 +17,15 @@ def printable(text: str) -> str:
     """Return text in which nothing steers a terminal: names come out of models that anybody may have made."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
 
 
 def one_line(text: str) -> str:
     """Return the same on one line."""
     return printable(text).replace("\n", "\\n")
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def size(count: int) -> str:
@@ -46,6 +46,13 @@ def count(number: int, what: str) -> str:
 def number(value: float | None) -> str:
     """Return a measured value in few digits; a dash for none."""
     return "-" if value is None else f"{value:.6g}"
+
+
+def operators(names: Iterable[str], shown: int) -> str:
+    """Return how often operators occur, the most frequent ones first, at most so many."""
+    counts = Counter(names).most_common()
+    listed = ", ".join(f"{number} {name}" for name, number in counts[:shown])
+    return listed + (", …" if len(counts) > shown else "")
 
 
 def indented(text: str, by: str = "  ") -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,17 +170,11 @@ def _tell_partitions(report: CompileReport, console: Console) -> None:
     console.say()
     console.table(
         ("partition", "EP", "nodes", "operators"),
-        [(p.name, p.ep, p.nodes, _operators(p.operators)) for p in shown],
+        [(p.name, p.ep, p.nodes, text.operators(p.operators, _SHOWN_OPERATORS)) for p in shown],
     )
     left = len(report.partitions) - len(shown)
     if left:
         console.say(f"  … and {text.count(left, 'partition')} more; -v shows all.")
-
-
-def _operators(operators: Sequence[str]) -> str:
-    counts = Counter(operators).most_common()
-    shown = ", ".join(f"{number} {name}" for name, number in counts[:_SHOWN_OPERATORS])
-    return shown + (", …" if len(counts) > _SHOWN_OPERATORS else "")
 
 
 def _tell_shares(report: CompileReport, console: Console) -> None:
@@ -245,7 +237,13 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
     console.table(
         ("output", "max_abs", "max_rel", "allowed", "verdict"),
         [
-            (d.name, text.number(d.max_abs), text.number(d.max_rel), f"{CHECK_TOLERANCE:g}", _verdict(d))
+            (
+                d.name,
+                text.number(d.max_abs),
+                text.number(d.max_rel),
+                f"{CHECK_TOLERANCE:g}",
+                "equal" if d.equal else "DIFFERENT",
+            )
             for d in outcome.differences
         ],
     )
@@ -258,7 +256,3 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
             "says where they differ first."
         )
     return outcome.differences
-
-
-def _verdict(difference: Difference) -> str:
-    return "equal" if difference.equal else "DIFFERENT"

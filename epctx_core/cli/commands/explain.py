@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,17 @@ def _tell(model: str, explanation: Explanation, console: Console) -> None:
     if console.verbose:
         console.say()
         console.table(
-            ("node", "operator", "taken by", "partition", "refused by"), [_row(node) for node in nodes]
+            ("node", "operator", "taken by", "partition", "refused by"),
+            [
+                (
+                    node.name,
+                    node.operator,
+                    node.ep,
+                    "-" if node.partition is None else f"{node.partition}",
+                    "; ".join(f"{ep}: {reason}" for ep, reason in node.refusals),
+                )
+                for node in nodes
+            ],
         )
     elif nodes:
         console.say()
@@ -69,13 +78,12 @@ def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, st
     compiled = sum(node.compiled for node in nodes)
     label = f"{ep} (compiled already)" if compiled and compiled == len(nodes) else ep
     partitions = {node.partition for node in nodes if node.partition is not None}
-    return label, len(nodes), len(partitions) + compiled, _operators(nodes)
-
-
-def _operators(nodes: Sequence[NodeExplanation]) -> str:
-    counts = Counter(node.operator for node in nodes).most_common()
-    shown = ", ".join(f"{number} {name}" for name, number in counts[:_SHOWN_OPERATORS])
-    return shown + (", …" if len(counts) > _SHOWN_OPERATORS else "")
+    return (
+        label,
+        len(nodes),
+        len(partitions) + compiled,
+        text.operators((n.operator for n in nodes), _SHOWN_OPERATORS),
+    )
 
 
 def _tell_refusals(explanation: Explanation, console: Console) -> None:
@@ -91,9 +99,3 @@ def _tell_refusals(explanation: Explanation, console: Console) -> None:
         console.say(
             f"  {ep}: {reason.rstrip('.')} ({text.count(len(nodes), 'node')}, such as {nodes[0].name!r})"
         )
-
-
-def _row(node: NodeExplanation) -> tuple[str, ...]:
-    number = "-" if node.partition is None else f"{node.partition}"
-    refused = "; ".join(f"{ep}: {reason}" for ep, reason in node.refusals)
-    return node.name, node.operator, node.ep, number, refused

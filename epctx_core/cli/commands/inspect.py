@@ -91,7 +91,16 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     console.say()
     console.table(
         ("EPContext node", "source", "payload", "size", "given to"),
-        [(n.name, n.source or "-", _payload(n), _size(n), _loader(n)) for n in nodes],
+        [
+            (
+                n.name,
+                n.source or "-",
+                _payload(n),
+                "-" if n.payload_bytes is None else text.size(n.payload_bytes),
+                _loader(n),
+            )
+            for n in nodes
+        ],
     )
     renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
     if renamed:
@@ -119,10 +128,6 @@ def _payload(node: ContextNodeInfo) -> str:
     if node.embed_mode:
         return "embedded"
     return node.payload_file or "none"
-
-
-def _size(node: ContextNodeInfo) -> str:
-    return "-" if node.payload_bytes is None else text.size(node.payload_bytes)
 
 
 def _loader(node: ContextNodeInfo) -> str:

@@ -18,17 +18,14 @@ def facts() -> dict[str, str]:
     """Return what the interpreter and its environment are."""
     import epctx_core
 
+    kind = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
-        "environment": f"{sys.prefix} ({'virtual environment' if _is_virtual() else 'no virtual environment'})",
+        "environment": f"{sys.prefix} ({kind})",
         "platform": f"{platform.system()} {platform.release()} on {platform.machine()}",
         "epctx-core": f"{epctx_core.__version__} in {Path(epctx_core.__file__).parent}",
     }
-
-
-def _is_virtual() -> bool:
-    return sys.prefix != sys.base_prefix
 
 
 def examine() -> Iterator[Remark]:
@@ -46,7 +43,7 @@ def examine() -> Iterator[Remark]:
 def _other_pip() -> Iterator[Remark]:
     """Say if `pip` installs elsewhere: the commonest reason why an installed plugin is not found."""
     found = shutil.which("pip")
-    if found is None or _is_within(found, sys.prefix):
+    if found is None or Path(found).parent.resolve().is_relative_to(Path(sys.prefix).resolve()):
         return
     prefix = Path(found).parent.parent
     here = f"{sys.executable} -m pip install"
@@ -59,10 +56,6 @@ def _other_pip() -> Iterator[Remark]:
         )
     else:
         yield note(f"`pip` on the PATH ({found}) installs into another environment.", f"Here it is: {here} …")
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return Path(path).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
 def _plugins_under(prefix: Path) -> Iterator[str]:

@@ -31,15 +31,12 @@ def examine(trials: Sequence[Trial]) -> Iterator[Remark]:
         record = trial.record
         state = record.state.value
         if record.usable and record.reason:
-            yield note(f"{record.label}: {record.reason}.", _hints(trial))
+            hints = dict.fromkeys(a["hint"] for a in trial.availability.values() if a["hint"])
+            yield note(f"{record.label}: {record.reason}.", " ".join(hints))
         elif not record.usable:
             why, hint = why_unusable(record)
             harmless = state in _CHOSEN or record.passed_over
             yield (note if harmless else problem)(f"{why}.", hint)
-
-
-def _hints(trial: Trial) -> str:
-    return " ".join(dict.fromkeys(answer["hint"] for answer in trial.availability.values() if answer["hint"]))
 
 
 def examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:

@@ -25,15 +25,13 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
         "dynamic_options": _options(cls.dynamic_options),
         "hooks": sorted(implemented_hooks(cls)),
         "class_methods": [
-            name for name in CLASS_METHODS if getattr(cls, name).__func__ is not _own(ExecutionProvider, name)
+            name
+            for name in CLASS_METHODS
+            if getattr(cls, name).__func__ is not getattr(ExecutionProvider, name).__func__
         ],
         "keeps_functions": sorted("::".join(filter(None, function)) for function in cls.keeps_functions),
         "weightless_modes": sorted(mode.name for mode in cls.weightless_modes or ()),
     }
-
-
-def _own(cls: type[ExecutionProvider], name: str) -> object:
-    return getattr(cls, name).__func__
 
 
 def _options(schema: Sequence[ProviderOption]) -> list[dict[str, Any]]:
