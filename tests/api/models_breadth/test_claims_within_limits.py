@@ -123,7 +123,8 @@ def test_sets_that_hold_a_group_together_are_in_one_partition(tmp_path):
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q0"]),
         node("DequantizeLinear", ["q0", "s", "z"], ["d0"]),
-        node("Sigmoid", ["x"], ["f0"]),
+        node("Neg", ["x"], ["n0"]),
+        node("Sigmoid", ["n0"], ["f0"]),
         node("QuantizeLinear", ["f0", "s", "z"], ["q1"]),
         node("DequantizeLinear", ["q1", "s", "z"], ["d1"]),
         node("Add", ["d0", "d1"], ["f1"]),
@@ -138,7 +139,7 @@ def test_sets_that_hold_a_group_together_are_in_one_partition(tmp_path):
         def get_capability(self, graph):
             return [
                 ComputeCapability([n for n in graph.nodes if n.name in names])
-                for names in ({"q0"}, {"d0"}, {"d1", "f1", "q2"})
+                for names in ({"n0"}, {"q0"}, {"d0"}, {"d1", "f1", "q2"})
             ]
 
     report = compile_with(
