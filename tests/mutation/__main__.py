@@ -47,7 +47,7 @@ AREAS = {
         ("context/node.py", "context/node_writer.py", "context/named_files.py"),
         (
             "context/test_node.py",
-            "context/test_reader.py",
+            "context/test_payloads_read.py",
             "context/test_names_and_workspace.py",
             "context/test_embedding.py",
             "contract/test_loading.py",
@@ -171,6 +171,9 @@ def run(
                 file.write(line)
 
         for area in dict.fromkeys(area for area, _ in left):
+            missing = [test for test in AREAS[area].tests if not found(ROOT, test)]
+            if missing:
+                raise RuntimeError(f"no file below tests is called {', '.join(missing)}, which notice {area}")
             outcome, by = judged(copy, area)
             if outcome != "survived":
                 raise RuntimeError(f"the tests of {area} fail without any mutant: {by}")
