@@ -352,8 +352,7 @@ def make_context_model(
     written: dict[bytes, PayloadWriter] = {}
     ledger = SourceLedger(providers.weightless, model.source)
     for ep, choice in providers.choices.items():
-        partitions = assignment.of(ep)
-        if not partitions:
+        if not (partitions := assignment.of(ep)):
             continue
         made, written_now, writers = _describe_partitions(
             choice, partitions, providers, outputs, ledger, earlier.get(ep, ())
@@ -363,8 +362,8 @@ def make_context_model(
         entries += _with_references(written_now, made) if kept.exist else written_now
         contents |= {mark: view for w in writers for mark, view in w.embedded_bytes().items()}
         written.update((writer.contents(), writer) for writer in writers if outputs.final)
-    main = assignment.main
-    proto = splice(model.source.proto, model.graph, main.execution_order(), _replacements(main, nodes, kept))
+    taken = _replacements(assignment.main, nodes, kept)
+    proto = splice(model.source.proto, model.graph, assignment.main.execution_order(), taken)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     placed = place_initializers(

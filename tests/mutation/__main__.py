@@ -187,10 +187,10 @@ def judged_with(copy: Path, area: str, killer: str, place: Path, mutant: Mutant)
     try:
         _write(path, mutant.applied(source))
         file, _, test = killer.partition("::")
-        for path in found(copy, "/".join(file.split("/")[-2:])) if test else ():
+        for module in found(copy, "/".join(file.split("/")[-2:])) if test else ():
             # A test that is not there any more fails in another way.
-            if _tested(copy, [f"{path}::{test}"])[0] == TESTS_FAILED:
-                return "killed", f"{path}::{test}"
+            if _tested(copy, [f"{module}::{test}"])[0] == TESTS_FAILED:
+                return "killed", f"{module}::{test}"
         return judged(copy, area)
     finally:
         _write(path, source)

@@ -194,9 +194,9 @@ class Group:
             graphs, models = self._graphs, []
             # First all nodes: an EP knows what to write when it was asked for those of every member.
             for member in members:
-                with member.outputs(named, publication) as own_outputs:
-                    context = member.describe(own_outputs, graphs)
-                models.append(_Made(member=member, outputs=own_outputs, context=context))
+                with member.outputs(named, publication) as outputs:
+                    context = member.describe(outputs, graphs)
+                models.append(_Made(member=member, outputs=outputs, context=context))
                 graphs = _with(graphs, member)
             outputs = self._binary_outputs(last, named, publication)
             payloads = {
@@ -220,9 +220,7 @@ class Group:
             names = [*own, *(file.path for file in completed)]
             if names:
                 files = [*outputs.files, *(name for model in models for name in model.outputs.files)]
-                new = [
-                    n for n, model in zip(own, models, strict=True) if not model.outputs.destination.replace
-                ]
+                new = [n for n, m in zip(own, models, strict=True) if not m.outputs.destination.replace]
                 states = publication.commit(binaries=files, models=names, new=new)
                 digests = {name: digest for model in models for name, digest in model.context.digests.items()}
                 note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
