@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.kernels.engines import run_stoppably
 from epctx_core.options import SessionOptions
+from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, tell_without_effect
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
@@ -22,7 +23,6 @@ from epctx_core.registry.records import means
 from epctx_core.sessions.arguments import given_function, given_model, given_options, requested_providers
 from epctx_core.sessions.boundary import FeedOrder, ModelMetadata, NodeArg
 from epctx_core.sessions.build import SessionState, build_session
-from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.cli import streams
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
+from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
     from epctx_core.cli.console import Console
@@ -207,7 +208,7 @@ def no_ep(command: str) -> InvalidArgument:
     """Return why a command that compiles does nothing without `--ep`."""
     from epctx_core.registry.default import get_available_providers
 
-    installed = [name for name in get_available_providers() if name != "CPUExecutionProvider"]
+    installed = [name for name in get_available_providers() if name != CPU_EP]
     return InvalidArgument(
         f"{command} needs an Execution Provider. Installed: {', '.join(installed) or 'none'}.",
         hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
@@ -223,7 +224,7 @@ def require_plugin(name: str) -> None:
 
     short = name.rpartition(":")[2]
     known = [record.name for record in default_registry.records()]
-    if any(means(short, each) for each in [*known, "CPUExecutionProvider"]):
+    if any(means(short, each) for each in [*known, CPU_EP]):
         return
     try:
         default_registry.resolve(name)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.options.choices import CPU_EP
+
 if TYPE_CHECKING:
     from epctx_core.compiling.writing.destination import Destination
     from epctx_core.graph.subgraph import GraphPartition
@@ -189,7 +191,7 @@ def make_report(
     counts: dict[str, int] = {}
     for partition in assignment.partitions:
         counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
-    counts["CPUExecutionProvider"] = sum(
+    counts[CPU_EP] = sum(
         len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
     )
     report = CompileReport(

@@ -18,6 +18,7 @@ from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
 from epctx_core.kernels.engines import CURRENT, write_in_place
 from epctx_core.kernels.guards import GUARD, guard_recurrent
 from epctx_core.kernels.installed_onnxruntime import FATAL_ONLY, fit_versions, quiet_options
+from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -248,7 +249,7 @@ def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxrunt
         return onnxruntime.InferenceSession(
             model.SerializeToString(),
             options,
-            providers=["CPUExecutionProvider"],
+            providers=[CPU_EP],
             # Its fallback tries the same again and prints to stdout.
             enable_fallback=0,
         )

@@ -118,6 +118,8 @@ class DataReader:
     max_size: int
 
 
+CPU_EP = "CPUExecutionProvider"
+"""The default EP: built in, always there, last. Computes with onnxruntime's EP of the same name."""
 FREE_MESSAGES = 1 << 18
 """Messages that a model may have however few bytes it has for each."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from importlib_metadata import EntryPoint, PackageNotFoundError, distribution, distributions
 
+from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ EP_GROUP = "epctx.execution_providers"
 """One entry for each EP: its name is the EP type, its value `module:Class`."""
 SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is that of the EP's own entry."""
-CPU_PROVIDER = "CPUExecutionProvider"
-"""Built in, so no plugin may bring it."""
 SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-sim-vitisai"})
 """The distributions whose EPs are known to be simulated before any of them is imported."""
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -156,8 +155,8 @@ def _problem(mine: list[EntryPoint]) -> str:
         return f"its group {EP_GROUP} has {name!r} more than once"
     if not EP_NAME.fullmatch(name):
         return f"the EP type {name!r} may only have letters, digits, '_', '.' and '-'"
-    if name == CPU_PROVIDER:
-        return f"the EP type {CPU_PROVIDER} is built in and can't be brought by a plugin"
+    if name == CPU_EP:
+        return f"the EP type {CPU_EP} is built in and can't be brought by a plugin"
     if _target(mine[0]) is None:
         return f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     return ""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
-from epctx_core.registry.discovery import CPU_PROVIDER, SIMULATED_PACKAGES
+from epctx_core.options.choices import CPU_EP
+from epctx_core.registry.discovery import SIMULATED_PACKAGES
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.lookup import DISABLE_VARIABLE, ONLY_VARIABLE, PREFER_VARIABLE, names_record
 from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
@@ -195,8 +196,8 @@ def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: obje
 
 def _unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> InvalidArgument:
     """Return the error for a name that no record has: what is installed, which package would bring it."""
-    if means(short, CPU_PROVIDER):
-        return InvalidArgument(f"{CPU_PROVIDER} is built in: no plugin brings it.", ep=CPU_PROVIDER)
+    if means(short, CPU_EP):
+        return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
     there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
     types = sorted({r.name for r in there if not _is_nameless(r)})
     close = _closest(short, types)

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError
+from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
-from epctx_core.registry.discovery import CPU_PROVIDER
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
 from epctx_core.registry.inventory import CLASS_VARIABLE, Entry, Inventory
@@ -83,7 +83,7 @@ class Registry:
         whether they are simulated.
         """
         records = self._settled(lambda _record: True)
-        return [*(record.name for record in records if record.usable), CPU_PROVIDER]
+        return [*(record.name for record in records if record.usable), CPU_EP]
 
     def refresh(self) -> None:
         """Forget what was discovered and discover again; what the host registered or added stays."""
@@ -165,7 +165,7 @@ class Registry:
         check_given(cls, sources)
         self._view()
         with self._locks.get():
-            if cls.name == CPU_PROVIDER:
+            if cls.name == CPU_EP:
                 raise InvalidArgument(
                     f"the EP type {cls.name} is built in; give the class another name.", ep=cls.name
                 )

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
+from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.discovery import (
-    CPU_PROVIDER,
     EP_GROUP,
     SOURCE_GROUP,
     EntryPoint,
@@ -407,8 +407,8 @@ def _import_named(given: str) -> Outcome:
 
 
 def _conflict(name: str, taken: Collection[str], earlier: Collection[str]) -> str:
-    if name == CPU_PROVIDER:
-        return f"the EP type {CPU_PROVIDER} is built in"
+    if name == CPU_EP:
+        return f"the EP type {CPU_EP} is built in"
     if name in taken:
         return f"the host registered a class of the EP type {name} itself"
     return f"{CLASS_VARIABLE} names two classes of the EP type {name}" if name in earlier else ""

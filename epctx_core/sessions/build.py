@@ -16,6 +16,7 @@ from epctx_core.errors import Fail, ModelRequiresCompilation, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
+from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
@@ -28,7 +29,6 @@ from epctx_core.sessions.loading import (
 )
 from epctx_core.sessions.plan import Planner
 from epctx_core.sessions.providers import (
-    CPU_EP,
     ProviderSession,
     choose_providers,
     kept_functions,

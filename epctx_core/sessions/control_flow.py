@@ -16,8 +16,8 @@ import numpy as np
 
 from epctx_core.errors import InvalidGraph, RuntimeException
 from epctx_core.graph.attributes import attribute_value
+from epctx_core.options.choices import CPU_EP
 from epctx_core.sessions.plan import StepSpec, without_omitted
-from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,6 +24,7 @@ from epctx_core.graph.weights import is_detached, replace_data
 from epctx_core.kernels.guards import folds_recurrent
 from epctx_core.kernels.installed_onnxruntime import FATAL_ONLY
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
+from epctx_core.options.choices import CPU_EP
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None
     import onnxruntime
 
     try:
-        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"], enable_fallback=0, **options)
+        onnxruntime.InferenceSession(model, providers=[CPU_EP], enable_fallback=0, **options)
     except Exception as error:
         # onnxruntime's exception classes have no base of their own.
         raise NotImplementedByProvider(

@@ -10,12 +10,13 @@ from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, te
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import InvalidArgument, errors_typed
 from epctx_core.options import SessionOptions, WeightlessMode
+from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import means, simulates
 from epctx_core.sessions.compatibility import judge
-from epctx_core.sessions.providers import CPU_EP, choose_provider
+from epctx_core.sessions.providers import choose_provider
 from epctx_core.sessions.weightless import weightless_modes_text
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
+from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.compile_host import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
-from epctx_core.sessions.providers import CPU_EP, ProviderSession, choose_providers, kept_functions
+from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions
 from epctx_core.sessions.source import open_model
 
 if TYPE_CHECKING:

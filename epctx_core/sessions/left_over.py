@@ -8,11 +8,11 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node
 from epctx_core.kernels.matching import RegistryLookup
+from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.sessions.declarations import tell_of_outputs
 from epctx_core.sessions.ep_calls import Boundary, checked
 from epctx_core.sessions.plan import StepSpec, without_omitted
-from epctx_core.sessions.providers import CPU_EP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,10 +6,9 @@ import logging
 
 from epctx_core._version import __version__
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.choices import is_whole
+from epctx_core.options.choices import CPU_EP, is_whole
 from epctx_core.options.strict import tell_without_effect
 from epctx_core.registry.default import plugins
-from epctx_core.sessions.providers import CPU_EP
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _NO_TELEMETRY = "epctx collects nothing"

@@ -20,6 +20,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.options import Isolation, WeightlessMode
+from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import tell_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
-CPU_EP = "CPUExecutionProvider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 

@@ -68,7 +68,7 @@ def _tell(model: str, explanation: Explanation, console: Console) -> None:
 
 def _takers(explanation: Explanation) -> list[str]:
     """Return who was asked, then who else has nodes, the CPU EP last."""
-    from epctx_core.sessions.providers import CPU_EP
+    from epctx_core.options.choices import CPU_EP
 
     others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
     return list(dict.fromkeys([*explanation.eps, *others, CPU_EP]))
