@@ -1,8 +1,8 @@
-"""Partitions, payloads and containers for the SDK's tests, made with the core's own graph code."""
+"""Partitions, payloads and containers for the SDK's tests: what a session gives an EP, and the bytes that it takes."""
 
 from __future__ import annotations
 
-import io
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,19 +12,45 @@ from epctx_sim_sdk.container import open_container
 from epctx_sim_sdk.writing import write_container
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.payload_writer import PayloadWriter
-from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import detach_model
-from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.kernels import CpuEngine, EnginePolicy
+from epctx_core import InferenceSession, Registry, SessionOptions
+from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
 
 EP = "SimExecutionProvider"
 FACTS = {"vendor": "Sim", "sdk": "sim-2.51.0"}
 
 
-def no_files(location, tensor):
-    raise AssertionError(f"{tensor} asks for the file {location}")
+def never_run(_inputs, _outputs=None):
+    raise AssertionError("these sessions run nothing")
+
+
+class Payload:
+    """A payload in memory, as the contract has it."""
+
+    def __init__(self):
+        self._parts, self._stored = [], {}
+        self.size = 0
+
+    @property
+    def content(self):
+        return b"".join(self._parts)
+
+    def write(self, buffer):
+        offset, data = self.size, memoryview(buffer).tobytes()
+        self._parts.append(data)
+        self.size += len(data)
+        return offset
+
+    def align(self, alignment):
+        self.write(bytes(-self.size % alignment))
+        return self.size
+
+    def write_tensor(self, view):
+        if view.digest not in self._stored:
+            self._stored[view.digest] = self.write(b"".join(view.chunks()))
+        return self._stored[view.digest]
+
+    def add_file(self, path):
+        return self.write(Path(path).read_bytes())
 
 
 class Scene:
@@ -33,38 +59,64 @@ class Scene:
     ep = EP
     facts = FACTS
 
+    def __init__(self):
+        self.sessions = []
+
+    def given(self, model, *, prefix=""):
+        """Return what a session gives an EP that takes a model whole: its context and the partition."""
+        contexts, given = [], []
+
+        class Asking(ExecutionProvider):
+            name = EP
+
+            def __init__(self, context):
+                super().__init__(context)
+                contexts.append(context)
+
+            @hookimpl
+            def get_capability(self, graph):
+                return [] if graph.parent_node else [ComputeCapability(graph.nodes, exact=True)]
+
+            @hookimpl
+            def compile(self, partitions):
+                given.extend(partitions)
+                return [CompiledPartition(never_run) for _ in partitions]
+
+        registry = Registry(entry_points=False)
+        registry.register(Asking)
+        options = SessionOptions()
+        options.add_session_config_entry("ep.context_node_name_prefix", prefix)
+        data = model.SerializeToString()
+        self.sessions.append(InferenceSession(data, options, providers=[EP], registry=registry))
+        return contexts[0], given[0]
+
     def partition(self, model, *, number=0):
-        """The whole graph of a model as one partition."""
-        source = detach_model(
-            onnx.ModelProto.FromString(data := model.SerializeToString()), data, None, no_files
-        )
-        graph = GraphIndex(
-            source.proto.graph,
-            types=infer_types(source.proto),
-            weights=source.weights,
-            owner=source.proto,
-        )
-        partition = GraphPartition(graph, range(len(graph.nodes)), ep=EP)
-        partition.number = number
-        return partition
+        """The whole graph of a model as one partition; another number makes another name."""
+        return self.given(model, prefix=f"n{number}_" if number else "")[1]
 
     def graph(self, model, *, fp16=False, number=0):
         return compile_partition(self.partition(model, number=number), ep=EP, fp16=fp16)
 
     def payload(self):
-        return PayloadWriter("sim.bin", io.BytesIO(), embedded=True)
+        return Payload()
 
     def write(self, *graphs, facts=FACTS):
         """The bytes of a container."""
         payload = self.payload()
         write_container(payload, graphs, facts)
-        return payload._sink.getvalue()
+        return payload.content
 
     def open(self, content, **said):
         return open_container(memoryview(content), ep=EP, node="n", name="sim.bin", **said)
 
     def engine(self):
-        return CpuEngine(EnginePolicy())
+        return self.given(self.dense())[0].engine
+
+    def workspace(self):
+        return self.given(self.dense())[0].workspace
+
+    def cancel(self):
+        return SessionOptions().cancellation
 
     def dense(self, *, names="abc", weight=None, scale=1.0, elements=400):
         """y = relu(x @ w + b): one weight above and one below the limit for inline weights."""
@@ -95,4 +147,7 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    return Scene()
+    made = Scene()
+    yield made
+    for session in made.sessions:
+        session.close()

@@ -122,7 +122,7 @@ def changed(scene, change):
     object.__setattr__(graph, "structure", model.SerializeToString())
     payload = scene.payload()
     write_container(payload, [graph], scene.facts)
-    return scene.open(payload._sink.getvalue())
+    return scene.open(payload.content)
 
 
 def rename(model):

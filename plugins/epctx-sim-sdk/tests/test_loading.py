@@ -10,9 +10,7 @@ from epctx_sim_sdk.device import Device
 from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
 from epctx_sim_sdk.versions import Relation
 
-from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import InvalidGraph, ModelLoadCanceled
-from epctx_core.options import CancellationFlag
 from epctx_core.plugin import Compatibility, ContextNode
 
 RULES = {
@@ -27,12 +25,12 @@ class Host:
     """What the loader gets from a host, and what it said to it."""
 
     def __init__(self, scene):
-        self.cancel = CancellationFlag()
+        self.cancel = scene.cancel()
         self.logged = []
         self.steps = []
         self.logger = SimpleNamespace(info=lambda text, *values: self.logged.append(text % values))
         self.device = Device(engine=scene.engine())
-        self.workspace = PrivateWorkspace()
+        self.workspace = scene.workspace()
 
     def progress(self, *step):
         self.steps.append(step)

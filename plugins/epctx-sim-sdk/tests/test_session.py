@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from epctx_sim_sdk.session import SimSession
 
-from epctx_core.context.workspace import PrivateWorkspace
 from epctx_core.errors import ModelLoadCanceled
-from epctx_core.options import CancellationFlag
 from epctx_core.plugin import Purpose, WeightlessMode
 
 X = np.ones((1, 400), np.float32)
@@ -23,10 +21,10 @@ def context(scene):
         engine=scene.engine(),
         purpose=Purpose.EXPORT,
         weightless=WeightlessMode.NONE,
-        cancel=CancellationFlag(),
+        cancel=scene.cancel(),
         steps=steps,
         progress=lambda *step: steps.append(step),
-        workspace=PrivateWorkspace(),
+        workspace=scene.workspace(),
     )
 
 
@@ -41,11 +39,10 @@ def test_an_export_compiles_and_writes_and_makes_nothing_ready_to_run(scene, con
 
     compiled = session.compile(two(scene))
     tables = session.write(payload, scene.facts, session.graphs)
-    payload.finish()
 
     assert [one.run for one in compiled] == [None, None]
     assert list(tables.graphs) == [graph.name for graph in session.graphs]
-    assert scene.open(payload._sink.getvalue()).tables.made_by == scene.facts
+    assert scene.open(payload.content).tables.made_by == scene.facts
     assert prepared == []
     assert context.steps[:3] == [("compile", 0, 2), ("compile", 1, 2), ("compile", 2, 2)]
     assert context.steps[-1][0] == "write"

@@ -7,11 +7,8 @@ import pytest
 from epctx_sim_sdk.values import constant, is_constant, text_attribute
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import detach_model
-from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphSlice
+from epctx_core import InferenceSession, Registry
+from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
 
 GIVEN = {
     "value": (numpy_helper.from_array(np.array([1.5, 2.5], np.float32)), [1.5, 2.5]),
@@ -20,10 +17,6 @@ GIVEN = {
     "value_float": (0.5, 0.5),
     "value_floats": ([0.25, 4.0], [0.25, 4.0]),
 }
-
-
-def no_files(location, tensor):
-    raise AssertionError(f"{tensor} asks for the file {location}")
 
 
 def view(*nodes, weight):
@@ -37,14 +30,24 @@ def view(*nodes, weight):
     )
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    source = detach_model(model, model.SerializeToString(), None, no_files)
-    index = GraphIndex(
-        source.proto.graph,
-        types=infer_types(source.proto),
-        weights=source.weights,
-        owner=source.proto,
-    )
-    return GraphSlice(index, Partitioner(index.predecessors), [False] * len(index.nodes))
+    views = []
+
+    class Asking(ExecutionProvider):
+        name = "SimExecutionProvider"
+
+        @hookimpl
+        def get_capability(self, graph):
+            views.append(graph)
+            return [ComputeCapability([node]) for node in graph.nodes]
+
+        @hookimpl
+        def compile(self, partitions):
+            return [CompiledPartition(lambda *_given: []) for _ in partitions]
+
+    registry = Registry(entry_points=False)
+    registry.register(Asking)
+    InferenceSession(model.SerializeToString(), providers=[Asking.name], registry=registry).close()
+    return views[0]
 
 
 @pytest.mark.parametrize("size", [3, 3000], ids=["small", "large"])

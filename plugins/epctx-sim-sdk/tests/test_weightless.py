@@ -34,7 +34,7 @@ class Left:
         self.tables = write_container(
             payload, [self.graph], scene.facts, reference=lambda view: view.source_name
         )
-        self.content = payload._sink.getvalue()
+        self.content = payload.content
 
     def open(self, content=None, source=None):
         view = memoryview(content or self.content)
