@@ -1,33 +1,70 @@
-"""Live providers, partitions and context nodes for the tests, made with the core's own code."""
+"""Live providers, partitions and context nodes for the tests, as sessions make them."""
 
 from __future__ import annotations
 
-import io
-import logging
-import tempfile
-from types import MappingProxyType
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from epctx_sim_qnn import QnnProvider
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.context.payload_writer import PayloadSet
-from epctx_core.context.workspace import PrivateWorkspace
-from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import detach_model
-from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphPartition, GraphSlice
-from epctx_core.kernels import CpuEngine, EnginePolicy
-from epctx_core.options import CancellationFlag
-from epctx_core.plugin import ComputeCapability, ContextNode, ModelIdentity, ProviderContext, Purpose
-from epctx_core.plugin.provider import parse_provider_options
+from epctx_core import InferenceSession, Registry, SessionOptions
+from epctx_core.errors import EpctxError
+from epctx_core.plugin import ContextNode, ExecutionProvider, Purpose, hookimpl
 
 
-def no_files(location, tensor):
-    raise AssertionError(f"{tensor} asks for the file {location}")
+class EnoughError(Exception):
+    """Ends a session that has shown what was looked for."""
+
+
+class Written:
+    """A payload in memory, as the contract has it."""
+
+    def __init__(self):
+        self._parts, self._stored = [], {}
+        self.size = 0
+
+    @property
+    def content(self):
+        return b"".join(self._parts)
+
+    def write(self, buffer):
+        offset, data = self.size, memoryview(buffer).tobytes()
+        self._parts.append(data)
+        self.size += len(data)
+        return offset
+
+    def align(self, alignment):
+        self.write(bytes(-self.size % alignment))
+        return self.size
+
+    def write_tensor(self, view):
+        if view.digest not in self._stored:
+            self._stored[view.digest] = self.write(b"".join(view.chunks()))
+        return self._stored[view.digest]
+
+    def add_file(self, path):
+        return self.write(Path(path).read_bytes())
+
+
+class Writer:
+    """What an EP writes to, outside of a share group."""
+
+    final = True
+
+    def __init__(self, graphs):
+        self.graphs_by_model = (tuple(graphs),)
+        self.payloads = []
+
+    def payload(self, name=None):
+        assert name is None
+        self.payloads.append(Written())
+        return self.payloads[-1]
+
+    def reference(self, view):
+        return None
 
 
 class Reader:
@@ -61,57 +98,102 @@ class Scene:
     reader = Reader
 
     def __init__(self):
-        self.cancel = CancellationFlag()
+        self.cancel = SessionOptions().cancellation
         self.progress = []
+        self.sessions = []
 
     def options(self, **given):
-        return parse_provider_options(QnnProvider.name, QnnProvider.options, given)
+        return self._context(**given).options
 
     def provider(self, purpose=Purpose.EXPORT, *, target=None, **options):
         """A live instance, as a session would make it."""
-        return QnnProvider(
-            ProviderContext(
-                options=self.options(**options),
-                session_config=MappingProxyType({}),
-                purpose=purpose,
-                target=target,
-                model=ModelIdentity(name="net", digest=None, opset_imports={"": 17}),
-                logger=logging.getLogger("epctx.ep.test"),
-                cancel=self.cancel,
-                progress=lambda *step: self.progress.append(step),
-                scratch=tempfile.TemporaryDirectory,
-                engine=CpuEngine(EnginePolicy()),
-                workspace=PrivateWorkspace(),
-            )
+        context = replace(
+            self._context(**options),
+            purpose=purpose,
+            target=target,
+            cancel=self.cancel,
+            progress=lambda *step: self.progress.append(step),
         )
+        return QnnProvider(context)
 
-    def index(self, model):
-        source = detach_model(
-            onnx.ModelProto.FromString(data := model.SerializeToString()), data, None, no_files
+    def _context(self, **options):
+        """What a session gives the EP; the session lives as long as the test."""
+        given = []
+
+        class Asking(ExecutionProvider):
+            name, options = QnnProvider.name, QnnProvider.options
+
+            def __init__(self, context):
+                super().__init__(context)
+                given.append(context)
+
+            @hookimpl
+            def get_capability(self, graph):
+                return []
+
+            @hookimpl
+            def compile(self, partitions):
+                return []
+
+        made = self.model(
+            [helper.make_node("Neg", ["x"], ["y"])],
+            {"x": (TensorProto.FLOAT, [1])},
+            {"y": (TensorProto.FLOAT, [1])},
         )
-        return GraphIndex(
-            source.proto.graph,
-            types=infer_types(source.proto),
-            weights=source.weights,
-            owner=source.proto,
-        )
+        self.sessions.append(self._session(made, Asking, options))
+        return given[0]
+
+    def _session(self, model, cls, options):
+        registry = Registry(entry_points=False)
+        registry.register(cls)
+        return InferenceSession(model.SerializeToString(), providers=[(cls.name, options)], registry=registry)
+
+    def _stopped(self, model, stop, options):
+        """Run a session up to where an EP like QNN's has shown something."""
+
+        class Showing(QnnProvider):
+            @hookimpl
+            def get_capability(self, graph):
+                return stop("get_capability", graph, super().get_capability(graph))
+
+            @hookimpl
+            def compile(self, partitions):
+                return stop("compile", partitions, None)
+
+        try:
+            self._session(model, Showing, options).close()
+        except EpctxError as error:
+            if not isinstance(error.__cause__, EnoughError):
+                raise
 
     def view(self, model):
-        index = self.index(model)
-        return GraphSlice(index, Partitioner(index.predecessors), [False] * len(index.nodes))
+        return self.asked(model)[0]
+
+    def asked(self, model, **options):
+        """The view of the main graph, and what the EP answers about it."""
+        found = []
+
+        def stop(hook, given, answer):
+            if given.parent_node is None:
+                found.append((given, list(answer)))
+                raise EnoughError
+            return answer
+
+        self._stopped(model, stop, options)
+        return found[0]
 
     def partitions(self, model, **options):
-        """The partitions that a provider claims, numbered as the core does."""
-        index = self.index(model)
-        view = GraphSlice(index, Partitioner(index.predecessors), [False] * len(index.nodes))
-        claims = self.provider(**options).get_capability(view)
-        made = []
-        for claim in claims:
-            if isinstance(claim, ComputeCapability):
-                nodes = sorted(node.index for node in claim.nodes)
-                made.append(GraphPartition(index, nodes, ep=QnnProvider.name))
-                made[-1].number = len(made) - 1
-        return made
+        """The partitions of what the EP claims, as the core makes them."""
+        found = []
+
+        def stop(hook, given, answer):
+            if hook == "compile":
+                found.extend(given)
+                raise EnoughError
+            return answer
+
+        self._stopped(model, stop, options)
+        return found
 
     def export(self, model, **options):
         """Compile and write; gives the nodes as the EP described them and the payload's bytes."""
@@ -120,22 +202,10 @@ class Scene:
         return self.written(provider)
 
     def written(self, provider):
-        sinks = []
-
-        def sink(name):
-            sinks.append(io.BytesIO())
-            return sinks[-1]
-
-        writer = PayloadSet(
-            provider.name,
-            file_name=lambda name: name or "net_qnn.bin",
-            open_sink=sink,
-            embedded=True,
-            graphs_by_model=(tuple(graph.name for graph in provider._session.graphs),),
-        )
+        writer = Writer(graph.name for graph in provider._session.graphs)
         nodes = provider.get_ep_context_nodes(writer)
-        assert len(sinks) == min(1, len(nodes))
-        return nodes, sinks[0].getvalue() if sinks else b""
+        assert len(writer.payloads) == min(1, len(nodes))
+        return nodes, writer.payloads[0].content if writer.payloads else b""
 
     def context_nodes(self, described, *, primary=None, prefix=""):
         """The nodes as a loader gets them: primaries first, each reference with its primary."""
@@ -192,4 +262,7 @@ class Scene:
 
 @pytest.fixture
 def scene():
-    return Scene()
+    made = Scene()
+    yield made
+    for session in made.sessions:
+        session.close()

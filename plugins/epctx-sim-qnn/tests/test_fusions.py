@@ -40,7 +40,7 @@ def text_model(body, *, kind="float[2,3]", outputs=None, shape=(), dtype=np.floa
 def answer(scene, model, **options):
     """The operators of each set taken, and those refused."""
     taken, refused = [], []
-    for item in scene.provider(**options).get_capability(scene.view(model)):
+    for item in scene.asked(model, **options)[1]:
         names = [node.op_type for node in item.nodes]
         if isinstance(item, Refusal):
             refused.extend(names)
