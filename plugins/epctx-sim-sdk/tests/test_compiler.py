@@ -11,7 +11,6 @@ from epctx_sim_sdk.precision import HalfTensor, to_half
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.errors import EPFail
-from epctx_core.graph.weights import DETACHED_LOCATION
 
 
 def chain(length, shape):
@@ -48,7 +47,7 @@ def test_weights_above_the_limit_stand_outside_the_structure(scene):
 def test_weights_carry_the_location_that_the_cores_engines_know(scene):
     (tensor,) = (t for t in scene.graph(scene.dense()).model().graph.initializer if t.external_data)
 
-    assert [(e.key, e.value) for e in tensor.external_data] == [("location", DETACHED_LOCATION)]
+    assert [(e.key, e.value) for e in tensor.external_data] == [("location", "epctx-weight")]
 
 
 def test_names_inside_bodies_follow_those_outside(scene):
