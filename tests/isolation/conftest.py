@@ -1,3 +1,3 @@
 """The fixtures of `tests/api/isolation`."""
 
-from isolation.conftest import temporary  # noqa: F401 - fixtures
+from isolation.fixtures import temporary  # noqa: F401 - fixtures

@@ -1,3 +1,3 @@
 """The fixture of `tests/api/kernels`."""
 
-from kernels.conftest import engine  # noqa: F401 - a fixture
+from kernels.fixtures import engine  # noqa: F401 - a fixture

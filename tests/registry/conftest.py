@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from registry.conftest import packages  # noqa: F401 - a fixture
+from registry.fixtures import packages  # noqa: F401 - a fixture
 
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose

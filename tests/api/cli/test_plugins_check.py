@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cli.conftest import PROVIDER
+from cli.fixtures import PROVIDER
 
 from epctx_core.testing import GROUPS
 

@@ -1,15 +1,3 @@
-"""A folder for temporary files of a test's own, so that what is left there is seen."""
+"""Fixtures of `tests/api/isolation`."""
 
-from __future__ import annotations
-
-import tempfile
-
-import pytest
-
-
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+from isolation.fixtures import temporary  # noqa: F401 - fixtures

@@ -1,11 +1,3 @@
-"""The engine of one session."""
+"""Fixtures of `tests/api/kernels`."""
 
-from __future__ import annotations
-
-import pytest
-from kernels.pieces import session_engine
-
-
-@pytest.fixture
-def engine():
-    return session_engine()
+from kernels.fixtures import engine  # noqa: F401 - fixtures

@@ -1,0 +1,145 @@
+"""What the command line's tests share: calling it in this process, as a process, and small models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from command_line import main
+
+PROVIDER = """
+from epctx_core.plugin import Availability, CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
+
+class Provider(ExecutionProvider):
+    name = "{name}"
+{body}
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda node: "this EP takes nothing")
+
+    @hookimpl
+    def compile(self, partitions):
+        return [CompiledPartition(None) for _ in partitions]
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        return []
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        return []
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Standard output as the one JSON object it has to be."""
+        answer = json.loads(self.out)
+        assert answer["schema"] == 1
+        return answer
+
+
+@pytest.fixture
+def epctx(capsys):
+    """Call the command line in this process."""
+
+    def call(*arguments) -> Said:
+        capsys.readouterr()
+        code = main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return Said(code=code, out=captured.out, err=captured.err)
+
+    return call
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Call it as a process of its own, in an empty folder, with further folders to import from."""
+
+    def call(*arguments, path=(), **environment) -> Said:
+        # Unbuffered, the C library would print at once and hide what is left in its buffer.
+        clean = {
+            k: v for k, v in os.environ.items() if not k.startswith("EPCTX_") and k != "PYTHONUNBUFFERED"
+        }
+        # After them what the suite itself imports from, so that both run the same code.
+        folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**clean, "PYTHONPATH": os.pathsep.join(folders), **environment}
+        command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False
+        )
+        return Said(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Install distributions into a folder, as pip would leave them; gives the folder."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+
+    def install(distribution, name, *, body="", code=None):
+        module = distribution.replace("-", "_")
+        info = folder / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[epctx.execution_providers]\n{name} = {module}:Provider\n")
+        text = PROVIDER.format(name=name, body=body) if code is None else code
+        (folder / f"{module}.py").write_text(text)
+        return folder
+
+    return install
+
+
+@pytest.fixture
+def resnet(network):
+    """A plain network, as a test's own copy."""
+    return network("resnet")
+
+
+@pytest.fixture(scope="session")
+def _compiled_once(network, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    source = network("resnet")
+    shutil.copyfile(source.path, folder / "resnet.onnx")
+    assert main(["compile", str(folder / "resnet.onnx"), "--ep", "QNN"]) == 0
+    return folder
+
+
+@pytest.fixture
+def compiled(_compiled_once, tmp_path):
+    """A context model with its source and binary, as a test's own copy; gives the context model's path."""
+    folder = tmp_path / "compiled"
+    shutil.copytree(_compiled_once, folder)
+    return folder / "resnet_ctx.onnx"
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Write a small model, given in ONNX's text form or as its nodes alone."""
+
+    def write(text: str, name: str = "small.onnx") -> Path:
+        if not text.lstrip().startswith("<"):
+            text = f'<ir_version: 8, opset_import: ["" : 17]> small (float[N, 3] x) => (float[N, 3] y) {{ {text} }}'
+        path = tmp_path / name
+        onnx.save(onnx.parser.parse_model(text), path)
+        return path
+
+    return write

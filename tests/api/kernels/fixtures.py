@@ -1,0 +1,11 @@
+"""The engine of one session."""
+
+from __future__ import annotations
+
+import pytest
+from kernels.pieces import session_engine
+
+
+@pytest.fixture
+def engine():
+    return session_engine()
