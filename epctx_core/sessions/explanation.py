@@ -11,11 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.errors import errors_typed
 from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
+from epctx_core.sessions.arguments import given_model, given_options
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.compile_host import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
@@ -91,6 +93,7 @@ class Explanation:
         }
 
 
+@errors_typed("explaining the model")
 def explain_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
@@ -107,6 +110,7 @@ def explain_model(
         purpose: what the EPs' instances are made for: EXPORT as in a compile, RUN as in a session.
 
     Raises:
+        InvalidArgument: no path or bytes, or no session options.
         NotImplementedByProvider: an EP cannot compile on this machine.
         PluginError: a plugin is broken, or breaks the contract.
         EpctxError: the model cannot be read; see `ModelCompiler.compile_to_file`.
@@ -118,11 +122,13 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session = sess_options or SessionOptions()
+    session = SessionOptions() if sess_options is None else given_options(sess_options)
     cancel = CompileCancellation(session.cancellation)
     with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
         choices, _ = choose_providers(session.providers, session, registry, purpose)
-        model = open_model(path_or_bytes, session.config(), lambda: kept_functions(c.cls for c in choices))
+        model = open_model(
+            given_model(path_or_bytes), session.config(), lambda: kept_functions(c.cls for c in choices)
+        )
         providers.start(
             choices,
             purpose=purpose,

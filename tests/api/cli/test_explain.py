@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 
 import epctx_core
+from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import (
     ComputeCapability,
     ExecutionProvider,
@@ -182,3 +184,14 @@ def test_a_node_that_a_kernel_of_an_ep_runs_is_told_as_such(tmp_path):
         ("Relu", "RectifierExecutionProvider", True),
         ("Neg", "CPUExecutionProvider", False),
     ]
+
+
+@pytest.mark.parametrize("options", ["x", {"session.intra_op_num_threads": "1"}, 0])
+def test_options_that_are_none_are_refused_from_python(resnet, options):
+    with pytest.raises(InvalidArgument, match="not a SessionOptions"):
+        epctx_core.explain_model(resnet.path, options)
+
+
+def test_a_model_that_is_neither_path_nor_bytes_is_refused_from_python():
+    with pytest.raises(InvalidArgument, match="a model is a path or bytes"):
+        epctx_core.explain_model(3)
