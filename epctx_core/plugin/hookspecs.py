@@ -1,7 +1,7 @@
 """The hooks of the contract: what the core calls on an EP, when, and what it expects back.
 
 An EP implements them as methods marked with `hookimpl` on its `ExecutionProvider` class. An
-implementation may take fewer arguments than the specification (pluggy passes what is named), never
+implementation may take fewer arguments than the specification (the core passes what is named), never
 unknown ones, none with a default, and no wrappers. All but the first two are optional.
 
 `HOOKS` is the one table of them: whatever calls, checks, traces, isolates or documents hooks reads it. A new

@@ -161,7 +161,8 @@ class ProviderInstances:
         if self._wrappers is None:
             from epctx_core.registry.wrapping import Wrappers
 
-            self._wrappers = Wrappers()
+            live = self._live
+            self._wrappers = Wrappers(lambda ep, hook: live[ep].hooks[hook])
         self._wrappers.add(plugin)
 
     def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:
@@ -187,10 +188,10 @@ class ProviderInstances:
                 ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
-        implementation, arguments["ep"] = live.hooks[hook], ep
+        arguments["ep"] = ep
         if self._wrappers is None:
-            return implementation(arguments)
-        return self._wrappers.call(live.record, hook, implementation, arguments)
+            return live.hooks[hook](arguments)
+        return self._wrappers.call(live.record, hook, arguments)
 
     def shutdown(self) -> None:
         """Call `shutdown` once on each EP that has it, in reverse order, and let go of all; further calls do nothing.
@@ -210,7 +211,10 @@ class ProviderInstances:
             except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
                 _log.error("shutdown of %s: %s", live.record.label, error)
                 _log.debug("shutdown of %s", live.record.label, exc_info=error)
-        self._live.clear()
+        if waiting:  # else somebody else has taken them and is still at it
+            self._live.clear()
+            if self._wrappers is not None:
+                self._wrappers.release()
         if interrupt is not None:
             raise interrupt
 

@@ -5,6 +5,7 @@ Pluggy runs them; an EP never meets it.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import sys
@@ -25,16 +26,55 @@ if TYPE_CHECKING:
 
 
 class _Seat:
-    """What stands in a pluggy manager for an EP or a wrapper: an object with one hook and nothing else."""
+    """Object in the pluggy manager that has hooks and nothing else, for EPs or for one host's wrappers."""
 
 
 class Wrappers:
-    """The wrappers of one session; of two around a hook the later one is outside."""
+    """The wrappers of one session; of two around a hook the later one is outside.
 
-    def __init__(self) -> None:
-        """Begin without any."""
+    Args:
+        implementation_of: returns the implementation of a hook by the EP of a name.
+    """
+
+    def __init__(self, implementation_of: Callable[[str, str], Implementation]) -> None:
+        self._implementation_of = implementation_of
         self._plugins: list[object] = []
-        self._seats: dict[str, list[_Seat]] = {}
+        self._seats: list[_Seat] = []
+        self._ended: set[str] = set()
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(HookSpecs)
+        seat = _Seat()
+        for hook in HOOKS.values():
+            setattr(seat, hook.name, hook.implementation(self._inner(hook)))
+        self._register(seat)
+
+    def _inner(self, hook: Hook) -> Callable[..., Any]:
+        """Return what stands in the middle of a hook's wrappers: it calls the EP that `ep` names."""
+        names = tuple(hook.arguments)
+
+        def inner(*given: object) -> Any:
+            arguments = dict(zip(names, given, strict=True))
+            ep = str(arguments["ep"])
+            if hook.name == "shutdown":
+                self._ended.add(ep)
+            return self._implementation_of(ep, hook.name)(arguments)
+
+        return inner
+
+    def _register(self, seat: _Seat) -> None:
+        try:
+            self._manager.register(seat)
+        except BaseException:
+            if self._manager.is_registered(seat):  # with some of its hooks
+                self._manager.unregister(seat)
+            raise
+        self._seats.append(seat)
+
+    def release(self) -> None:
+        """Let go of all: a pluggy manager is a cycle, and what is in it stays until the collector comes by."""
+        for seat in self._seats:
+            self._manager.unregister(seat)
+        self._seats.clear()
 
     def add(self, plugin: object) -> None:
         """Add wrappers of hooks.
@@ -58,50 +98,34 @@ class Wrappers:
             )
         for method in methods:
             _check_wrapper(method)
-        self._plugins.append(plugin)
+        seat = _Seat()
         for method in methods:
-            seat = _Seat()
             setattr(seat, method.attribute, getattr(plugin, method.attribute))
-            self._seats.setdefault(method.hook, []).append(seat)
+        try:
+            self._register(seat)
+        except pluggy.PluginValidationError as error:
+            raise InvalidArgument(f"{plugin!r} is no wrapper that pluggy takes: {error}") from error
+        self._plugins.append(plugin)
 
-    def call(
-        self, record: PluginRecord, hook: str, implementation: Implementation, arguments: Mapping[str, Any]
-    ) -> Any:
+    def call(self, record: PluginRecord, hook: str, arguments: Mapping[str, Any]) -> Any:
         """Call an EP's implementation inside the wrappers; return what they leave of its answer.
 
         Raises:
             Fail: a wrapper raised, or spoilt the answer.
             EpctxError: the implementation raised it.
         """
-        if hook not in self._seats:
-            return implementation(arguments)
-        entered = False
-
-        def enter(*given: object) -> Any:
-            nonlocal entered
-            entered = True
-            return implementation(dict(zip(HOOKS[hook].arguments, given, strict=True)))
-
-        seat = _Seat()
-        setattr(seat, hook, HOOKS[hook].implementation(enter))
-        manager = pluggy.PluginManager(PROJECT)
-        manager.add_hookspecs(type("Specification", (), {hook: vars(HookSpecs)[hook]}))
-        seats = [*self._seats[hook], seat]
         try:
-            for each in seats:
-                manager.register(each)
-            results = getattr(manager.hook, hook)(**arguments)
-        except (EpctxError, KeyboardInterrupt):
-            raise
+            results = getattr(self._manager.hook, hook)(**arguments)
         except BaseException as error:
+            _release_from_pluggy(error)
+            if isinstance(error, (EpctxError, KeyboardInterrupt)):
+                raise
             raise _failed(record, hook, describe(error)) from error
         finally:
-            for (
-                each
-            ) in seats:  # a manager is a cycle, and what is in it would stay until the collector comes by
-                manager.unregister(each)
-            if hook == "shutdown" and not entered:  # a wrapper failed first, and the EP must still let go
-                implementation(arguments)
+            if (
+                hook == "shutdown" and record.name not in self._ended
+            ):  # a wrapper failed first, the EP must let go
+                self._implementation_of(record.name, hook)(arguments)
         return _answer(record, hook, results)
 
 
@@ -122,6 +146,19 @@ def _check_wrapper(method: MarkedMethod) -> None:
     for parameter in method.parameters:
         for problem in parameter_problems(where, method.hook, parameter):
             raise InvalidArgument(f"{problem.what}.", hint=problem.hint)
+
+
+def _release_from_pluggy(error: BaseException) -> None:
+    """Break the cycle that pluggy makes of an exception: a variable of its frames holds it, and its traceback them.
+
+    All frames of the traceback would stay until the collector comes by, with the weights that they work on.
+    """
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] == pluggy.__name__:
+            with contextlib.suppress(RuntimeError):  # it runs again, or still waits: not for this exception
+                place.tb_frame.clear()
+        place = place.tb_next
 
 
 def _answer(record: PluginRecord, hook: str, results: object) -> Any:

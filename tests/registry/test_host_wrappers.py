@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
+
+import pluggy
 import pytest
 from registry.providers import breaks_early, breaks_late, ep, raising, wrapping
 
@@ -163,3 +168,58 @@ def test_a_module_can_be_a_wrapper(session, packages):
     instances.call("A", "compile", partitions=[1])
 
     assert trace_of_host.seen == [("A", [1])]
+
+
+def test_what_wraps_hooks_is_made_once_and_not_for_each_call(session, monkeypatch):
+    instances = session(ep("A"))
+    instances.wrap(Trace())
+    monkeypatch.delattr(pluggy, "PluginManager")
+
+    assert instances.call("A", "compile", partitions=[1]) == [("A", 1)]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_error_that_passes_wrappers_and_a_session_that_ended_keep_nothing_alive(session, closed):
+    found = []
+
+    class Work:
+        """Stands for what an EP holds while it compiles."""
+
+    def compiles(self, partitions):
+        work = Work()
+        found.append(weakref.ref(work))
+        if closed:
+            self.work = work
+            return [work for _ in partitions]
+        raise ValueError("no memory left")
+
+    instances = session(ep("A", compile=compiles))
+    instances.wrap(Trace())
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(EPFail):
+            instances.call("A", "compile", partitions=[1])
+        if closed:
+            instances.shutdown()
+            del instances
+        assert found[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_wrapper_that_pluggy_refuses_is_an_error_of_the_host_and_leaves_nothing_registered(session):
+    log = []
+    instances = session(ep("A", shutdown=lambda self: log.append("A")))
+
+    class Both:
+        @hookimpl(wrapper=True, hookwrapper=True)
+        def shutdown(self):
+            yield
+
+    with pytest.raises(InvalidArgument, match="no wrapper that pluggy takes"):
+        instances.wrap(Both())
+    instances.wrap(Trace())
+    instances.shutdown()
+
+    assert log == ["A"]

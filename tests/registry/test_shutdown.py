@@ -93,3 +93,36 @@ def test_threads_that_close_at_the_same_time_shut_an_ep_down_once(session):
             done.result(10)
 
     assert log == ["A"]
+
+
+def test_an_ep_that_shuts_the_session_down_from_its_own_shutdown_leaves_none_out(session):
+    log, found = [], []
+
+    def again(self):
+        log.append("C")
+        found[0].shutdown()
+
+    found.append(session(*(ep(name, shutdown=noting(log, name)) for name in "AB"), ep("C", shutdown=again)))
+
+    found[0].shutdown()
+
+    assert log == ["C", "B", "A"]
+
+
+def test_while_one_thread_shuts_eps_down_another_that_asks_for_it_too_takes_none_from_it(session):
+    log, began, goes_on = [], threading.Event(), threading.Event()
+
+    def slowly(self):
+        log.append("C")
+        began.set()
+        assert goes_on.wait(60)
+
+    instances = session(*(ep(name, shutdown=noting(log, name)) for name in "AB"), ep("C", shutdown=slowly))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(instances.shutdown)
+        assert began.wait(60)
+        instances.shutdown()
+        goes_on.set()
+        first.result(60)
+
+    assert log == ["C", "B", "A"]
