@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, outer_names
 from epctx_core.graph.model_io import structure
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import GraphProto, NodeProto
+
+    from epctx_core.graph.bodies import BodyPath
 
 
 GUARD = "epctx: rows for "
@@ -35,18 +38,26 @@ def guard_recurrent(model: ModelProto) -> None:
     """Have each of these operators read its input through nodes that fail if it is empty.
 
     Their names end in a number of their own, after a space.
+
+    Raises:
+        NotImplementedByProvider: whether one of them can have no rows cannot be told.
     """
     # A graph comes before those inside it, which are changed first.
-    found = [nodes for nodes in _node_lists(model) if any(node.op_type in _GUARDING for node in nodes)]
-    by_rank = any(_GUARDING.get(node.op_type) is _ROWS for nodes in found for node in nodes)
+    found = [
+        (path, nodes)
+        for path, nodes in _node_lists(model)
+        if any(node.op_type in _GUARDING for node in nodes)
+    ]
+    by_rank = any(_GUARDING.get(node.op_type) is _ROWS for _, nodes in found for node in nodes)
     ranks = _ranks(model) if by_rank else {}
     number = 0
-    for nodes in reversed(found):
+    for path, nodes in reversed(found):
         guarded: list[NodeProto] = []
         for node in nodes:
             shapes = _GUARDING.get(node.op_type)
-            # The recurrent operators take no other rank, FeatureVectorizer does.
-            if shapes and node.input and (shapes is not _ROWS or ranks.get(node.input[0]) == len(_ROWS[0])):
+            if shapes is _ROWS and not _needs_rows(node, {} if path is None else ranks[path]):
+                shapes = None
+            if shapes and node.input:
                 number += 1
                 guarded += _guards(node, f"{GUARD}{node.op_type} {node.name!r} {number}", shapes)
             guarded.append(node)
@@ -54,30 +65,59 @@ def guard_recurrent(model: ModelProto) -> None:
         nodes.extend(guarded)
 
 
-def _node_lists(model: ModelProto) -> Iterator[RepeatedCompositeFieldContainer[NodeProto]]:
-    yield from (graph.node for _, graph in all_graphs(model.graph))
+def _node_lists(
+    model: ModelProto,
+) -> Iterator[tuple[BodyPath | None, RepeatedCompositeFieldContainer[NodeProto]]]:
+    """Yield all nodes of each graph, with the way to it from the main graph; None if a function holds it."""
+    yield from ((path, graph.node) for path, graph in all_graphs(model.graph))
     for function in model.functions:
-        yield function.node
+        yield None, function.node
         holders = (node for node in function.node if may_hold_bodies(node))
         inner = (body for node in holders for body in bodies(node))
-        yield from (graph.node for body in inner for _, graph in all_graphs(body))
+        yield from ((None, graph.node) for body in inner for _, graph in all_graphs(body))
 
 
-def _ranks(model: ModelProto) -> dict[str, int]:
-    """Return the ranks of values that are declared or can be inferred."""
+def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
+    """Whether onnxruntime ends the process if this FeatureVectorizer gets no rows.
+
+    It does so at the second input, for which there is no place then. A vector is one row to it, whatever its length.
+
+    Raises:
+        NotImplementedByProvider: nothing says how many dimensions the input has.
+    """
+    if node.domain != "ai.onnx.ml" or len(node.input) < len(_ROWS[0]):
+        return False
+    rank = ranks.get(node.input[0])
+    if rank is None:
+        raise NotImplementedByProvider(
+            f"onnxruntime does not get {node.op_type} {node.name!r}: it ends the process if there are no rows, and "
+            f"nothing says whether {node.input[0]!r} has rows."
+        )
+    return rank > 1
+
+
+def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
+    """Return for each graph the ranks of values that it sees, as declared or inferred; None if that fails."""
     known = structure(model)
     with contextlib.suppress(RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         known = onnx.shape_inference.infer_shapes(known)
-    graphs = [graph for _, graph in all_graphs(known.graph)]
-    values = (v for graph in graphs for v in (*graph.input, *graph.value_info))
-    return {
-        **{v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")},
-        **{tensor.name: len(tensor.dims) for graph in graphs for tensor in graph.initializer},
-    }
+    scopes: dict[BodyPath, dict[str, int | None]] = {}
+    for path, graph in all_graphs(known.graph):
+        tensors = [
+            (v.name, v.type.tensor_type) for v in (*graph.input, *graph.output, *graph.value_info) if v.name
+        ]
+        scopes[path] = {
+            **(scopes[path[:-1]] if path else {}),
+            # What a body makes hides what is called so around it.
+            **{name: None for node in graph.node for name in node.output},
+            **{name: len(tensor.shape.dim) for name, tensor in tensors if tensor.HasField("shape")},
+            **{tensor.name: len(tensor.dims) for tensor in graph.initializer},
+        }
+    return scopes
 
 
 def _guards(node: NodeProto, name: str, shapes: Sequence[Sequence[int]]) -> Iterator[NodeProto]:
-    """Yield nodes that reshape a node's input to the shape it has, and have the node read their result.
+    """Yield nodes that reshape a node's input to the shape it has (rows, to a matrix), and have the node read their result.
 
     That copies nothing. onnxruntime computes the length written as -1 from the others, and fails if one of those is 0.
     """
@@ -93,7 +133,7 @@ def folds_recurrent(model: ModelProto) -> bool:
     """Whether onnxruntime would compute one of these operators while it optimises: nothing that it reads is fed."""
     # It does not compute a FeatureVectorizer then.
     found = any(
-        _GUARDING.get(node.op_type) is _ROWS_AND_STEPS for nodes in _node_lists(model) for node in nodes
+        _GUARDING.get(node.op_type) is _ROWS_AND_STEPS for _, nodes in _node_lists(model) for node in nodes
     )
     return found and _folds(model.graph, frozenset())
 

@@ -7,6 +7,7 @@ write. What it lacks it refuses; results are as exact as numpy's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -372,6 +373,20 @@ class CastMap(OpRun):
         )
 
 
+class FeatureVectorizer(OpRun):
+    """The evaluator's own takes a vector for a column, refuses more than two dimensions, and gives integers."""
+
+    op_domain = _ML
+
+    def _run(self, *inputs: np.ndarray, inputdimensions: Sequence[int] = ()) -> tuple[np.ndarray]:
+        columns = []
+        for values, width in zip(inputs, inputdimensions, strict=True):
+            rows = 1 if values.ndim == 1 else values.shape[0]
+            found = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[:, :width]
+            columns.append(np.pad(found, ((0, 0), (0, width - found.shape[1]))))
+        return (np.concatenate(columns, axis=1).astype(np.float32),)
+
+
 class SVMClassifier(op_svm_classifier.SVMClassifier):
     """The evaluator's own gives wrong probabilities for three and more classes."""
 
@@ -404,6 +419,7 @@ _REPLACED: dict[type[OpRun], int | None] = {
     DictVectorizer: None,
     CategoryMapper: None,
     CastMap: None,
+    FeatureVectorizer: None,
     SVMClassifier: None,
 }
 """Each class, and the version of the default domain from which the evaluator's own does."""

@@ -248,12 +248,13 @@ def _has_kernel(graph: GraphIndex, index: int, engine: SingleEngine) -> bool:
     if any(True for _ in bodies(node)) or probe.functions:
         return engine.has_kernels(probe)
     names = (*graph.inputs[index], *graph.outputs[index])
-    # Kernels may also ask for certain attributes, or for inputs that are constant.
+    # Kernels may also ask for certain attributes, or for inputs that are constant or have a known rank.
     key = (
         type(engine),
         graph.opset_imports.get(node.domain, 1),
         (node.domain, node.op_type),
         tuple((_kind(graph, name), name in graph.constants) for name in names),
+        any(graph.types.get(name).shape is None for name in graph.inputs[index] if name),
         tuple(a.SerializeToString() for a in node.attribute if a.type != AttributeProto.TENSOR),
     )
     if key not in _KNOWN:

@@ -107,23 +107,31 @@ def test_columns_of_no_rows_that_are_put_together_are_an_error_too():
             session.run(None, {"a": np.ones((0, 2), np.float32), "b": np.zeros((0, 3), np.float32)})
 
 
-def joining(nodes, initializers=()):
-    """Return a model that puts columns `a` and `x` together."""
+def joining(nodes, initializers=(), inputs=("a", "x"), shape=("n", 2), more=()):
+    """Return a model that puts columns together: of `x`, which has a shape, and of what nodes or the model give."""
     join = helper.make_node(
-        "FeatureVectorizer", ["a", "x"], ["y"], name="join", domain="ai.onnx.ml", inputdimensions=[2, 2]
+        "FeatureVectorizer",
+        inputs,
+        ["y"],
+        name="join",
+        domain="ai.onnx.ml",
+        inputdimensions=[2] * len(inputs),
     )
-    ends = tensors(x=(TensorProto.FLOAT, ["n", 2])), tensors(y=(TensorProto.FLOAT, ["n", 4]))
+    ends = [*tensors(x=(TensorProto.FLOAT, shape)), *more], tensors(y=(TensorProto.FLOAT, None))
     graph = helper.make_graph([*nodes, join], "g", *ends, initializers)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
-def test_columns_of_no_rows_that_the_model_computes_are_an_error_too():
-    with (
-        epctx.InferenceSession(joining([helper.make_node("Neg", ["x"], ["a"])])) as session,
-        pytest.raises(epctx.InvalidArgument, match="the input of FeatureVectorizer 'join' is empty"),
-    ):
-        session.run(None, {"x": np.ones((0, 2), np.float32)})
+@pytest.mark.parametrize("rest", [(2,), (2, 2)])
+def test_columns_of_no_rows_that_the_model_computes_are_an_error_too(rest):
+    model = joining([helper.make_node("Neg", ["x"], ["a"])], shape=["n", *rest])
+    with epctx.InferenceSession(model) as session:
+        some = session.run(None, {"x": np.ones((3, *rest), np.float32)})[0]
+        with pytest.raises(epctx.InvalidArgument, match="the input of FeatureVectorizer 'join' is empty"):
+            session.run(None, {"x": np.ones((0, *rest), np.float32)})
+
+    assert some.tolist() == [[-1, -1, 1, 1]] * 3
 
 
 def test_columns_of_no_rows_that_the_model_holds_are_put_together_by_the_reference():
@@ -131,3 +139,60 @@ def test_columns_of_no_rows_that_the_model_holds_are_put_together_by_the_referen
 
     with epctx.InferenceSession(joining([], [numpy_helper.from_array(empty, "a")])) as session:
         assert session.run(None, {"x": empty})[0].shape == (0, 4)
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (0, 2, 2), (0,), (2,), (3, 2), (3, 2, 2)])
+def test_columns_whose_rank_nothing_says_are_put_together_by_the_reference(shape):
+    x = np.ones(shape, np.float32)
+
+    with epctx.InferenceSession(joining([], inputs=("x", "x"), shape=None)) as session:
+        (y,) = session.run(None, {"x": x})
+
+    row = [0] * 4 if shape == (0,) else [1] * 4
+    assert y.tolist() == [row] * (1 if x.ndim == 1 else shape[0])
+
+
+def test_beside_columns_whose_rank_nothing_says_all_else_stays_on_onnxruntime(caplog):
+    given = tensors(s=(TensorProto.INT64, ["r"]))
+    reshape = helper.make_node("Reshape", ["x", "s"], ["a"], allowzero=1)
+    with epctx.InferenceSession(joining([], inputs=("x", "x"))):
+        pass
+
+    with (
+        caplog.at_level("WARNING", "epctx.kernels"),
+        epctx.InferenceSession(joining([reshape], more=given)) as session,
+    ):
+        (y,) = session.run(None, {"x": np.ones((0, 2), np.float32), "s": np.array([0, 2])})
+
+    assert y.shape == (0, 4)
+    (message,) = caplog.messages
+    assert "1 of the 2 nodes" in message
+    assert message.endswith(": FeatureVectorizer")
+
+
+def test_one_input_of_no_rows_gives_no_rows():
+    model = joining([helper.make_node("Neg", ["x"], ["a"])], inputs=("a",))
+    with epctx.InferenceSession(model) as session:
+        assert session.run(None, {"x": np.ones((0, 2), np.float32)})[0].shape == (0, 2)
+
+
+def test_a_value_of_another_body_says_nothing_of_a_rank():
+    def body(name, *nodes):
+        join = helper.make_node(
+            "FeatureVectorizer", ["a", "a"], ["z"], name="join", domain="ai.onnx.ml", inputdimensions=[2, 2]
+        )
+        return helper.make_graph([*nodes, join], name, [], tensors(z=(TensorProto.FLOAT, None)))
+
+    vector = helper.make_node("Constant", [], ["a"], value=numpy_helper.from_array(np.ones(2, np.float32)))
+    rows = body("rows", helper.make_node("Neg", ["x"], ["a"]))
+    either = helper.make_node("If", ["c"], ["y"], then_branch=rows, else_branch=body("vector", vector))
+    inputs = tensors(x=(TensorProto.FLOAT, ["n", 2]), c=(TensorProto.BOOL, []))
+    graph = helper.make_graph([either], "g", inputs, tensors(y=(TensorProto.FLOAT, None)))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        empty = np.ones((0, 2), np.float32)
+        assert session.run(None, {"x": empty, "c": np.array(False)})[0].tolist() == [[1] * 4]
+        with pytest.raises(epctx.InvalidArgument, match="the input of FeatureVectorizer 'join' is empty"):
+            session.run(None, {"x": empty, "c": np.array(True)})

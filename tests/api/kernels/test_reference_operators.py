@@ -40,6 +40,20 @@ BATCH_NORMALIZATION = """
         y = BatchNormalization(x, s, b, m, v)
     }"""
 CASES = {
+    "vectors put together": (
+        """g (int64[3] x, int64[2] z) => (float[1,5] y) {
+            y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [2, 3]>(x, z)
+        }""",
+        {},
+        [np.arange(1, 4), np.arange(4, 6)],
+    ),
+    "rows of several dimensions put together": (
+        """g (float[2,2,2] x, float[2,3] z) => (float[2,8] y) {
+            y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [3, 5]>(x, z)
+        }""",
+        {},
+        [drawn(2, 2, 2), drawn(2, 3)],
+    ),
     "a loop whose carried values are called as outside": (
         """g (float[3] s, int64 n) => (float[3] y) {
             c = Constant<value = bool {1}>()
