@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -18,7 +19,13 @@ from conformance.small_ep import SmallProvider
 from conformance.thorough_ep import ThoroughProvider
 from end_to_end.small_models import chain
 
-from epctx_core.plugin import CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
+from epctx_core.plugin import (
+    Compatibility,
+    CompiledPartition,
+    ExecutionProvider,
+    hookimpl,
+    supported_partitions,
+)
 from epctx_core.testing import (
     GROUPS,
     NEEDS,
@@ -125,6 +132,69 @@ def test_an_ep_that_opens_a_payload_once_for_all_its_nodes_may_do_so_in_every_ch
     report = check_provider(OpensPayloads, only=["nodes"])
 
     assert reasons(report) == {}
+
+
+class TakesOnlyItsVendorsOperators(OnlyRuns):
+    """Takes nothing of any model of the kit, and approves of every text."""
+
+    name = "ParticularExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda node: node.domain == "acme")
+
+    @classmethod
+    def validate_compatibility(cls, info, options):
+        return Compatibility.EP_SUPPORTED_OPTIMAL
+
+
+def test_verdicts_on_foreign_texts_are_looked_at_though_the_ep_takes_none_of_the_kits_models():
+    report = check_provider(
+        TakesOnlyItsVendorsOperators, only=["it_does_not_claim_to_support_what_it_cannot_read"]
+    )
+
+    (failed,) = report.failed
+    assert "is <Compatibility.EP_SUPPORTED_OPTIMAL" in failed.reason
+
+
+OTHER_PROCESSES = (
+    "another_process_loads_what_this_one_compiled",
+    "it_compiles_in_a_process_of_its_own",
+    "another_process_with_another_hash_seed_gives_the_same_files",
+)
+
+
+def outcomes(provider):
+    report = check_provider(provider, requirements=SMALL, only=OTHER_PROCESSES)
+    return {result.name: result.outcome.value for result in report.results}
+
+
+def test_an_ep_of_a_module_on_no_path_is_checked_from_its_file_and_not_isolated(monkeypatch):
+    # As `pytest --import-mode=importlib` leaves a test's module.
+    name = "acme_tests.test_acme_ep"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("small_ep.py"))
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+
+    assert outcomes(module.SmallProvider) == {
+        OTHER_PROCESSES[0]: "passed",
+        OTHER_PROCESSES[1]: "skipped",
+        OTHER_PROCESSES[2]: "passed",
+    }
+
+
+def test_an_ep_of_a_module_on_a_path_is_isolated():
+    assert outcomes(SmallProvider) == dict.fromkeys(OTHER_PROCESSES, "passed")
+
+
+@pytest.mark.parametrize("module", [__name__, "__main__"], ids=["factory", "script"])
+def test_a_class_that_no_other_process_can_find_is_checked_in_none(module, monkeypatch):
+    made = type("Made", (SmallProvider,), {"name": "MadeExecutionProvider", "__module__": module})
+    if module == "__main__":
+        monkeypatch.setattr(sys.modules["__main__"], "Made", made, raising=False)
+
+    assert outcomes(made) == dict.fromkeys(OTHER_PROCESSES, "skipped")
 
 
 # --- EPs with a fault -----------------------------------------------------------------------------------

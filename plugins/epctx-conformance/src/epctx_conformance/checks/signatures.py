@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from epctx_conformance.models.blocks import BLOCKS
+from epctx_conformance.models.structures import single
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.ext import find_problems
@@ -175,7 +177,8 @@ def check_available(scene: Scene) -> None:
 
 def _typed_options(scene: Scene) -> Mapping[str, Any]:
     watched, watch = scene.observed()
-    watched.explain(scene.network)
+    # Of any model: an EP that takes nothing of it has options all the same.
+    watched.explain(single(BLOCKS[0]))
     return watch.contexts[0].options
 
 
