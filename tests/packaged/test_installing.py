@@ -14,11 +14,13 @@ from end_to_end.sim_eps import PACKAGES
 from packaged.distributions import CORE, FOLDERS, SDK, Environment
 
 EPS = sorted(PACKAGES)
-WITHOUT_KIT = """
+USE_OF_KIT = """
 try:
     from epctx_core.testing import check_provider
 except ImportError as error:
     print(type(error).__name__, error.hint)
+else:
+    print(check_provider.__module__)
 """
 
 
@@ -49,13 +51,14 @@ def work(environment, folder, *eps):
     return {partition["ep"] for partition in compiled["partitions"]}
 
 
-def check_core(environment):
-    """The core alone: it is there, finds no plugin and says so."""
+def check_core(environment, extra=""):
+    """The core without plugins: it is there, finds none and says so, and has the kit if the extra `cli` was asked for."""
     assert environment.plugins() == {}
     assert environment.python("import epctx_core; print(epctx_core.get_available_providers())") == (
         "['CPUExecutionProvider']\n"
     )
-    assert environment.python(WITHOUT_KIT) == "PackageMissing pip install epctx-conformance\n"
+    brought = "epctx_conformance.runner" if "cli" in extra else "PackageMissing pip install epctx-conformance"
+    assert environment.python(USE_OF_KIT) == f"{brought}\n"
     assert "No broken requirements found" in environment.pip("check")
 
 
@@ -125,7 +128,7 @@ def test_each_combination_in_an_environment_of_its_own(tmp_path, wheels, ep, ext
     environment = Environment(tmp_path / "venv", wheels[CORE].parent)
     environment.install(f"{CORE}{extra}")
 
-    check_core(environment)
+    check_core(environment, extra)
     if ep == "together":
         check_together(environment, tmp_path / "work")
     else:
