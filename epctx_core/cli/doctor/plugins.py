@@ -42,7 +42,7 @@ def examine(trials: Sequence[Trial]) -> Iterator[Remark]:
 def examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
     """Say which installed packages need epctx-core and yet bring no EP that was found.
 
-    A library that another of them needs is right so.
+    A library that another of them needs, or an extra of epctx-core brings, is right so.
     """
     from epctx_core.registry.discovery import distributions
     from epctx_core.registry.records import normalised
@@ -54,7 +54,7 @@ def examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
             needs.setdefault(normalised(name), _needs(distribution))
     ours = {name for name, needed in needs.items() if CORE in needed}
     bringing = {normalised(t.record.distribution) for t in trials if t.record.distribution}
-    libraries = {needed for name in ours for needed in needs[name]}
+    libraries = {needed for name in (*ours, CORE) for needed in needs.get(name, ())}
     for name in sorted(ours - bringing - libraries):
         yield note(
             f"{name} needs epctx-core, but has no entry point of the group {EP_GROUP}.",

@@ -159,6 +159,15 @@ def test_a_library_that_a_plugin_needs_is_not_remarked_on(doctor):
     assert not any("epctx-sim-sdk" in message for message, _ in found(said, "note"))
 
 
+def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(doctor, tmp_path):
+    install(tmp_path, "epctx-core", requires=["onnx>=1.23", 'epctx-kit==0.1.0; extra == "cli"'])
+    install(tmp_path, "epctx-kit", requires=["epctx-core>=0.1"])
+
+    said = doctor("--json", path=[tmp_path])
+
+    assert not any("epctx-kit" in message for message, _ in found(said, "note"))
+
+
 def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(doctor, tmp_path):
     other = tmp_path / "other"
     info = other / "lib" / "python3.12" / "site-packages" / "epctx_acme-1.0.dist-info"
