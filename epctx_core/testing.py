@@ -53,7 +53,11 @@ def __getattr__(name: str) -> Any:
         from epctx_core.errors import PackageMissing
 
         raise PackageMissing(
-            f"epctx_core.testing.{name} is in the package epctx-conformance, which is not installed.",
+            "the conformance kit (epctx_core.testing) is in the package epctx-conformance, which is not installed.",
             hint="pip install epctx-conformance",
         ) from error
     return getattr(epctx_conformance, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import epctx_core
-from epctx_core import plugin
+from epctx_core import ext, plugin, testing
 
 HOST = {
     "CompileReport", "CompiledModelCompatibility", "ContextNodeInfo", "EPFail", "EpctxError", "ErrorCode",
@@ -54,11 +54,16 @@ def test_the_public_names_are_these(module, names):
 def test_each_name_of_the_host_can_be_imported_and_is_described():
     found = {name: getattr(epctx_core, name) for name in HOST}
 
-    assert HOST - set(dir(epctx_core)) == set()
     assert {name for name in HOST if getattr(epctx_core, name) is not found[name]} == set()
     described = {n for n, value in found.items() if inspect.isclass(value) or inspect.isfunction(value)}
     assert len(described) > 50
     assert {name for name in described if not found[name].__doc__} == set()
+
+
+@pytest.mark.parametrize("module", [epctx_core, plugin, testing, ext], ids=lambda module: module.__name__)
+def test_dir_has_each_public_name(module):
+    assert set(module.__all__) - set(dir(module)) == set()
+    assert {"__name__", "__doc__"} <= set(dir(module))
 
 
 def test_each_name_of_the_contract_can_be_imported():

@@ -142,3 +142,19 @@ def test_a_broken_plugin_is_exit_3(process, site):
 
     assert said.code == 3
     assert "no_such_sdk" in said.err
+
+
+def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to_install_it(
+    process, tmp_path
+):
+    # What the import system raises where there is no such package.
+    absent = "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    (tmp_path / "epctx_conformance.py").write_text(absent)
+
+    said = process("plugins", "check", "QNN", path=[tmp_path])
+
+    assert said.code == 3
+    assert said.err == (
+        "error: the conformance kit (epctx_core.testing) is in the package epctx-conformance, "
+        "which is not installed.\n  pip install epctx-conformance\n"
+    )
