@@ -26,6 +26,16 @@ def folder(tmp_path):
     return inside
 
 
+REFUSED = (
+    "no file name in ep_cache_context.",
+    "which no file system takes.",
+    "an absolute path.",
+    "which leaves the model's folder.",
+    ", a folder.",
+)
+"""How a message ends if nobody looked for the file."""
+
+
 def naming(name):
     return context_model(node("n", cache=name))
 
@@ -237,12 +247,20 @@ def test_the_root_may_be_a_models_folder():
         payload_of(naming("no-such-file-of-any-model.bin"), beside("/m_ctx.onnx"))
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=30))
-def test_any_name_leads_into_the_folder_or_is_refused(tmp_path_factory, name):
-    top = tmp_path_factory.mktemp("top")
-    (top / "model").mkdir()
-    with pytest.raises(InvalidGraph):
-        content(top / "model", name)
+@given(st.text(st.characters(codec="utf-8"), max_size=30) | st.text("./\\:Cx\0", max_size=8))
+def test_any_name_is_looked_for_in_the_folder_or_is_refused_by_itself(tmp_path_factory, name):
+    inside = tmp_path_factory.mktemp("top") / "model"
+    inside.mkdir()
+
+    with pytest.raises(InvalidGraph) as caught:
+        content(inside, name)
+
+    if "which is missing" in caught.value.message:
+        assert caught.value.path == inside / os.path.normpath(name)
+        assert ".." not in Path(caught.value.path).parts
+        assert Path(caught.value.path).is_relative_to(inside)
+    else:
+        assert caught.value.message.endswith(REFUSED)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "sub", "a.bin", "link", "\\", "b.bin", "/", "C:"]), max_size=5))
