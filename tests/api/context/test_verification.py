@@ -103,7 +103,7 @@ def test_full_checks_all_payloads_whether_they_are_asked_for_or_not(tmp_path):
     scene.refused(r"'b_x\.bin' is not the one")
 
 
-@pytest.mark.parametrize("verify", ["head", "lazy", "full"])
+@pytest.mark.parametrize("verify", ["once", "head", "lazy", "full"])
 @pytest.mark.parametrize("mapping", [True, False])
 def test_sound_payloads_pass_and_are_checked_once(tmp_path, verify, mapping):
     scene = Binaries(tmp_path, verify=verify, mapping=mapping)

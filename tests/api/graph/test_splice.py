@@ -46,6 +46,7 @@ def described():
     made.graph.doc_string = "the graph"
     made.graph.metadata_props.add(key="g", value="1")
     made.graph.initializer[1].doc_string = "second weight"
+    made.graph.initializer[1].metadata_props.add(key="origin", value="trained")
     made.graph.value_info.append(value("a", shape=[BIG]))
     made.graph.value_info.append(value("d", shape=[BIG]))
     annotation = made.graph.quantization_annotation.add(tensor_name="c")
@@ -75,6 +76,28 @@ def test_what_the_model_says_about_itself_is_kept():
     assert list(result.graph.output) == list(made.graph.output)
 
 
+def test_functions_that_remaining_nodes_call_are_kept_as_they_are():
+    def function(name, body):
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+        made = helper.make_function("own", name, ["v"], ["r"], [body], opsets)
+        made.doc_string = f"what {name} does"
+        return made
+
+    outer = function("outer", helper.make_node("inner", ["v"], ["r"], domain="own"))
+    made = model(
+        [node("Neg", ["x"], ["a"]), helper.make_node("outer", ["a"], ["y"], domain="own")],
+        ["x"],
+        ["y"],
+        opsets=[("", 21), ("own", 1)],
+        functions=[function("inner", node("Abs", ["v"], ["r"])), outer],
+    )
+
+    result = compiled(made, [0], keeps_functions=[("own", "outer"), ("own", "inner")])
+
+    assert [n.op_type for n in result.graph.node] == ["EPContext", "outer"]
+    assert list(result.functions) == list(made.functions)
+
+
 def test_without_a_replacement_the_model_stays_the_same():
     made = described()
 
@@ -100,6 +123,7 @@ def test_weights_that_only_replaced_nodes_read_are_gone_and_the_others_are_inlin
     assert set(kept) == {"w2", "shared"}
     assert kept["w2"].raw_data == made.graph.initializer[1].raw_data
     assert kept["w2"].doc_string == "second weight"
+    assert list(kept["w2"].metadata_props) == list(made.graph.initializer[1].metadata_props)
     assert kept["shared"] == made.graph.initializer[2]
 
 

@@ -113,10 +113,10 @@ def names(values):
     return [value.name for value in values]
 
 
-def compiled(made, *groups, keep_initializers=False):
+def compiled(made, *groups, keep_initializers=False, **attributes):
     """Return a model's context model, in which each set of nodes is an EPContext node."""
     registry = Registry(entry_points=False)
-    registry.register(provider("First", sets(*groups, keep_initializers=keep_initializers)))
+    registry.register(provider("First", sets(*groups, keep_initializers=keep_initializers), **attributes))
     options = SessionOptions()
     options.add_provider("First", {})
     options.add_session_config_entry("ep.context_embed_mode", "1")
