@@ -85,7 +85,7 @@ def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
     Raises:
         NotImplementedByProvider: nothing says how many dimensions the input has.
     """
-    if node.domain != "ai.onnx.ml" or len(node.input) < len(_ROWS[0]):
+    if node.domain != "ai.onnx.ml" or len(node.input) <= 1:
         return False
     rank = ranks.get(node.input[0])
     if rank is None:
