@@ -11,9 +11,9 @@ import pytest
 from epctx_sim_openvino import OpenVinoProvider
 from networks.catalog import Catalog
 from onnx import TensorProto, helper, numpy_helper
+from plugin.typed_options import typed_options
 
 import epctx_core as epctx
-from epctx_core.plugin import ExecutionProvider, hookimpl
 
 EP = "OpenVINOExecutionProvider"
 FLOAT = TensorProto.FLOAT
@@ -91,32 +91,7 @@ class Bench:
 
     def options(self, **given):
         """Options as the core gives them to the EP."""
-        seen = []
-
-        class Asking(ExecutionProvider):
-            name, options = OpenVinoProvider.name, OpenVinoProvider.options
-
-            def __init__(self, context):
-                super().__init__(context)
-                seen.append(context.options)
-
-            @hookimpl
-            def get_capability(self, graph):
-                return []
-
-            @hookimpl
-            def compile(self, partitions):
-                return []
-
-        registry = epctx.Registry(entry_points=False)
-        registry.register(Asking)
-        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-        graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        epctx.InferenceSession(
-            model.SerializeToString(), providers=[(Asking.name, given)], registry=registry
-        ).close()
-        return seen[0]
+        return typed_options(OpenVinoProvider, given)
 
     def compile(self, model, *, embedded=False, entries=None, **options):
         """Compile a model or the model at a path, each time in a folder of its own."""

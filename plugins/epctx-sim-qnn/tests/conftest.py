@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from epctx_sim_qnn import QnnProvider
 from onnx import TensorProto, helper, numpy_helper
+from plugin.written_payload import WrittenPayload
 
 from epctx_core import InferenceSession, Registry, SessionOptions
 from epctx_core.errors import EpctxError
@@ -17,36 +17,6 @@ from epctx_core.plugin import ContextNode, ExecutionProvider, Purpose, hookimpl
 
 class EnoughError(Exception):
     """Ends a session that has shown what was looked for."""
-
-
-class Written:
-    """A payload in memory, as the contract has it."""
-
-    def __init__(self):
-        self._parts, self._stored = [], {}
-        self.size = 0
-
-    @property
-    def content(self):
-        return b"".join(self._parts)
-
-    def write(self, buffer):
-        offset, data = self.size, memoryview(buffer).tobytes()
-        self._parts.append(data)
-        self.size += len(data)
-        return offset
-
-    def align(self, alignment):
-        self.write(bytes(-self.size % alignment))
-        return self.size
-
-    def write_tensor(self, view):
-        if view.digest not in self._stored:
-            self._stored[view.digest] = self.write(b"".join(view.chunks()))
-        return self._stored[view.digest]
-
-    def add_file(self, path):
-        return self.write(Path(path).read_bytes())
 
 
 class Writer:
@@ -60,7 +30,7 @@ class Writer:
 
     def payload(self, name=None):
         assert name is None
-        self.payloads.append(Written())
+        self.payloads.append(WrittenPayload())
         return self.payloads[-1]
 
     def reference(self, view):

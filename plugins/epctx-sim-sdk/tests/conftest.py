@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +9,7 @@ from epctx_sim_sdk.compiler import compile_partition
 from epctx_sim_sdk.container import open_container
 from epctx_sim_sdk.writing import write_container
 from onnx import TensorProto, helper, numpy_helper
+from plugin.written_payload import WrittenPayload
 
 from epctx_core import InferenceSession, Registry, SessionOptions
 from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
@@ -21,36 +20,6 @@ FACTS = {"vendor": "Sim", "sdk": "sim-2.51.0"}
 
 def never_run(_inputs, _outputs=None):
     raise AssertionError("these sessions run nothing")
-
-
-class Payload:
-    """A payload in memory, as the contract has it."""
-
-    def __init__(self):
-        self._parts, self._stored = [], {}
-        self.size = 0
-
-    @property
-    def content(self):
-        return b"".join(self._parts)
-
-    def write(self, buffer):
-        offset, data = self.size, memoryview(buffer).tobytes()
-        self._parts.append(data)
-        self.size += len(data)
-        return offset
-
-    def align(self, alignment):
-        self.write(bytes(-self.size % alignment))
-        return self.size
-
-    def write_tensor(self, view):
-        if view.digest not in self._stored:
-            self._stored[view.digest] = self.write(b"".join(view.chunks()))
-        return self._stored[view.digest]
-
-    def add_file(self, path):
-        return self.write(Path(path).read_bytes())
 
 
 class Scene:
@@ -98,7 +67,7 @@ class Scene:
         return compile_partition(self.partition(model, number=number), ep=EP, fp16=fp16)
 
     def payload(self):
-        return Payload()
+        return WrittenPayload()
 
     def write(self, *graphs, facts=FACTS):
         """The bytes of a container."""

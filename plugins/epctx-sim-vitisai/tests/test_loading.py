@@ -19,11 +19,10 @@ from epctx_sim_vitisai.settings import COMPONENTS, compiler_facts
 from epctx_sim_vitisai.tar import END, members, padding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from plugin.typed_options import typed_options
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, InvalidGraph
-from epctx_core.plugin import ExecutionProvider, hookimpl
 
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 
@@ -201,32 +200,7 @@ def test_the_compatibility_text_is_judged_like_the_payload(bench, made, runs, wo
 
 def options_of(**given):
     """Options as a session gives them to the EP."""
-    seen = []
-
-    class Asking(ExecutionProvider):
-        name, options = VitisAIProvider.name, VitisAIProvider.options
-
-        def __init__(self, context):
-            super().__init__(context)
-            seen.append(context.options)
-
-        @hookimpl
-        def get_capability(self, graph):
-            return []
-
-        @hookimpl
-        def compile(self, partitions):
-            return []
-
-    registry = epctx.Registry(entry_points=False)
-    registry.register(Asking)
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    epctx.InferenceSession(
-        model.SerializeToString(), providers=[(Asking.name, given)], registry=registry
-    ).close()
-    return seen[0]
+    return typed_options(VitisAIProvider, given)
 
 
 def test_an_option_that_nobody_sets_has_its_default():
