@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
 from epctx_core.isolation.channel import Channel
-from epctx_core.isolation.process_group import end_group, ending, has_ended, wait_and_end
+from epctx_core.process_group import end_group, ending, has_ended, wait_and_end
 
 if TYPE_CHECKING:
     from typing import IO

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from epctx_core.errors import EpctxError
-from epctx_core.isolation.process_group import ending, wait_and_end
+from epctx_core.process_group import ending, wait_and_end
 from epctx_core.registry.records import PluginRecord, PluginState
 
 TIMEOUT = 60.0
@@ -121,7 +121,7 @@ def report(asked: Mapping[str, Any]) -> None:
         asked: `name` and `distribution` of the record.
     """
     from epctx_core.cli.stdout_guard import reserved_stdout
-    from epctx_core.isolation.process_group import end_in_any_case
+    from epctx_core.process_group import end_in_any_case
 
     with reserved_stdout():
         answer = json.dumps(_tried(asked))
