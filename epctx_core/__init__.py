@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from epctx_core.cache.caching import compile_cached, load_or_compile
     from epctx_core.compiling.compiler import ModelCompiler
+    from epctx_core.compiling.initializers import InitializerValue, OrtExternalInitializerInfo
     from epctx_core.compiling.report import CompileReport
-    from epctx_core.compiling.sharing.share_group import ShareGroup, ShareReport
-    from epctx_core.compiling.writing.initializers import InitializerValue, OrtExternalInitializerInfo
+    from epctx_core.compiling.share_group import ShareGroup, ShareReport
     from epctx_core.context.callbacks import OrtEpContextData, OrtEpContextDataBuffer
     from epctx_core.errors import (
         EpctxError,
@@ -88,8 +88,8 @@ _HOME = {
     "epctx_core.cache.caching": ("compile_cached", "load_or_compile"),
     "epctx_core.compiling.compiler": ("ModelCompiler",),
     "epctx_core.compiling.report": ("CompileReport",),
-    "epctx_core.compiling.sharing.share_group": ("ShareGroup", "ShareReport"),
-    "epctx_core.compiling.writing.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
+    "epctx_core.compiling.share_group": ("ShareGroup", "ShareReport"),
+    "epctx_core.compiling.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail", "EpctxError", "ErrorCode", "Fail", "InternalError", "InvalidArgument", "InvalidGraph",

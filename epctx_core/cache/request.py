@@ -22,8 +22,8 @@ from epctx_core.cache.housekeeping import collect
 from epctx_core.cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
 from epctx_core.cache.store import EntryStore, Lease
 from epctx_core.compiling.compile import Compile, CompileRequest
-from epctx_core.compiling.writing.destination import Destination, destination_of
-from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
+from epctx_core.compiling.destination import Destination, destination_of
+from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, placement_of
 from epctx_core.context.scratch import distrusted
 from epctx_core.errors import (
     EpctxError,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from epctx_core.compiling.writing.destination import check_folder
+from epctx_core.compiling.destination import check_folder
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
+from epctx_core.compiling.open_groups import check_member, check_shared_options, open_groups
+from epctx_core.compiling.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compiling.passthrough import PassThrough
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, Written, make_report
-from epctx_core.compiling.sharing.open_groups import check_member, check_shared_options, open_groups
-from epctx_core.compiling.writing.outputs import ModelSink, OpenDelivered, Outputs
-from epctx_core.compiling.writing.size import check_weights_fit
+from epctx_core.compiling.size import check_weights_fit
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.errors import Fail, errors_typed
 from epctx_core.graph.garbage import collection_paused
@@ -42,10 +42,10 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
+    from epctx_core.compiling.destination import Destination
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
-    from epctx_core.compiling.sharing.group import Group
-    from epctx_core.compiling.writing.destination import Destination
-    from epctx_core.compiling.writing.initializers import InitializerPlacement
+    from epctx_core.compiling.group import Group
+    from epctx_core.compiling.initializers import InitializerPlacement
     from epctx_core.graph.digests import ExtentDigests
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.publish import Publication

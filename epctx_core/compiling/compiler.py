@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.compiling.compile import Compile, CompileRequest, FindDestination
-from epctx_core.compiling.writing.destination import (
+from epctx_core.compiling.destination import (
     BinaryInformation,
     Destination,
     destination_in_memory,
     destination_of,
 )
-from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
-from epctx_core.compiling.writing.outputs import ModelSink, to_stream
+from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
+from epctx_core.compiling.outputs import ModelSink, to_stream
 from epctx_core.context.callbacks import WriteCallback, WriteFunction
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument

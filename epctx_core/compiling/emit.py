@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import NodeProto
 
+from epctx_core.compiling.initializers import PlacedInitializers, place_initializers
 from epctx_core.compiling.provenance import add_metadata
-from epctx_core.compiling.writing.initializers import PlacedInitializers, place_initializers
-from epctx_core.compiling.writing.size import check_size
+from epctx_core.compiling.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.initializers_file import Seal
 from epctx_core.context.kernel_types import write_kernel_types
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compiling.compile import Compile
+    from epctx_core.compiling.outputs import Outputs
     from epctx_core.compiling.passthrough import KeptNodes
-    from epctx_core.compiling.writing.outputs import Outputs
     from epctx_core.context.embedding import Embeddable
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.errors import PluginError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from epctx_core.compiling.compile import Compile, CompileRequest
-from epctx_core.compiling.writing.destination import Destination, destination_of
-from epctx_core.compiling.writing.initializers import InitializerPlacement
+from epctx_core.compiling.destination import Destination, destination_of
+from epctx_core.compiling.initializers import InitializerPlacement
 from epctx_core.errors import errors_typed
 from epctx_core.sessions.compile_host import path_of
 

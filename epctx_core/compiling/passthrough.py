@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from onnx import AttributeProto, NodeProto
 
-from epctx_core.compiling.writing.size import check_size
+from epctx_core.compiling.size import check_size
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
 from epctx_core.context.named_files import free_name, is_payload_name
@@ -28,7 +28,7 @@ from epctx_core.options import SessionConfig
 from epctx_core.sessions.loading import reading_of, source_folder
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.compiling.destination import Destination
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.payload_reader import LoadedPayload
     from epctx_core.graph.bodies import BodyPath

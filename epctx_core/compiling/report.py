@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.compiling.destination import Destination
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment

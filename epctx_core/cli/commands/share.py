@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_core.cli.console import Console
-    from epctx_core.compiling.sharing.share_group import ShareReport
+    from epctx_core.compiling.share_group import ShareReport
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -56,7 +56,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compile all models, publish them together, report."""
-    from epctx_core.compiling.sharing.share_group import ShareGroup
+    from epctx_core.compiling.share_group import ShareGroup
     from epctx_core.options import OrtCompileApiFlags
 
     models = [model for given in arguments.models for model in ctx_gen_form.split_models(given)]

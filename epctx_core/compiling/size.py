@@ -9,7 +9,7 @@ from epctx_core.errors import Fail
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.writing.initializers import InitializerPlacement
+    from epctx_core.compiling.initializers import InitializerPlacement
     from epctx_core.graph.weights import Weight
     from epctx_core.sessions.assignment import Assignment
 

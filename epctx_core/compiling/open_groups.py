@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from epctx_core.compiling.sharing.group import Group
+from epctx_core.compiling.group import Group
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options import WeightlessMode
 from epctx_core.registry.forking import PerProcess
@@ -24,7 +24,7 @@ from epctx_core.sessions.shared_workspaces import fingerprint, refuse_isolated
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.compiling.destination import Destination
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionConfig
     from epctx_core.sessions.providers import ProviderChoice

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from epctx_core.compiling.compile import CompileRequest
-    from epctx_core.compiling.writing.destination import Destination
+    from epctx_core.compiling.destination import Destination
     from epctx_core.context.embedding import SerializedModel
     from epctx_core.options import CancellationFlag
 

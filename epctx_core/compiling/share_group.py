@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, CompileRequest
-from epctx_core.compiling.sharing.group import Group
-from epctx_core.compiling.sharing.open_groups import check_grouped_options, shared_weight_bytes
-from epctx_core.compiling.writing.destination import Destination, destination_of
-from epctx_core.compiling.writing.initializers import DEFAULT_THRESHOLD, placement_of
+from epctx_core.compiling.destination import Destination, destination_of
+from epctx_core.compiling.group import Group
+from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, placement_of
+from epctx_core.compiling.open_groups import check_grouped_options, shared_weight_bytes
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import TensorProto
 
-from epctx_core.compiling.writing.destination import is_utf8
+from epctx_core.compiling.destination import is_utf8
 from epctx_core.context.embedding import Embeddable, new_marker
 from epctx_core.context.initializers_file import close_sealed, write_seal
 from epctx_core.context.payload_writer import PayloadWriter

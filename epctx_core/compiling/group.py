@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from epctx_core.compiling.emit import write_shared_payloads
+from epctx_core.compiling.outputs import Outputs
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import OutputFile, Written
-from epctx_core.compiling.writing.outputs import Outputs
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail
 from epctx_core.graph.digests import ExtentDigests
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epctx_core.compiling.compile import Compile
+    from epctx_core.compiling.destination import Destination
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
-    from epctx_core.compiling.writing.destination import Destination
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
