@@ -19,9 +19,9 @@ from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, Written, make_report
 from epctx_core.compiling.size import check_weights_fit
 from epctx_core.context.receipts import model_receipt, note, note_published
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import Fail, errors_typed
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry

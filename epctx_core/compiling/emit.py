@@ -20,13 +20,13 @@ from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, sta
 from epctx_core.context.node import check_attribute
 from epctx_core.context.node_writer import ContextNodeDraft, ContextNodeMaker, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
+from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import named_bodies, placed_nodes
 from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
-from epctx_core.kernels.matching import described
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken, plain

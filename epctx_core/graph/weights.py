@@ -98,7 +98,7 @@ OpenExternal: TypeAlias = Callable[[str, str], ExternalFile]
 DETACHED_LOCATION = "epctx-weight"
 """The location that a detached initializer carries.
 
-Also the name of an empty file in `kernels`, which has to be there: onnxruntime refuses a model whose weights name a
+Also the name of an empty file in `engines`, which has to be there: onnxruntime refuses a model whose weights name a
 file that does not exist, even where it is given their bytes and never reads it.
 """
 

@@ -17,6 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from epctx_core.context.payload_reader import LoadedPayload
+from epctx_core.engines.matching import KernelMatcher, RegistryLookup
 from epctx_core.graph.view import Node
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, whole_numbers
 from epctx_core.isolation.models import (
@@ -29,7 +30,6 @@ from epctx_core.isolation.models import (
 )
 from epctx_core.isolation.stand_ins import RemotePayload, RemoteReader, RemoteSlice, RemoteWriter
 from epctx_core.isolation.values import decode_attributes, decode_nodes, encode_attribute, encode_nodes
-from epctx_core.kernels.matching import KernelMatcher, RegistryLookup
 from epctx_core.plugin import CompiledPartition, ComputeCapability, EPContextNode, Refusal
 from epctx_core.registry.guard import check_answer, contract_broken, plain
 

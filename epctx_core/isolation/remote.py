@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import EpctxError, Fail, concealed
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, decode_error, encode_error
 from epctx_core.isolation.models import send_model
 from epctx_core.isolation.process import ChildProcess
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.registry.guard import describe, plugin_error
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import EpctxError, RuntimeException
 from epctx_core.isolation.channel import (
     Channel,
@@ -34,7 +35,6 @@ from epctx_core.isolation.channel import (
 from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS
 from epctx_core.isolation.models import ReceivedModel
 from epctx_core.isolation.values import decode_arrays, encode_arrays
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import CancellationFlag, WeightlessMode
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.plugin.hookspecs import HOOKS

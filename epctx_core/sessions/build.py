@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
 from epctx_core.context.receipts import DigestChecks
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import Fail, ModelRequiresCompilation, errors_typed
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose

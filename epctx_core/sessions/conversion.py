@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from epctx_core.engines.guards import folds_recurrent
+from epctx_core.engines.installed_onnxruntime import FATAL_ONLY
 from epctx_core.errors import (
     EpctxError,
     Fail,
@@ -21,8 +23,6 @@ from epctx_core.errors import (
 from epctx_core.graph.mapping import open_regular
 from epctx_core.graph.model_io import MOST_BYTES, is_ort_format
 from epctx_core.graph.weights import is_detached, replace_data
-from epctx_core.kernels.guards import folds_recurrent
-from epctx_core.kernels.installed_onnxruntime import FATAL_ONLY
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.sessions.source import OpenModel, open_model

@@ -11,8 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import errors_typed
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epctx_core.engines.matching import RegistryLookup
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node
-from epctx_core.kernels.matching import RegistryLookup
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.sessions.declarations import tell_of_outputs
@@ -17,9 +17,9 @@ from epctx_core.sessions.plan import StepSpec, without_omitted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from epctx_core.engines import CpuEngine
+    from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.kernels import CpuEngine
-    from epctx_core.kernels.matching import KernelMatcher
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.assignment import KernelNode
     from epctx_core.sessions.plan import RunStep

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
+from epctx_core.engines.optimiser import Allowed, NotOptimizedError, is_installed, optimize
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
-from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, is_installed, optimize
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_broken
 from epctx_core.sessions.source import OpenModel, index_model

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.engines import CpuEngine
+    from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.graph.type_table import TypeTable
-    from epctx_core.kernels import CpuEngine
-    from epctx_core.kernels.matching import KernelMatcher
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.records import PluginRecord

@@ -254,8 +254,8 @@ def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
 
 def inferred_types(proto: ModelProto, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only onnxruntime knows; see `infer_types`."""
+    from epctx_core.engines.contrib_types import resolve_types
     from epctx_core.graph.inference import infer_types
-    from epctx_core.kernels.contrib_types import resolve_types
 
     return infer_types(proto, resolve_types, trusted)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from epctx_core.context.metadata import all_compatibility_info
 from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import types_of
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.sessions.compatibility import accept, suboptimal
 from epctx_core.sessions.ep_queries import look_into

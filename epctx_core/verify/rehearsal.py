@@ -8,9 +8,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.graph.model_io import names_as_text
-from epctx_core.kernels import CpuEngine, EnginePolicy
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.loading import Routing, load_nodes

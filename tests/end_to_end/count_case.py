@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
 from epctx_core.registry.instances import ProviderInstances
 
 SIDE = 2048

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.cli import arrays
+from epctx_core.engines.installed_onnxruntime import fit_versions
 from epctx_core.graph import normalise, tensor_bytes
-from epctx_core.kernels.installed_onnxruntime import fit_versions
 
 HUGE = 1 << 62
 

@@ -9,8 +9,8 @@ from control_flow.agreement_of_ways import compiled, loaded
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import SHAPE, chain
 
+from epctx_core.engines import onnxruntime_engine
 from epctx_core.graph.index import GraphIndex
-from epctx_core.kernels import onnxruntime_engine
 
 OPERATORS = ["Relu", "Tanh", "Add", "Tanh", "Relu", "Tanh", "Relu"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
-from kernels.pieces import hide_onnxruntime
+from engines.pieces import hide_onnxruntime
 from zoo.onnxruntime_truth import (
     MODELS,
     QUANTISED,

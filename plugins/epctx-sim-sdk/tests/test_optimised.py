@@ -9,8 +9,8 @@ from epctx_sim_sdk.compiler import MOST_OPTIMIZED, SimCompiler, compile_partitio
 from epctx_sim_sdk.device import Device
 from onnx import TensorProto, helper, numpy_helper
 
-from epctx_core.kernels import cpu_engine
-from epctx_core.kernels.installed_onnxruntime import block_size, read_mark, this_layout
+from epctx_core.engines import cpu_engine
+from epctx_core.engines.installed_onnxruntime import block_size, read_mark, this_layout
 
 EP = "SimExecutionProvider"
 

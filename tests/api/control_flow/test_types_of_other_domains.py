@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from control_flow.agreement_of_ways import agreeing, compiled, model_of
 from end_to_end.engine_eps import EngineProvider
-from kernels.pieces import hide_onnxruntime
+from engines.pieces import hide_onnxruntime
 from onnx import helper
 
 

@@ -8,8 +8,8 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import by_compiler, by_session, compile_with, refused, session_with, with_qnn
 from end_to_end.small_models import chain, example, finished, saved, tensor
-from kernels.networks import convolution_and_normalisation, gelu
-from kernels.pieces import hide_onnxruntime
+from engines.networks import convolution_and_normalisation, gelu
+from engines.pieces import hide_onnxruntime
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx

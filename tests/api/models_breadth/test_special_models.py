@@ -7,7 +7,7 @@ import logging
 import onnx
 import onnxruntime
 import pytest
-from kernels.pieces import hide_onnxruntime
+from engines.pieces import hide_onnxruntime
 from models_breadth import special_models
 from models_breadth.special_models import KINDS, ONNXRUNTIME_TYPES, of_element_type
 from models_breadth.taker import Taker, assert_same, compile_with, expected, through_everything

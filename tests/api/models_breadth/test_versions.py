@@ -96,7 +96,7 @@ def lowered(model):
 
 @pytest.mark.skipif(
     onnx.defs.get_schema("Cast").since_version <= ONNXRUNTIME_OPSET,
-    reason="this onnx has nothing in Cast that onnxruntime lacks; tests/kernels/test_splitting.py has operators without a kernel",
+    reason="this onnx has nothing in Cast that onnxruntime lacks; tests/engines/test_splitting.py has operators without a kernel",
 )
 def test_an_operator_newer_than_onnxruntime_runs_alone_on_the_reference(tmp_path, caplog):
     model = made(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from epctx_core.engines.installed_onnxruntime import MARK, read_mark
 from epctx_core.errors import EPFail
-from epctx_core.kernels.installed_onnxruntime import MARK, read_mark
 from epctx_sim_sdk.device import SMALL
 from epctx_sim_sdk.precision import store_as_half
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from end_to_end.small_models import saved
-from kernels.networks import convolution_and_normalisation
+from engines.networks import convolution_and_normalisation
 
 import epctx_core as epctx
-from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
 
 LEVEL = epctx.GraphOptimizationLevel
 

@@ -8,17 +8,17 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
+from engines.pieces import SIZE
 from graph.making import model, node, tensor, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels.pieces import SIZE
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
+from epctx_core.engines.splitting import Part, SplitModel, split
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.kernels import CpuEngine, EnginePolicy
-from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
-from epctx_core.kernels.splitting import Part, SplitModel, split
 
 
 def prepared_by(handle):

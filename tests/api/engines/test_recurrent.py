@@ -159,7 +159,7 @@ def test_beside_columns_whose_rank_nothing_says_all_else_stays_on_onnxruntime(ca
         pass
 
     with (
-        caplog.at_level("WARNING", "epctx.kernels"),
+        caplog.at_level("WARNING", "epctx.engines"),
         epctx.InferenceSession(joining([reshape], more=given)) as session,
     ):
         (y,) = session.run(None, {"x": np.ones((0, 2), np.float32), "s": np.array([0, 2])})

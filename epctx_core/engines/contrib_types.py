@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
+from epctx_core.engines.installed_onnxruntime import fit_versions, load_structure
 from epctx_core.graph.bodies import bodies, free_names, may_hold_bodies
-from epctx_core.kernels.installed_onnxruntime import fit_versions, load_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _Known: TypeAlias = "ValueInfoProto | TensorProto"
 
-_log = logging.getLogger("epctx.kernels")
+_log = logging.getLogger("epctx.engines")
 _ONNX_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
 )

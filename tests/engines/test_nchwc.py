@@ -6,16 +6,16 @@ import logging
 
 import numpy as np
 import pytest
+from engines.networks import drawn
+from engines.pieces import hide_onnxruntime
 from graph.making import model, node, value
 from graph.reading import opened
-from kernels.networks import drawn
-from kernels.pieces import hide_onnxruntime
 
+from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.installed_onnxruntime import MARK, block_size, read_mark
+from epctx_core.engines.nchwc import DOMAIN
+from epctx_core.engines.reference_engine import ReferenceModel
 from epctx_core.errors import InvalidGraph
-from epctx_core.kernels import CpuEngine, EnginePolicy
-from epctx_core.kernels.installed_onnxruntime import MARK, block_size, read_mark
-from epctx_core.kernels.nchwc import DOMAIN
-from epctx_core.kernels.reference_engine import ReferenceModel
 
 
 def prepared_by(handle):
@@ -106,7 +106,7 @@ def test_elsewhere_the_model_is_arranged_back_and_computes_the_same(
     found, plain = optimised(engine, network(opset, activation, **attributes))
     made_for(found.model, elsewhere())
 
-    with caplog.at_level(logging.INFO, logger="epctx.kernels"):
+    with caplog.at_level(logging.INFO, logger="epctx.engines"):
         result = engine.prepare(found.model, arrays(found.weights)).run([image()])[0]
 
     assert "compiling again would make it faster" in caplog.text

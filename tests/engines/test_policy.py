@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engines.pieces import piece
 from graph.making import FLOAT, model, node, value
-from kernels.pieces import piece
 
-from epctx_core.kernels import EnginePolicy
-from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+from epctx_core.engines import EnginePolicy
+from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
 
 
 def session_options(policy, made, weight, *, heavy=None):

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, ModelProto
 
+from epctx_core.engines.contrib_types import resolve_types
+from epctx_core.engines.interface import write_in_place
+from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.index import GraphIndex
@@ -17,9 +20,6 @@ from epctx_core.graph.model_io import SourceModel, check_model, structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.tensor_bytes import write_out_sparse
-from epctx_core.kernels.contrib_types import resolve_types
-from epctx_core.kernels.engines import write_in_place
-from epctx_core.kernels.reference_engine import ReferenceEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
-    from epctx_core.kernels.engines import RunnableModel, SingleEngine
+    from epctx_core.engines.interface import RunnableModel, SingleEngine
 
 _LISTED = 20
 """Nodes of a piece that the log names."""
 
-_log = logging.getLogger("epctx.kernels")
+_log = logging.getLogger("epctx.engines")
 
 _KNOWN: dict[tuple[Any, ...], bool] = {}
 """What a node is but for its names, to whether there is a kernel for it: the same for the whole process."""

@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from epctx_core.engines.installed_onnxruntime import block_size
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
-from epctx_core.kernels.installed_onnxruntime import block_size
 
 if TYPE_CHECKING:
     from typing import Any

@@ -6,14 +6,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from engines.networks import WIDE, convolution_and_normalisation, drawn
+from engines.pieces import hide_onnxruntime
 from graph.making import model, node, value
 from graph.reading import indexed, opened
-from kernels.networks import WIDE, convolution_and_normalisation, drawn
-from kernels.pieces import hide_onnxruntime
 
 from epctx_core.context.paths import ModelFolder
+from epctx_core.engines import CpuEngine, EnginePolicy, optimiser
 from epctx_core.graph.subgraph import Subgraph
-from epctx_core.kernels import CpuEngine, EnginePolicy, optimiser
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernels.pieces import session_engine
+from engines.pieces import session_engine
 
 
 @pytest.fixture

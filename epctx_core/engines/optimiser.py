@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import ModelProto, TensorProto
 
+from epctx_core.engines.guards import folds_recurrent
+from epctx_core.engines.installed_onnxruntime import installed, mark, quiet_options
+from epctx_core.engines.interface import PREPACK_LIMIT
+from epctx_core.engines.nchwc import DOMAIN as NCHWC
+from epctx_core.engines.nchwc import NotPlainError, check_way_back
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.normalise import drop_initializer_inputs
 from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
-from epctx_core.kernels.engines import PREPACK_LIMIT
-from epctx_core.kernels.guards import folds_recurrent
-from epctx_core.kernels.installed_onnxruntime import installed, mark, quiet_options
-from epctx_core.kernels.nchwc import DOMAIN as NCHWC
-from epctx_core.kernels.nchwc import NotPlainError, check_way_back
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import OptimizedModel
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from epctx_core.kernels.engines import EnginePolicy, RunnableModel, SingleEngine
+    from epctx_core.engines.interface import EnginePolicy, RunnableModel, SingleEngine
     from epctx_core.plugin import TensorView
 
 REWRITE_LIMIT = 512 << 20
@@ -72,7 +72,7 @@ class Allowed:
 
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
-        layouts: the blocked layouts of this machine's CPU; see `epctx_core.kernels.nchwc`.
+        layouts: the blocked layouts of this machine's CPU; see `epctx_core.engines.nchwc`.
         anything: all that onnxruntime has, for a model that this process runs and nobody writes to a file.
     """
 

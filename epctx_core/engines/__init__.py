@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epctx_core.kernels.cpu_engine import CpuEngine
-from epctx_core.kernels.engines import EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
+from epctx_core.engines.interface import EnginePolicy
 
 __all__ = ["CpuEngine", "EnginePolicy"]

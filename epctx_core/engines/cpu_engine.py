@@ -12,21 +12,21 @@ from weakref import WeakValueDictionary
 
 from onnx import AttributeProto, ModelProto
 
+from epctx_core.engines.installed_onnxruntime import read_mark, this_layout
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
-from epctx_core.kernels.installed_onnxruntime import read_mark, this_layout
 from epctx_core.options import GraphOptimizationLevel
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.kernels.engines import EnginePolicy, RunnableModel, SingleEngine
+    from epctx_core.engines.interface import EnginePolicy, RunnableModel, SingleEngine
     from epctx_core.plugin import OptimizedModel, PreparedModel, TensorView
 
 SHARED_NODES = 128
 """Nodes up to which a piece is looked up among the prepared ones: larger ones are seldom equal."""
 
-_log = logging.getLogger("epctx.kernels")
+_log = logging.getLogger("epctx.engines")
 
 
 class PreparedHandle:
@@ -92,7 +92,7 @@ class CpuEngine:
         arrays = {name: weight.array() for name, weight in weights.items()}
         if not self.policy.pays_to_optimize(model):
             return self.prepare(model, arrays)
-        from epctx_core.kernels.optimiser import NotOptimizedError, prepare_optimized
+        from epctx_core.engines.optimiser import NotOptimizedError, prepare_optimized
 
         def prepare(part: ModelProto) -> RunnableModel:
             own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
@@ -106,7 +106,7 @@ class CpuEngine:
 
     def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
-        from epctx_core.kernels.optimiser import Allowed, NotOptimizedError, optimize
+        from epctx_core.engines.optimiser import Allowed, NotOptimizedError, optimize
 
         try:
             return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(layouts=True))
@@ -130,12 +130,12 @@ class CpuEngine:
         try:
             if self._engine.checks:
                 return fast(model)
-            from epctx_core.kernels.splitting import checked_piece
+            from epctx_core.engines.splitting import checked_piece
 
             # The reference would stumble in a run over what nobody has checked.
             return fast(checked_piece(model))
         except NotImplementedByProvider as error:
-            from epctx_core.kernels.splitting import Fallback
+            from epctx_core.engines.splitting import Fallback
 
             return Fallback(self._engine, weights, fast, error).prepare(model)
 
@@ -147,7 +147,7 @@ def _fitted(
     layout = read_mark(model)
     if layout is None or layout == (here := this_layout()):
         return model, weights
-    from epctx_core.kernels.nchwc import NotPlainError, fit
+    from epctx_core.engines.nchwc import NotPlainError, fit
 
     here = here or "no onnxruntime"
     try:
@@ -164,12 +164,12 @@ def _fitted(
 def _first_engine(policy: EnginePolicy) -> SingleEngine:
     if importlib.util.find_spec("onnxruntime") is not None:
         try:
-            from epctx_core.kernels.onnxruntime_engine import OnnxRuntimeEngine
+            from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
         except ImportError as error:
             _log.warning("onnxruntime is installed but does not import, so onnx.reference is used: %s", error)
         else:
             return OnnxRuntimeEngine(policy)
-    from epctx_core.kernels.reference_engine import ReferenceEngine
+    from epctx_core.engines.reference_engine import ReferenceEngine
 
     return ReferenceEngine()
 

@@ -8,17 +8,17 @@ import os
 import numpy as np
 import onnx
 import pytest
+from engines.networks import convolution_and_normalisation, drawn, gelu
+from engines.pieces import hide_onnxruntime
 from graph.making import model, node, value
 from graph.reading import opened
-from kernels.networks import convolution_and_normalisation, drawn, gelu
-from kernels.pieces import hide_onnxruntime
 from onnx import TensorProto, numpy_helper
 
 from epctx_core.context.paths import ModelFolder
+from epctx_core.engines import CpuEngine, EnginePolicy, optimiser
+from epctx_core.engines.optimiser import CONTRIB, Allowed, NotOptimizedError, optimize
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.weights import is_detached
-from epctx_core.kernels import CpuEngine, EnginePolicy, optimiser
-from epctx_core.kernels.optimiser import CONTRIB, Allowed, NotOptimizedError, optimize
 from epctx_core.options import GraphOptimizationLevel
 
 BASIC, EXTENDED = GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -226,7 +226,7 @@ def test_without_onnxruntime_an_engine_optimises_nothing(monkeypatch, caplog):
     hide_onnxruntime(monkeypatch)
     source = opened(gelu())
 
-    with caplog.at_level(logging.INFO, logger="epctx.kernels"):
+    with caplog.at_level(logging.INFO, logger="epctx.engines"):
         assert CpuEngine(EnginePolicy()).optimize(source.proto, source.weights) is None
 
     assert "onnxruntime is not installed" in caplog.text

@@ -12,18 +12,18 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from epctx_core.engines.guards import GUARD, guard_recurrent
+from epctx_core.engines.installed_onnxruntime import FATAL_ONLY, fit_versions, quiet_options
+from epctx_core.engines.interface import CURRENT, write_in_place
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
-from epctx_core.kernels.engines import CURRENT, write_in_place
-from epctx_core.kernels.guards import GUARD, guard_recurrent
-from epctx_core.kernels.installed_onnxruntime import FATAL_ONLY, fit_versions, quiet_options
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.kernels.engines import EnginePolicy
+    from epctx_core.engines.interface import EnginePolicy
     from epctx_core.plugin import TensorView
 
 
@@ -76,7 +76,7 @@ class OnnxRuntimeEngine:
             NotImplementedByProvider: as `prepare`.
             NotOptimizedError: a file of weights was replaced.
         """
-        from epctx_core.kernels.optimiser import check_files, hand_over
+        from epctx_core.engines.optimiser import check_files, hand_over
 
         own = type(model)()
         own.CopyFrom(model)

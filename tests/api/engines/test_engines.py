@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from engines.pieces import SIZE, hide_onnxruntime, piece, session_engine
 from graph.making import model, node, tensor, value
 from graph.witness import piece as partition_of
-from kernels.pieces import SIZE, hide_onnxruntime, piece, session_engine
 from onnx import TensorProto, helper
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
@@ -241,7 +241,7 @@ def test_what_onnxruntime_lacks_runs_on_the_reference_and_says_so(engine, caplog
         [node("Tan", ["x"], ["y"])], [value("x", TensorProto.DOUBLE)], [value("y", TensorProto.DOUBLE)]
     )
 
-    with caplog.at_level(logging.WARNING, "epctx.kernels"):
+    with caplog.at_level(logging.WARNING, "epctx.engines"):
         handle = engine.prepare(made)
 
     assert np.allclose(handle.run([np.array([0.5, 1])])[0], np.tan([0.5, 1]))

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
+from engines.pieces import SIZE, hide_onnxruntime, piece, session_engine
 from graph.making import model, node, value
-from kernels.pieces import SIZE, hide_onnxruntime, piece, session_engine
 from onnx import TensorProto
 
 from epctx_core.errors import RuntimeException

@@ -31,7 +31,7 @@ def test_a_node_that_onnxruntime_refuses_in_any_words_runs_on_the_reference_and_
     with pytest.raises(Exception, match="layout"):
         onnxruntime.InferenceSession(model.SerializeToString())
 
-    with caplog.at_level(logging.INFO, "epctx.kernels"):
+    with caplog.at_level(logging.INFO, "epctx.engines"):
         session = epctx.InferenceSession(model.SerializeToString())
 
     said = [record.getMessage() for record in caplog.records]
@@ -78,7 +78,7 @@ def test_nodes_that_share_a_name_run_on_onnxruntime(caplog):
         }"""
     )
 
-    with caplog.at_level(logging.WARNING, "epctx.kernels"):
+    with caplog.at_level(logging.WARNING, "epctx.engines"):
         session = epctx.InferenceSession(model.SerializeToString())
 
     assert not caplog.records

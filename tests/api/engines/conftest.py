@@ -1,0 +1,3 @@
+"""Fixtures of `tests/api/engines`."""
+
+from engines.fixtures import engine  # noqa: F401 - fixtures

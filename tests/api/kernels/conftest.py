@@ -1,3 +1,0 @@
-"""Fixtures of `tests/api/kernels`."""
-
-from kernels.fixtures import engine  # noqa: F401 - fixtures
