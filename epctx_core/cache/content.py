@@ -23,11 +23,10 @@ from epctx_core.context.scratch import make_private_folder
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import EpctxError
 from epctx_core.graph.bodies import bodies
-from epctx_core.graph.digests import ExtentDigests, digests_ahead
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.graph.model_io import names_as_text, read_model
 from epctx_core.graph.tensor_bytes import weight_of
-from epctx_core.graph.weights import Weight, all_tensors, is_detached
+from epctx_core.graph.weights import ExtentDigests, Weight, all_tensors, digests_ahead, is_detached
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

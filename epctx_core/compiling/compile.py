@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.compiling.group import Group
     from epctx_core.compiling.initializers import InitializerPlacement
-    from epctx_core.graph.digests import ExtentDigests
     from epctx_core.graph.model_io import SourceModel
+    from epctx_core.graph.weights import ExtentDigests
     from epctx_core.publish import Publication
     from epctx_core.sessions.assignment import Assignment
 

@@ -14,19 +14,18 @@ from epctx_core.compiling.initializers import PlacedInitializers, place_initiali
 from epctx_core.compiling.provenance import add_metadata
 from epctx_core.compiling.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
-from epctx_core.context.initializers_file import Seal
-from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.metadata import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
-from epctx_core.context.node import check_attribute
-from epctx_core.context.node_writer import ContextNodeDraft, ContextNodeMaker, make_context_node
+from epctx_core.context.node import ContextNodeDraft, ContextNodeMaker, check_attribute, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
+from epctx_core.context.weights_folder import Seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import named_bodies, placed_nodes
-from epctx_core.graph.digests import digests_ahead
 from epctx_core.graph.splice import splice, splice_body, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
+from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken, plain

@@ -23,8 +23,8 @@ from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import OutputFile, Written
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail
-from epctx_core.graph.digests import ExtentDigests
 from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.weights import ExtentDigests
 from epctx_core.publish import Publication
 from epctx_core.sessions.providers import close_quietly
 from epctx_core.sessions.shared_workspaces import SharedWorkspace, SharedWorkspaces

@@ -17,9 +17,9 @@ from onnx import TensorProto
 
 from epctx_core.compiling.destination import is_utf8
 from epctx_core.context.embedding import Embeddable, new_marker
-from epctx_core.context.initializers_file import close_sealed, write_seal
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
+from epctx_core.context.weights_folder import close_sealed, write_seal
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.graph.tensor_bytes import body_weights

@@ -23,7 +23,7 @@ from epctx_core.errors import InvalidGraph
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.context.source_references import SourceReference
+    from epctx_core.context.weightless import SourceReference
 
 _log = logging.getLogger("epctx.context")
 VERSION = 1
@@ -298,7 +298,7 @@ def _read_references(data: Any) -> Mapping[str, SourceReference]:
     if data == {}:
         return {}
     # Few models leave weights in their source.
-    from epctx_core.context.source_references import read_references
+    from epctx_core.context.weightless import read_references
 
     return read_references(data)
 

@@ -18,7 +18,7 @@ from epctx_core._version import __version__
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of
 from epctx_core.context.named_files import is_payload_name
-from epctx_core.context.source_references import SourceReferences
+from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight

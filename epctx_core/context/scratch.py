@@ -1,16 +1,17 @@
-"""Folders of this user alone: scratch folders of a session, and the one for receipts."""
+"""Folders of this user alone: scratch folders of a session, and the one for receipts; and the workspace of one session."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +69,7 @@ class Scratch:
     """Folders and files that last until it is closed."""
 
     def __init__(self) -> None:
-        self._made = contextlib.ExitStack()
+        self._made = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +89,7 @@ class Scratch:
         """Return a new folder; see `scratch_folder`."""
         return self.enter(scratch_folder())
 
-    def enter(self, made: contextlib.AbstractContextManager[T]) -> T:
+    def enter(self, made: AbstractContextManager[T]) -> T:
         """Return what a context manager gives, which is left when this is closed."""
         return self._made.enter_context(made)
 
@@ -97,7 +98,7 @@ class _Keeper:
     """Lives as long as a folder is wanted."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Give a new folder that only this user can read; it goes with the block, or at the latest with the process.
 
@@ -114,3 +115,42 @@ def scratch_folder() -> Iterator[Path]:
 def _remove(folder: str, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class PrivateWorkspace:
+    """Workspace of one session that shares nothing: objects by key, graphs by name. Implements `Workspace`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._objects: dict[str, tuple[Any, Callable[[Any], None] | None]] = {}
+        self._graphs: dict[str, object] = {}
+
+    def get_or_create(
+        self, key: str, factory: Callable[[], T], close: Callable[[T], None] | None = None
+    ) -> T:
+        """Return the object under a key, made on the first call; other callers wait for it."""
+        with self._lock:
+            if key not in self._objects:
+                self._objects[key] = (factory(), close)
+            found: T = self._objects[key][0]
+            return found
+
+    def put(self, graph_name: str, obj: object) -> None:
+        """Leave a graph."""
+        with self._lock:
+            self._graphs[graph_name] = obj
+
+    def take(self, graph_name: str) -> object | None:
+        """Take a graph; it is gone afterwards."""
+        with self._lock:
+            return self._graphs.pop(graph_name, None)
+
+    def close(self) -> None:
+        """Close all objects, the youngest first; one that raises keeps no other from being closed."""
+        with self._lock:
+            objects, self._objects = self._objects, {}
+            self._graphs.clear()
+        with ExitStack() as stack:
+            for obj, close in objects.values():
+                if close is not None:
+                    stack.callback(close, obj)

@@ -19,7 +19,6 @@ from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.bodies import all_graphs, may_hold_bodies
-from epctx_core.graph.digests import digest_beside
 from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
 from epctx_core.graph.mapping import NotRegularError, open_regular
 from epctx_core.graph.weights import (
@@ -27,6 +26,7 @@ from epctx_core.graph.weights import (
     OpenExternal,
     Weight,
     all_tensors,
+    digest_beside,
     is_detached,
 )
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.digests import Digest
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.type_table import types_of
-from epctx_core.graph.weights import Weight, raw_size
+from epctx_core.graph.weights import Digest, Weight, raw_size
 from epctx_core.isolation.channel import Channel, Message, ProtocolError, whole_numbers
 
 if TYPE_CHECKING:

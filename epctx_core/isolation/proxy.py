@@ -18,8 +18,7 @@ from weakref import ref
 
 from onnx import GraphProto, NodeProto
 
-from epctx_core.context.node import ContextNodeRecord, read_context_nodes
-from epctx_core.context.node_writer import make_context_node
+from epctx_core.context.node import ContextNodeRecord, make_context_node, read_context_nodes
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.payload_writer import PayloadSet

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import EpctxError, RuntimeException
 from epctx_core.isolation.channel import (

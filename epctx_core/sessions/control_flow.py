@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_core.errors import InvalidGraph, RuntimeException
-from epctx_core.graph.attributes import attribute_value
+from epctx_core.graph.view import attribute_value
 from epctx_core.options.choices import CPU_EP
 from epctx_core.sessions.plan import StepSpec, without_omitted
 

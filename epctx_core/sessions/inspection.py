@@ -13,7 +13,7 @@ from epctx_core.context.named_files import external_locations, stated_dependenci
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.source_references import FILE_ATTRIBUTE, MODE_KEY, files_of
+from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.errors import InvalidGraph, errors_typed
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.model_io import names_as_text, read_model, text_of

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.scratch import Scratch, scratch_folder
-from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
 from epctx_core.errors import (
     InvalidArgument,
     NotImplementedByProvider,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.context.workspace import PrivateWorkspace
+from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.errors import InvalidArgument
 from epctx_core.options import Isolation
 from epctx_core.registry.forking import PerProcess

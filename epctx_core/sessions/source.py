@@ -220,8 +220,7 @@ def _weights_opener(
     @cache
     def folder() -> WeightsFolder:
         # Many models hold all their weights.
-        from epctx_core.context.initializers_file import read_seal
-        from epctx_core.context.weights_folder import WeightsFolder
+        from epctx_core.context.weights_folder import WeightsFolder, read_seal
 
         return WeightsFolder(
             path,

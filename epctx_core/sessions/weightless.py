@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import set_metadata
-from epctx_core.context.source_references import (
+from epctx_core.context.weightless import (
     FILE_ATTRIBUTE,
     MODE_KEY,
     SourceReference,

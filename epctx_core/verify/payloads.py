@@ -1,11 +1,16 @@
-"""Payloads: found and checked by the reader that a load has, which goes on with the next one after each fault."""
+"""Payloads: found and checked by the reader that a load has, which goes on with the next one after each fault.
+
+And binaries beside a model that no model names.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import damaged
+from epctx_core.context.named_files import models_naming
 from epctx_core.context.paths import checked_name
 from epctx_core.context.payload_reader import (
     BINARY,
@@ -23,6 +28,7 @@ from epctx_core.verify.findings import PayloadReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
@@ -31,7 +37,9 @@ if TYPE_CHECKING:
     from epctx_core.verify.findings import Findings
     from epctx_core.verify.subject import Subject
 
+
 _SHOWN_RANGES = 5
+_MOST_LOOKED_AT = 100
 
 
 @dataclass(kw_only=True)
@@ -193,3 +201,27 @@ def _note_damage(
         node=record.name,
         hint=error.hint or "",
     )
+
+
+def check_folder(subject: Subject) -> None:
+    """Note binaries that a compile of this model may have left and that nobody needs."""
+    if subject.path is None or not subject.records:
+        return
+    folder = subject.path.parent
+    with suppress(OSError):
+        for path in _candidates(folder, subject.path.stem.removesuffix("_ctx")):
+            if next(models_naming(folder, path.name), None) is None:
+                subject.findings.add(
+                    "file-unnamed",
+                    f"{path.name!r} lies beside the model, and no model of the folder names it.",
+                    hint="It may be left from an earlier compile; nothing here needs it.",
+                )
+
+
+def _candidates(folder: Path, stem: str) -> list[Path]:
+    found = [
+        path
+        for path in folder.iterdir()
+        if path.suffix == ".bin" and path.name.startswith(f"{stem}_") and path.is_file()
+    ]
+    return sorted(found)[:_MOST_LOOKED_AT]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from epctx_core.context.initializers_file import read_seal
 from epctx_core.context.named_files import external_locations
 from epctx_core.context.ort_format import decode_model
-from epctx_core.context.weights_folder import WeightsFolder
+from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
 from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
 from epctx_core.graph.normalise import given_weights
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from epctx_core.context.initializers_file import Seal
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.weights_folder import Seal
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.options import SessionConfig, SessionOptions

@@ -8,20 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.kernel_types import read_kernel_types
+from epctx_core.context.metadata import read_kernel_types
 from epctx_core.errors import errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.providers import ProviderSession
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
-from epctx_core.verify.folder import check_folder
 from epctx_core.verify.manifest import check_dependencies, check_manifest, check_unused
-from epctx_core.verify.nodes import check_references, read_nodes
-from epctx_core.verify.payloads import find_payloads
-from epctx_core.verify.providers import ask_providers, route_nodes
-from epctx_core.verify.rehearsal import rehearse_load
+from epctx_core.verify.nodes import check_references, check_types, read_nodes
+from epctx_core.verify.payloads import check_folder, find_payloads
+from epctx_core.verify.providers import ask_providers, rehearse_load, route_nodes
 from epctx_core.verify.subject import Subject, read_subject
-from epctx_core.verify.types import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

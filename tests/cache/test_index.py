@@ -10,7 +10,7 @@ from end_to_end.sim_eps import QNN, with_eps
 
 from epctx_core.cache import content
 from epctx_core.compiling.compile import Compile
-from epctx_core.graph import digests
+from epctx_core.graph import weights
 from epctx_core.graph.mapping import FileIdentity
 
 LONG_AGO = 1_000_000_000
@@ -195,13 +195,13 @@ def test_a_model_that_is_replaced_while_it_is_compiled_is_not_kept_under_the_old
 
 def test_a_miss_digests_each_weight_once(cache, rested, monkeypatch):
     digested = []
-    original = digests._hexdigest
+    original = weights._hexdigest
 
     def noted(chunks, *stopped):
         digested.append(sum(len(chunk) for chunk in chunks()))
         return original(chunks, *stopped)
 
-    monkeypatch.setattr(digests, "_hexdigest", noted)
+    monkeypatch.setattr(weights, "_hexdigest", noted)
 
     cache.path(rested)
 

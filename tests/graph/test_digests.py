@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 from context.writing import noise, weight_in_file
 
-from epctx_core.graph import digests
-from epctx_core.graph.digests import BESIDE_FROM, PARALLEL_FROM, ExtentDigests, digest_beside, digests_ahead
-from epctx_core.graph.weights import Weight
+from epctx_core.graph import weights
+from epctx_core.graph.weights import (
+    BESIDE_FROM,
+    PARALLEL_FROM,
+    ExtentDigests,
+    Weight,
+    digest_beside,
+    digests_ahead,
+)
 
 PATIENCE = 20
 """Seconds after which something that should have happened will not."""
@@ -77,7 +83,7 @@ def test_a_weight_is_used_while_later_ones_are_still_being_digested():
 
 
 def test_a_digest_that_no_thread_has_begun_is_made_by_the_one_who_asks(monkeypatch):
-    monkeypatch.setattr(digests.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(weights.os, "cpu_count", lambda: 1)
     first, last = large(2)
     first.held.clear()
 

@@ -44,7 +44,7 @@ class Area:
 
 AREAS = {
     "node codec": Area(
-        ("context/node.py", "context/node_writer.py", "context/named_files.py"),
+        ("context/node.py", "context/named_files.py"),
         (
             "context/test_node.py",
             "context/test_payloads_read.py",
