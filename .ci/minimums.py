@@ -7,17 +7,20 @@ import tomllib
 from pathlib import Path
 
 root = Path(__file__).parent.parent
-project = tomllib.loads(root.joinpath("pyproject.toml").read_text())["project"]
-extras = project["optional-dependencies"]
-optional = [
-    requirement
-    for path in sorted(root.glob("plugins/*/pyproject.toml"))
-    for extra in tomllib.loads(path.read_text())["project"].get("optional-dependencies", {}).values()
-    for requirement in extra
+projects = [
+    tomllib.loads(path.read_text())["project"]
+    for path in [root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))]
 ]
-for requirement in [*project["dependencies"], *extras["ort"], *extras["cli"], *optional]:
+needed = {
+    requirement
+    for project in projects
+    for extra, found in {"": project["dependencies"], **project.get("optional-dependencies", {})}.items()
+    for requirement in found
+    if extra != "test" and not requirement.startswith("epctx-")
+}
+for requirement in sorted(needed):
     match = re.match(r"([\w.-]+)>=([\w.]+)", requirement)
     if match is None:
-        message = f"{requirement!r} in pyproject.toml has no lower bound"
+        message = f"{requirement!r} in a pyproject.toml has no lower bound"
         raise SystemExit(message)
     print(f"{match[1]}=={match[2]}")

@@ -1,9 +1,23 @@
-"""`python -m epctx_core`: the command line, for when the command `epctx` is not on the path."""
+"""The command `epctx`, and `python -m epctx_core`: run epctx-cli, or say how to install it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from epctx_core.cli import main
 
-sys.exit(main())
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (None: that of the process) and return its exit code, 3 if epctx-cli is not installed."""
+    try:
+        from epctx_cli import main as run
+    except ModuleNotFoundError as error:
+        if error.name != "epctx_cli":
+            raise
+        sys.stderr.write("error: the package epctx-cli, which contains the commands, is not installed.\n")
+        sys.stderr.write("  pip install 'epctx-core[cli]'\n")
+        return 3
+    return run(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,9 +10,9 @@ from importlib.metadata import entry_points
 import pytest
 from documentation.blocks import DOCS, sections
 from documentation.tables import with_tables
+from epctx_cli.entry import COMMANDS
 
 from epctx_core import PluginState, errors, plugin
-from epctx_core.cli.entry import COMMANDS
 from epctx_core.plugin import ExecutionProvider
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
 from epctx_core.registry.loading import find_problems
@@ -135,7 +135,7 @@ def test_no_error_is_described_that_is_not_there():
 
 
 def test_the_exit_codes_of_errors_are_the_command_lines():
-    from epctx_core.cli.exit_codes import CODES
+    from epctx_cli.exit_codes import CODES
 
     said = {
         name: int(re.search(r"Exit code (\d)", ERRORS[name])[1]) for name in CLASSES if name != "EpctxError"

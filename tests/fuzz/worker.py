@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from epctx_cli.arrays import load_inputs, make_inputs
 from fuzz.cases import Case, Seed, case, read_seeds, unpacked
 from fuzz.seeds import KERNEL_EP, NPZ
 
 import epctx_core as epctx
-from epctx_core.cli.arrays import load_inputs, make_inputs
 
 ADDRESS_SPACE = 4 << 30
 """Bytes that may be mapped beyond what the process has when it is warm."""

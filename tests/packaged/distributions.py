@@ -15,6 +15,7 @@ ROOT: Final = Path(__file__).parents[2]
 CORE: Final = "epctx-core"
 SDK: Final = "epctx-sim-sdk"
 KIT: Final = "epctx-conformance"
+COMMANDS: Final = "epctx-cli"
 FOLDERS: Final = {CORE: ROOT} | {folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))}
 """By distribution, the folder of its pyproject.toml."""
 

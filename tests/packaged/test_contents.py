@@ -7,9 +7,10 @@ import tomllib
 import zipfile
 
 import pytest
-from packaged.distributions import CORE, FOLDERS, KIT, ROOT, build, unpacked
+from packaged.distributions import COMMANDS, CORE, FOLDERS, KIT, ROOT, build, unpacked
 
 NAMES = sorted(FOLDERS)
+EXACT = [COMMANDS, KIT]
 PACKAGES = {
     name: ROOT / "epctx_core" if name == CORE else FOLDERS[name] / "src" / name.replace("-", "_")
     for name in NAMES
@@ -85,7 +86,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
     assert set(said.get_all("Provides-Extra")) == {"ort", "cli", "test"}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in {CORE, KIT}])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in {CORE, *EXACT}])
 def test_a_plugin_needs_a_core_of_the_same_minor_version(wheels, name):
     core = metadata(wheels[CORE])["Version"]
     major, minor, _ = core.split(".")
@@ -95,11 +96,12 @@ def test_a_plugin_needs_a_core_of_the_same_minor_version(wheels, name):
     assert f"epctx-core<{major}.{int(minor) + 1},>={major}.{minor}" in needs
 
 
-def test_a_package_that_uses_the_cores_own_names_needs_exactly_that_core(wheels):
+@pytest.mark.parametrize("name", EXACT)
+def test_a_package_that_uses_the_cores_own_names_needs_exactly_that_core(wheels, name):
     core = metadata(wheels[CORE])["Version"]
 
-    assert metadata(wheels[KIT])["Version"] == core
-    assert f"epctx-core=={core}" in metadata(wheels[KIT]).get_all("Requires-Dist")
+    assert metadata(wheels[name])["Version"] == core
+    assert f"epctx-core=={core}" in metadata(wheels[name]).get_all("Requires-Dist")
 
 
 @pytest.mark.parametrize("name", NAMES)

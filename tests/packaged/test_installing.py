@@ -11,7 +11,7 @@ import onnx
 import pytest
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import PACKAGES
-from packaged.distributions import CORE, FOLDERS, SDK, Environment
+from packaged.distributions import COMMANDS, CORE, FOLDERS, SDK, Environment
 
 EPS = sorted(PACKAGES)
 USE_OF_KIT = """
@@ -21,6 +21,11 @@ except ImportError as error:
     print(type(error).__name__, error.hint)
 else:
     print(check_provider.__module__)
+"""
+USE_OF_COMMANDS = """
+import subprocess, sys
+done = subprocess.run([sys.executable, "-m", "epctx_core", "plugins", "list"], capture_output=True, text=True)
+print(done.returncode, done.stderr.splitlines()[-1].strip())
 """
 
 
@@ -52,13 +57,15 @@ def work(environment, folder, *eps):
 
 
 def check_core(environment, extra=""):
-    """The core without plugins: it is there, finds none and says so, and has the kit if the extra `cli` was asked for."""
+    """The core without plugins: it is there, and without the command line or the kit it says what to install."""
+    if "cli" not in extra:
+        assert environment.python(USE_OF_COMMANDS) == "3 pip install 'epctx-core[cli]'\n"
+        environment.install(COMMANDS)
     assert environment.plugins() == {}
     assert environment.python("import epctx_core; print(epctx_core.get_available_providers())") == (
         "['CPUExecutionProvider']\n"
     )
-    brought = "epctx_conformance.runner" if "cli" in extra else "PackageMissing pip install epctx-conformance"
-    assert environment.python(USE_OF_KIT) == f"{brought}\n"
+    assert environment.python(USE_OF_KIT) == "PackageMissing pip install epctx-conformance\n"
     assert "No broken requirements found" in environment.pip("check")
 
 
@@ -95,13 +102,20 @@ def without_caches(files):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheels):
+    """An environment with the core and the command line."""
     made = Environment(tmp_path_factory.mktemp("environment") / "venv", wheels[CORE].parent)
     made.install(CORE)
+    check_core(made)
     return made
 
 
-def test_the_core_installs_alone(environment):
+def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(environment):
+    before = environment.files()
+
+    environment.uninstall(COMMANDS)
+
     check_core(environment)
+    assert without_caches(environment.files()) == without_caches(before)
 
 
 @pytest.mark.parametrize("ep", EPS)

@@ -40,7 +40,7 @@ def test_libraries_are_held_against_what_the_core_needs(doctor):
     said = doctor("--json")
 
     by_name = {library["name"]: library for library in said.json["libraries"]}
-    assert {"onnx", "numpy", "pluggy", "importlib-metadata", "onnxruntime", "rich"} <= set(by_name)
+    assert {"onnx", "numpy", "pluggy", "importlib-metadata", "onnxruntime", "epctx-cli"} <= set(by_name)
     assert all(library["fits"] is not False for library in by_name.values())
     assert by_name["onnxruntime"]["extra"] == "ort"
     assert "pytest" not in by_name

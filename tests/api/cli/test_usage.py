@@ -178,7 +178,7 @@ def test_the_installed_command_and_the_module_are_the_same(process):
 
 def test_importing_the_command_line_is_cheap():
     heavy = {"argparse", "onnx", "numpy", "rich", "pluggy", "importlib_metadata"}
-    code = "import sys, epctx_core.cli; print(*sys.modules)"
+    code = "import sys, epctx_cli; print(*sys.modules)"
 
     output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
 

@@ -217,7 +217,7 @@ def test_without_onnxruntime_one_sentence_says_what_the_file_is_and_what_to_inst
     model = tmp_path / "model.ort"
     model.write_bytes(ort_file("loop"))
     code = (
-        "import sys; sys.modules['onnxruntime'] = None; from epctx_core.cli import main; "
+        "import sys; sys.modules['onnxruntime'] = None; from epctx_cli import main; "
         f"sys.exit(main(['run', {str(model)!r}]))"
     )
     found = subprocess.run(

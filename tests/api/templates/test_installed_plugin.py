@@ -9,32 +9,36 @@ import numpy as np
 import pytest
 from templates.installed import ROOT, built_wheel, clean_environment
 
+COMMAND_LINE = ROOT / "plugins" / "epctx-cli"
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The core's wheel."""
-    return built_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+    """The wheel of the command line, which has the template."""
+    return built_wheel(COMMAND_LINE, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
-    """A clean environment in which the core is installed, a plugin was begun, and is installed too."""
+    """A clean environment with the core and its command line, in which a plugin was begun, and is installed too."""
     made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
+    core = built_wheel(ROOT, tmp_path_factory.mktemp("core"))
     kit = built_wheel(ROOT / "plugins" / "epctx-conformance", tmp_path_factory.mktemp("kit"))
-    made.install(wheel, kit)
+    made.install(core, wheel, kit)
     made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
     made.install(made.folder / "work" / "epctx-acme")
     return made
 
 
 def test_the_wheel_has_every_file_of_the_template(wheel):
-    root = ROOT / "epctx_core" / "templates"
+    source = COMMAND_LINE / "src"
+    root = source / "epctx_cli" / "templates"
 
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
 
     here = {
-        p.relative_to(ROOT).as_posix()
+        p.relative_to(source).as_posix()
         for p in root.rglob("*")
         if p.is_file() and "__pycache__" not in p.parts
     }

@@ -1,0 +1,30 @@
+"""The command line. Knows every other part of the core; none of them knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: what follows the program's name; None for the process's own arguments, whose end no
+            thread of a plugin then keeps off.
+
+    Returns:
+        The exit code; see `epctx_cli.exit_codes`.
+    """
+    import sys
+    import threading
+
+    from epctx_cli.entry import run
+
+    if argv is not None:
+        return run(list(argv))
+    code = run(sys.argv[1:])
+    if threading.active_count() > 1:
+        from epctx_core.process_group import end_in_any_case
+
+        end_in_any_case(code)
+    return code

@@ -1,0 +1,232 @@
+"""The options that several commands share, and how they become session options. Knows no command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from epctx_cli import streams
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
+from epctx_core.options.choices import CPU_EP
+
+if TYPE_CHECKING:
+    from epctx_cli.console import Console
+    from epctx_core.options import SessionOptions
+
+_SUFFIX = "executionprovider"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose complaints are typed errors; options are never abbreviated, so scripts stay right.
+
+    Attributes:
+        list_among_options: the list of positional arguments that may go on behind an option, if there is one.
+    """
+
+    list_among_options: str | None = None
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise InvalidArgument with argparse's words."""
+        end = "" if message.endswith(("?", ".")) else "."
+        raise InvalidArgument(f"{message}{end}", hint=f"{self.prog} --help shows how it is used.")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse keeps it to itself if nobody gets the help that was asked for.
+        streams.send(file, message)
+
+    def take_rest(self, arguments: argparse.Namespace, extras: Sequence[str]) -> None:
+        """Put what argparse left over into the list that may go on behind an option.
+
+        Raises:
+            InvalidArgument: there is no such list, or an argument cannot be one of it.
+        """
+        if self.list_among_options is not None:
+            wrong = next((n for n, extra in enumerate(extras) if extra.startswith("-") or "=" in extra), None)
+            getattr(arguments, self.list_among_options).extend(extras[:wrong])
+            extras = [] if wrong is None else extras[wrong:]
+        if extras:
+            self.refuse_unknown(extras)
+
+    def refuse_unknown(self, extras: Sequence[str]) -> NoReturn:
+        """Raise InvalidArgument for what no option takes, with the closest one there is."""
+        first = extras[0].partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        if first.startswith("-"):
+            found = suggestion(first, known)
+            self.error(f"there is no option {first!r}{'.' if found else ''}{found}")
+        if "=" in extras[0]:
+            self.error(f"{first + '=…'!r} stands alone; write -c or -p before each KEY=VALUE")
+        self.error(f"{extras[0]!r} is one argument too many")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what every command that prints a result has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    add_verbose(parser, default=argparse.SUPPRESS)
+
+
+def add_allow_uncompiled(parser: argparse.ArgumentParser) -> None:
+    """Add `--allow-uncompiled`."""
+    parser.add_argument(
+        "--allow-uncompiled",
+        action="store_true",
+        help="exit 0 also where nothing of a model was compiled and a plain model was written",
+    )
+
+
+def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """Add `-v`, which stands before or after the command's name."""
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=default,
+        help="say more, and show where an error arose",
+    )
+
+
+def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
+    """Add `--ep`, `-c` and `-p`."""
+    parser.add_argument("--ep", action="append", default=[], metavar="EP", help=ep_help)
+    parser.add_argument(
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a session option, such as ep.context_embed_mode=1; may be repeated",
+    )
+    parser.add_argument(
+        "-p",
+        "--provider-option",
+        action="append",
+        default=[],
+        metavar="EP.KEY=VALUE",
+        help="an option of one EP, such as QNN.htp_arch=73; may be repeated",
+    )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add where a model's inputs come from."""
+    parser.add_argument(
+        "--input", metavar="IN.npz", help="the inputs, by name; without it they are made from a seed"
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="seed of inputs that are made (default 0)"
+    )
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
+def session_options(arguments: argparse.Namespace, console: Console) -> SessionOptions:
+    """Return the session options that `--ep`, `-c` and `-p` ask for.
+
+    Raises:
+        InvalidArgument: one of them is malformed, unknown, or given twice.
+        NotImplementedByProvider: no installed plugin brings an EP.
+    """
+    from epctx_core.options import SessionOptions
+    from epctx_core.sessions.missing_providers import OptionalNames
+
+    session = SessionOptions()
+    for text in arguments.config:
+        key, value = _split(text, "-c")
+        session.add_session_config_entry(key, value)
+    for key in session.ignored_config_entries:
+        console.warn(f"epctx does not act on the session option {key!r}.")
+    given = provider_options(arguments.provider_option, arguments.ep)
+    optional = OptionalNames(session.config().optional_providers, arguments.ep)
+    for name in arguments.ep:
+        if name not in optional:
+            require_plugin(name)
+        session.add_provider(name, given[name])
+    return session
+
+
+def _split(text: str, flag: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidArgument(f"{flag} {text!r} is not of the form KEY=VALUE.")
+    return key, value
+
+
+def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return what `-p` says for each EP: its name as given to option name to value.
+
+    Raises:
+        InvalidArgument: one is malformed, or is of none of these EPs.
+    """
+    options: dict[str, dict[str, str]] = {name: {} for name in eps}
+    for text in texts:
+        left, value = _split(text, "-p")
+        # An EP type may hold dots, so the EPs that were asked for say where its name ends.
+        found = [(name, key) for name in eps if (key := _key_after(left, name)) is not None]
+        if not found:
+            raise _no_such_ep(left, eps)
+        name, key = found[0]
+        options[name][key] = value
+    return options
+
+
+def _key_after(left: str, ep: str) -> str | None:
+    """Return what follows `EP.` in `EP.KEY` if that EP is the one meant, else None."""
+    short = ep.rpartition(":")[2]
+    for name in (
+        short,
+        short[: -len(_SUFFIX)] if short.casefold().endswith(_SUFFIX) else f"{short}{_SUFFIX}",
+    ):
+        start = left[: len(name) + 1]
+        if start.casefold() == f"{name}.".casefold() and len(left) > len(start):
+            return left[len(start) :]
+    return None
+
+
+def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
+    """Return why an option is nobody's; its value is not shown, which may be a secret."""
+    ep, dot, _ = left.partition(".")
+    if not dot:
+        return InvalidArgument(
+            f"-p {left + '=…'!r} is not of the form EP.KEY=VALUE, such as QNN.htp_arch=73."
+        )
+    asked = f"only {', '.join(eps)} was asked for" if eps else "no EP was asked for"
+    close = suggestion(ep, eps)
+    return InvalidArgument(
+        f"-p {left + '=…'!r} is an option of {ep}, but {asked}.{close}",
+        hint=None if close else f"Add --ep {ep}.",
+    )
+
+
+def no_ep(command: str) -> InvalidArgument:
+    """Return why a command that compiles does nothing without `--ep`."""
+    from epctx_core.registry.default import get_available_providers
+
+    installed = [name for name in get_available_providers() if name != CPU_EP]
+    return InvalidArgument(
+        f"{command} needs an Execution Provider. Installed: {', '.join(installed) or 'none'}.",
+        hint=f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
+        if installed
+        else "Install a plugin, then see `epctx plugins list`.",
+    )
+
+
+def require_plugin(name: str) -> None:
+    """Raise NotImplementedByProvider if nobody brings an EP, which is a matter of installing, not of spelling."""
+    from epctx_core.registry import default_registry
+    from epctx_core.registry.records import means
+
+    short = name.rpartition(":")[2]
+    known = [record.name for record in default_registry.records()]
+    if any(means(short, each) for each in [*known, CPU_EP]):
+        return
+    try:
+        default_registry.resolve(name)
+    except InvalidArgument as error:
+        raise NotImplementedByProvider(error.message, ep=name, hint=error.hint) from error

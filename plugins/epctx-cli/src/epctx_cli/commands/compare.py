@@ -1,0 +1,130 @@
+"""`epctx compare`: runs two models on the same inputs and says where they differ first."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from epctx_cli import text
+from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
+from epctx_cli.commands.run import made_words, simulated, simulated_words
+from epctx_cli.exit_codes import DONE, FAILED
+from epctx_core.errors import EpctxError, InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_cli.agreement import Tolerance
+    from epctx_cli.console import Console
+    from epctx_cli.session_pair import Outcome, Side
+
+DEFAULT_ATOL = 1e-6
+DEFAULT_RTOL = 1e-4
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("model", metavar="A", help="a model, plain or compiled")
+    parser.add_argument("reference", metavar="B", help="another one, the reference")
+    add_providers(
+        parser,
+        ep_help="an EP for both; may be repeated. Without it context models find their EPs by themselves",
+    )
+    add_inputs(parser)
+    parser.add_argument(
+        "--atol", type=float, default=DEFAULT_ATOL, help=f"largest max_abs allowed (default {DEFAULT_ATOL:g})"
+    )
+    parser.add_argument(
+        "--rtol",
+        type=float,
+        default=DEFAULT_RTOL,
+        help=f"largest max_rel allowed, max|a-b| / (max|b| + 1e-6) (default {DEFAULT_RTOL:g}); "
+        "an output is equal if either is kept",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run both, compare, and look inside if they differ."""
+    from epctx_cli.agreement import Tolerance
+    from epctx_cli.session_pair import Side, run_both
+
+    if not (arguments.atol >= 0 and arguments.rtol >= 0):
+        raise InvalidArgument("--atol and --rtol must be 0 or more.")
+    tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
+    a = Side(model=arguments.model, options=session_options(arguments, console))
+    b = Side(model=arguments.reference, options=session_options(arguments, console))
+    outcome = run_both(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
+    equal = all(d.equal for d in outcome.differences)
+    inside = None if equal else _look_inside(a, b, outcome, tolerance, console)
+    simulations = list(dict.fromkeys(simulated([*outcome.plugins[0], *outcome.plugins[1]])))
+    _tell(arguments, outcome, inside, console)
+    if simulations:
+        console.note(simulated_words(simulations))
+    console.result(
+        {
+            "equal": equal,
+            "outputs": [d.as_dict() for d in outcome.differences],
+            "models": [
+                {"path": side.model, "providers": eps}
+                for side, eps in zip((a, b), outcome.providers, strict=True)
+            ],
+            "simulated": simulations,
+            "made_from_seed": None if arguments.input else arguments.seed,
+            "atol": arguments.atol,
+            "rtol": arguments.rtol,
+            "first_inside": inside,
+        }
+    )
+    return DONE if equal else FAILED
+
+
+def _look_inside(
+    a: Side, b: Side, outcome: Outcome, tolerance: Tolerance, console: Console
+) -> dict[str, Any] | None:
+    """Return the first value inside that both compute and that differs; None if there is none to be had."""
+    from epctx_cli.inner_values import first_difference
+
+    try:
+        return first_difference(a, b, outcome.inputs, tolerance)
+    except EpctxError as error:
+        console.debug(f"Values inside the models could not be compared: {error}")
+        return None
+
+
+def _tell(
+    arguments: argparse.Namespace, outcome: Outcome, inside: dict[str, Any] | None, console: Console
+) -> None:
+    for label, model, eps in zip(
+        "AB", (arguments.model, arguments.reference), outcome.providers, strict=True
+    ):
+        console.say(f"{label}: {model}  ({', '.join(eps)})")
+    if arguments.input is None:
+        console.note(f"{made_words(outcome.inputs, arguments.seed)} (no --input).")
+    console.say()
+    console.table(
+        ("output", "max_abs", "max_rel", "verdict"),
+        [
+            (d.name, text.number(d.max_abs), text.number(d.max_rel), "equal" if d.equal else "DIFFERENT")
+            for d in outcome.differences
+        ],
+    )
+    console.say()
+    wrong = [d for d in outcome.differences if not d.equal]
+    if not wrong:
+        console.say(f"Equal, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
+        return
+    console.say(f"They differ first in the output {wrong[0].name!r}, {wrong[0].where()}.")
+    if inside is not None:
+        _tell_inside(inside, console)
+    again = shlex.join(["epctx", "inspect", arguments.model])
+    console.debug(f"See also: {again}")
+
+
+def _tell_inside(inside: dict[str, Any], console: Console) -> None:
+    console.say(
+        f"Inside, the first of {text.count(inside['compared'], 'value')} of the same name that differs is "
+        f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):"
+    )
+    console.say(f"  in A it comes from {inside['from_a']}")
+    console.say(f"  in B it comes from {inside['from_b']}")

@@ -1,0 +1,258 @@
+"""`epctx compile`: writes a context model and says what became of every node."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_cli import text
+from epctx_cli.arguments import (
+    CommandParser,
+    add_allow_uncompiled,
+    add_common,
+    add_providers,
+    no_ep,
+    session_options,
+)
+from epctx_cli.exit_codes import DONE, FAILED
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_cli.agreement import Difference
+    from epctx_cli.console import Console
+    from epctx_core.compiling.report import CompileReport
+    from epctx_core.options import SessionOptions
+
+CHECK_TOLERANCE = 1e-4
+"""`--check`: the largest max|a-b| / (max|b| + 1e-6) that passes."""
+_SHOWN_PARTITIONS = 20
+_SHOWN_REFUSALS = 5
+_SHOWN_OPERATORS = 4
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model to compile")
+    add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="the context model, or a folder for it (default: MODEL's name with _ctx.onnx, beside it)",
+    )
+    parser.add_argument(
+        "--embed", action="store_true", help="store payloads in the model, not in a file beside it"
+    )
+    parser.add_argument(
+        "--external-initializers",
+        metavar="NAME",
+        help="put initializers of 1 KiB or more that stay into this file, relative to OUT",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="then load it and compare it with the CPU EP on made-up inputs"
+    )
+    parser.add_argument("--no-clobber", action="store_true", help="fail if the output exists")
+    parser.add_argument(
+        "--require-compiled", action="store_true", help="write nothing if no node could be compiled"
+    )
+    add_allow_uncompiled(parser)
+    add_common(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Compile, report, and check if asked to."""
+    from epctx_core.compiling.compiler import ModelCompiler
+    from epctx_core.options import OrtCompileApiFlags
+
+    if not arguments.ep:
+        raise no_ep("compile")
+    flags = OrtCompileApiFlags.NONE
+    if arguments.no_clobber:
+        flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    if arguments.require_compiled:
+        flags |= OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+    session = session_options(arguments, console)
+    output = _output(arguments, session)
+    with console.progress() as progress:
+        compiler = ModelCompiler(
+            session,
+            arguments.model,
+            arguments.embed or None,
+            arguments.external_initializers,
+            flags=flags,
+            progress=progress,
+        )
+        report = compiler.compile_to_file(output)
+    result = {**report.as_dict(), "folder": str(_folder(report))}
+    _tell(arguments.model, report, console)
+    code = DONE if report.compiled or arguments.allow_uncompiled else FAILED
+    if arguments.check:
+        differences = _check(arguments, report, console)
+        equal = all(d.equal for d in differences)
+        result["check"] = {
+            "equal": equal,
+            "tolerance": CHECK_TOLERANCE,
+            "outputs": [d.as_dict() for d in differences],
+        }
+        code = code if equal else FAILED
+    if not report.compiled:
+        console.note(
+            "Nothing was compiled; --allow-uncompiled makes this exit 0, --require-compiled writes nothing."
+        )
+    if code == DONE:
+        console.say()
+        # Values are not repeated: one of them may be a secret.
+        options = " with the same --ep and -p" if arguments.provider_option else ""
+        console.say(f"Next: epctx run {shlex.quote(str(report.output))}{options}")
+    console.result(result)
+    return code
+
+
+def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
+    """Return the output path; None for the default. A folder gets the default's name."""
+    from epctx_core.context.named_files import context_model_path
+    from epctx_core.context.paths import is_folder_name
+
+    given: str | None = arguments.output
+    if given is None:
+        given = session.config().context_file_path
+    if given is None:
+        return None
+    if not given:
+        raise InvalidArgument("-o is empty.")
+    model, output = Path(arguments.model), Path(given)
+    if is_folder_name(given):
+        output /= context_model_path(model).name
+    if output.exists() and model.exists() and output.samefile(model):
+        raise InvalidArgument(
+            f"the output {str(output)!r} is the model that is to be compiled.",
+            path=output,
+            hint="Choose another output: replacing it would lose the source.",
+        )
+    return str(output)
+
+
+def _folder(report: CompileReport) -> Path:
+    return report.output.parent if report.output is not None else Path()
+
+
+def _tell(model: str, report: CompileReport, console: Console) -> None:
+    console.say(f"{model} -> {report.output}")
+    if report.partitions:
+        _tell_partitions(report, console)
+    if report.kept_nodes:
+        console.say()
+        console.say(
+            f"{text.count(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
+        )
+    _tell_shares(report, console)
+    _tell_refusals(report, console)
+    console.say()
+    leaves = [(file.path, text.size(file.bytes)) for file in report.outputs]
+    console.tree(f"{_folder(report)}/", leaves)
+    if report.source_files:
+        console.say()
+        console.say(
+            f"Weights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
+            "model, or ep.context_source_model_path."
+        )
+    simulated = [r.name for r in report.providers if r.simulated and report.assignments.get(r.name)]
+    if simulated:
+        console.say()
+        console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
+
+
+def _tell_partitions(report: CompileReport, console: Console) -> None:
+    shown = report.partitions if console.verbose else report.partitions[:_SHOWN_PARTITIONS]
+    console.say()
+    console.table(
+        ("partition", "EP", "nodes", "operators"),
+        [(p.name, p.ep, p.nodes, text.operators(p.operators, _SHOWN_OPERATORS)) for p in shown],
+    )
+    left = len(report.partitions) - len(shown)
+    if left:
+        console.say(f"  … and {text.count(left, 'partition')} more; -v shows all.")
+
+
+def _tell_shares(report: CompileReport, console: Console) -> None:
+    by = {
+        r.name: (f"{r.distribution or ''} {r.version or ''}".strip(), r.vendor or "")
+        for r in report.providers
+    }
+    console.say()
+    console.table(
+        ("taken by", "nodes", "plugin", "vendor"),
+        [
+            (ep, report.assignments.get(ep, 0), *by.get(ep, ("built in", "")))
+            for ep in dict.fromkeys([*by, *report.assignments])
+        ],
+    )
+
+
+def _tell_refusals(report: CompileReport, console: Console) -> None:
+    if not report.refusals:
+        return
+    console.say()
+    console.say("Refused:")
+    for line in _refusals(report, None if console.verbose else _SHOWN_REFUSALS):
+        console.say(f"  {line}")
+
+
+def _refusals(report: CompileReport, limit: int | None) -> list[str]:
+    lines = [
+        f"{r.ep}: {r.reason.rstrip('.')} ({text.count(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
+        if r.nodes
+        else f"{r.ep}: {r.reason}"
+        for r in report.refusals
+    ]
+    if limit is None or len(lines) <= limit:
+        return lines
+    return [*lines[:limit], f"… and {text.count(len(lines) - limit, 'reason')} more; -v shows all."]
+
+
+def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
+    """Load what was written and compare it with the source on the CPU EP."""
+    from epctx_cli.agreement import Tolerance
+    from epctx_cli.session_pair import Side, run_both
+    from epctx_core.options import GraphOptimizationLevel
+
+    # Fresh options: the session must neither write a model again nor name where one goes.
+    arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
+    compiled, plain = session_options(arguments, console), session_options(arguments, console)
+    plain.providers = []
+    # The model as it is written: what the optimiser fuses rounds quantised values otherwise.
+    plain.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    if report.source_files:
+        compiled.add_session_config_entry("ep.context_source_model_path", arguments.model)
+    outcome = run_both(
+        Side(model=str(report.output), options=compiled),
+        Side(model=arguments.model, options=plain),
+        tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
+    )
+    console.say()
+    console.say("Checked against the CPU EP, on inputs made from seed 0:")
+    console.table(
+        ("output", "max_abs", "max_rel", "allowed", "verdict"),
+        [
+            (
+                d.name,
+                text.number(d.max_abs),
+                text.number(d.max_rel),
+                f"{CHECK_TOLERANCE:g}",
+                "equal" if d.equal else "DIFFERENT",
+            )
+            for d in outcome.differences
+        ],
+    )
+    wrong = [d for d in outcome.differences if not d.equal]
+    if wrong:
+        console.error(
+            f"the compiled model disagrees with the CPU EP in {text.count(len(wrong), 'output')}: "
+            f"{wrong[0].name!r} {wrong[0].where()}.\n"
+            f"epctx compare {shlex.quote(str(report.output))} {shlex.quote(arguments.model)} "
+            "says where they differ first."
+        )
+    return outcome.differences

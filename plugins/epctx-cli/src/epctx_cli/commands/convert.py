@@ -1,0 +1,63 @@
+"""`epctx convert`: a model from ONNX to ONNX Runtime's own format (`.ort`), back, or from an old version to the newest."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from epctx_cli import text
+from epctx_cli.arguments import CommandParser, add_common
+from epctx_cli.exit_codes import DONE
+
+if TYPE_CHECKING:
+    from epctx_cli.console import Console
+
+_LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX model or an .ort file")
+    parser.add_argument("output", metavar="OUT", help="model.onnx or model.ort: the name says the format")
+    parser.add_argument(
+        "--optimization-level",
+        choices=_LEVELS,
+        default="all",
+        help="how far onnxruntime optimises an .ort file (default: all)",
+    )
+    parser.add_argument(
+        "--save-runtime-optimizations",
+        action="store_true",
+        help="leave operators as they are, and save what a minimal build may optimise when it loads the .ort file",
+    )
+    parser.add_argument(
+        "--target-platform",
+        choices=("arm", "amd64"),
+        help="the processors that an .ort file is for (default: any)",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Convert, and say what was written."""
+    from epctx_core.options import GraphOptimizationLevel
+    from epctx_core.sessions.conversion import convert_model
+
+    written = convert_model(
+        arguments.model,
+        arguments.output,
+        graph_optimization_level=GraphOptimizationLevel[_LEVELS[arguments.optimization_level]],
+        save_runtime_optimizations=arguments.save_runtime_optimizations,
+        target_platform=arguments.target_platform,
+    )
+    size = written.stat().st_size
+    console.say(f"wrote {written} ({text.size(size)})")
+    console.result({"model": arguments.model, "output": str(written), "bytes": size})
+    return DONE

@@ -1,0 +1,191 @@
+"""`epctx inspect`: what is in a context model, read from its structure; nothing is loaded or imported."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from epctx_cli import text
+from epctx_cli.arguments import CommandParser, add_common
+from epctx_cli.exit_codes import DONE
+
+if TYPE_CHECKING:
+    from epctx_cli.console import Console
+    from epctx_core.sessions.inspection import ContextNodeInfo, ModelInfo
+
+_SHOWN_ELSEWHERE = ("main_context", "embed_mode", "source", "partition_name")
+_MAKER = ("distribution", "version", "sdk", "driver", "target")
+_MAKER_IN_DETAIL = ("plugin_api", "options")
+_LONGEST_VALUE = 100
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("model", metavar="MODEL", help="the model to look into")
+    add_common(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Describe the model."""
+    from epctx_core.sessions.inspection import inspect_model
+
+    info = inspect_model(arguments.model)
+    files = _files(info)
+    _tell(arguments.model, info, files, console)
+    console.result({"model": arguments.model, **info.as_dict(), "files": files})
+    return DONE
+
+
+def _files(info: ModelInfo) -> list[dict[str, Any]]:
+    """Return every required file with its size, or why it cannot be opened."""
+    import os
+
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.errors import InvalidGraph
+
+    if info.path is None:
+        return []
+    folder = ModelFolder(info.path.parent, info.path)
+    files: list[dict[str, Any]] = []
+    for name in info.required_files:
+        entry: dict[str, Any] = {"name": name, "bytes": None, "problem": ""}
+        try:
+            with folder.open(name, what="the file", node=None) as file:
+                entry["bytes"] = os.fstat(file.fileno()).st_size
+        except InvalidGraph as error:
+            entry["problem"] = error.message
+        files.append(entry)
+    return files
+
+
+def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
+    made_by = f", written by {info.producer}" if info.producer else ""
+    nodes = text.count(len(info.ep_contexts), "EPContext node")
+    console.say(f"{model}: {nodes}, {text.count(info.other_nodes, 'other node')}{made_by}")
+    console.say()
+    values = [("input", name, kind) for name, kind in info.inputs.items()]
+    values += [("output", name, kind) for name, kind in info.outputs.items()]
+    console.table(("", "", ""), values)
+    if info.ep_contexts:
+        _tell_nodes(info.ep_contexts, console)
+    if info.compiled_by:
+        _tell_makers(info.compiled_by, console)
+    if files:
+        console.say()
+        console.say("Required files, beside the model:")
+        console.table(
+            ("", ""), [(f["name"], "-" if f["bytes"] is None else text.size(f["bytes"])) for f in files]
+        )
+    if info.source_files:
+        console.say()
+        console.say(
+            f"Compiled in weightless mode {info.weightless_mode}: weights stay in the source model "
+            f"{' and '.join(info.source_files)}, needed beside this one or where session options say."
+        )
+    _warn(info, files, console)
+
+
+def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
+    console.say()
+    console.table(
+        ("EPContext node", "source", "payload", "size", "given to"),
+        [
+            (
+                n.name,
+                n.source or "-",
+                _payload(n),
+                "-" if n.payload_bytes is None else text.size(n.payload_bytes),
+                _loader(n),
+            )
+            for n in nodes
+        ],
+    )
+    renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
+    if renamed:
+        console.say()
+        console.table(("EPContext node", "partition_name"), renamed)
+    for members, attributes in _by_attributes(nodes):
+        console.say()
+        console.say(_whose(members, nodes))
+        console.table(("", ""), [(key, _values(attributes, key)) for key in attributes[0]])
+
+
+def _tell_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Say who compiled, with and for what; `-v` also shows what tells options apart, secret ones left out."""
+    facts = [*_MAKER, *(_MAKER_IN_DETAIL if console.verbose else ())]
+    console.say()
+    console.table(
+        ("compiled by", *(fact.replace("_", " ") for fact in facts)),
+        [(ep, *(str(said.get(fact) or "-") for fact in facts)) for ep, said in compiled_by.items()],
+    )
+
+
+def _payload(node: ContextNodeInfo) -> str:
+    if not node.main_context:
+        return "in a primary node"
+    if node.embed_mode:
+        return "embedded"
+    return node.payload_file or "none"
+
+
+def _loader(node: ContextNodeInfo) -> str:
+    if node.plugin is None:
+        return "no plugin"
+    simulated = ", simulated" if node.plugin["simulated"] else ""
+    version = node.plugin["version"] or ""
+    return f"{node.plugin['distribution'] or 'host'} {version} ({node.plugin['state']}{simulated})"
+
+
+def _by_attributes(
+    nodes: Sequence[ContextNodeInfo],
+) -> list[tuple[list[ContextNodeInfo], list[Mapping[str, Any]]]]:
+    """Group nodes of one source that say the same things, so that a model of many partitions stays readable."""
+    groups: dict[object, tuple[list[ContextNodeInfo], list[Mapping[str, Any]]]] = {}
+    for node in nodes:
+        said = {k: v for k, v in sorted(node.attributes.items()) if k not in _SHOWN_ELSEWHERE}
+        if said:
+            members, attributes = groups.setdefault((node.source, *said), ([], []))
+            members.append(node)
+            attributes.append(said)
+    return list(groups.values())
+
+
+def _values(attributes: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Return what nodes say of one attribute: once if they agree, else in the nodes' order."""
+    values = [said[key] for said in attributes]
+    if all(value == values[0] for value in values):
+        return _shown(values[0])
+    return _shown(", ".join(map(_shown, values)))
+
+
+def _whose(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]) -> str:
+    if len(members) == len(nodes):
+        return "Attributes:" if len(nodes) == 1 else "Attributes of every node:"
+    if len(members) == 1:
+        return f"Attributes of {members[0].name}:"
+    return f"Attributes of {members[0].name} and {len(members) - 1} more:"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        return f"{text.size(len(value))} of bytes"
+    words = str(value)
+    return words if len(words) <= _LONGEST_VALUE else f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
+
+
+def _warn(info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Say what would keep the model from being loaded here."""
+    from epctx_core.registry import default_registry
+
+    problems = [n.problem for n in info.ep_contexts if n.problem]
+    reported = {n.payload_file for n in info.ep_contexts if n.problem}
+    problems += [f["problem"] for f in files if f["problem"] and f["name"] not in reported]
+    for problem in dict.fromkeys(problems):
+        console.warn(problem)
+    usable = {"discovered", "loaded", "unavailable"}
+    lacking = {n.source for n in info.ep_contexts if n.plugin is None or n.plugin["state"] not in usable}
+    for source in sorted(lacking):
+        why, hint = default_registry.explain_missing(source)
+        console.warn(f"{why}\n{hint}")

@@ -1,0 +1,104 @@
+"""`epctx share`: compiles several models into a share group, with one binary for each EP.
+
+Takes its arguments in the form of onnxruntime's `ep_weight_sharing_ctx_gen`, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from epctx_cli import ctx_gen_form, text
+from epctx_cli.arguments import (
+    CommandParser,
+    add_allow_uncompiled,
+    add_common,
+    add_providers,
+    no_ep,
+    session_options,
+)
+from epctx_cli.exit_codes import DONE, FAILED
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epctx_cli.console import Console
+    from epctx_core.compiling.share_group import ShareReport
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="the ONNX models; the first one's name begins that of the binary. Commas between them do as well",
+    )
+    parser.list_among_options = "models"
+    add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", help="where all files go (default: the first model's folder)"
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the stem of a context model; once for each model, in their order, where two have one stem",
+    )
+    parser.add_argument("--no-clobber", action="store_true", help="fail if a context model exists")
+    add_allow_uncompiled(parser)
+    ctx_gen_form.add_arguments(parser)
+    add_common(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Compile all models, publish them together, report."""
+    from epctx_core.compiling.share_group import ShareGroup
+    from epctx_core.options import OrtCompileApiFlags
+
+    models = [model for given in arguments.models for model in ctx_gen_form.split_models(given)]
+    names: list[str | None] = [*arguments.name] or [None] * len(models)
+    if len(names) != len(models):
+        raise InvalidArgument(
+            f"there are {text.count(len(models), 'model')} and {text.count(len(names), 'name')}.",
+            hint="Give --name once for each model, or not at all.",
+        )
+    ctx_gen_form.take(arguments, console)
+    if not arguments.ep:
+        raise no_ep("share")
+    flags = OrtCompileApiFlags.NONE
+    if arguments.no_clobber:
+        flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    session = session_options(arguments, console)
+    with (
+        console.progress() as progress,
+        ShareGroup(arguments.output, flags=flags, progress=progress) as group,
+    ):
+        for model, name in zip(models, names, strict=True):
+            group.compile(model, session, name=name)
+    report = group.report
+    _tell(models, report, console)
+    console.result({**report.as_dict(), "providers": report.members[0].as_dict()["providers"]})
+    done = arguments.allow_uncompiled or all(member.compiled for member in report.members)
+    return DONE if done else FAILED
+
+
+def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
+    rows = [
+        (model, member.output.name if member.output else "", len(member.partitions), shares)
+        for model, member in zip(models, report.members, strict=True)
+        for shares in [", ".join(f"{ep} {count}" for ep, count in member.assignments.items())]
+    ]
+    console.table(("model", "context model", "partitions", "nodes run by"), rows)
+    used = {partition.ep for member in report.members for partition in member.partitions}
+    simulated = [r.name for r in report.members[0].providers if r.simulated and r.name in used]
+    if simulated:
+        console.say()
+        console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
+    console.say()
+    console.tree(f"{report.folder}/", [(file.path, text.size(file.bytes)) for file in report.outputs])
+    console.say()
+    console.say(f"Sharing saved {text.size(report.saved_bytes)} of weights.")

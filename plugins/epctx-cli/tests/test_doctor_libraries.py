@@ -1,0 +1,46 @@
+"""How `epctx doctor` judges the versions of libraries."""
+
+from __future__ import annotations
+
+import pytest
+from epctx_cli.doctor import libraries
+from epctx_cli.doctor.libraries import Library, within
+
+
+def test_what_is_missing_or_too_old_is_told_with_the_command_that_mends_it():
+    remarks = list(
+        libraries.examine(
+            [
+                library("onnx", version="1.20", fits=False),
+                library("pluggy"),
+                library("no-such-library", extra="ort"),
+            ]
+        )
+    )
+
+    assert [(r.weight.value, r.remedy) for r in remarks] == [
+        ("problem", "python -m pip install 'onnx>=1.23'"),
+        ("problem", "python -m pip install 'pluggy>=1.23'"),
+        ("note", "python -m pip install 'epctx-core[ort]'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "verdict"),
+    [
+        ("1.23.0", ">=1.23", True),
+        ("1.22.9", ">=1.23", False),
+        ("1.100", ">=1.23", True),
+        ("2.0", ">=1.26,<2", False),
+        ("1.24rc1", ">=1.24", True),
+        ("1.31.1+cpu", ">=1.31", True),
+        ("1.0.0", "==1.0", True),
+        ("7", "", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version, bounds, verdict):
+    assert within(version, bounds) is verdict
+
+
+def library(name, *, version=None, fits=None, extra=""):
+    return Library(name=name, bounds=">=1.23", extra=extra, version=version, fits=fits)
