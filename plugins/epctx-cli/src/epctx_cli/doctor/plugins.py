@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from epctx_core.registry.uninstalled import InstalledDistribution
 
 _NEEDED = re.compile(r"^Requires-Dist:\s*([\w.-]+)", re.MULTILINE)
+CHECKS = "epctx-conformance"
+"""The package that `epctx plugins check` needs."""
 _CHOSEN = frozenset({"disabled", "removed"})
 
 
@@ -42,7 +44,7 @@ def examine(trials: Sequence[Trial]) -> Iterator[Remark]:
 def examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
     """Say which installed packages need epctx-core and yet bring no EP that was found.
 
-    A library that another of them needs, or an extra of epctx-core brings, is right so.
+    A library that another of them needs, an extra of epctx-core brings or a command is in, is right so.
     """
     from epctx_core.registry.discovery import distributions
     from epctx_core.registry.records import normalised
@@ -54,7 +56,7 @@ def examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
             needs.setdefault(normalised(name), _needs(distribution))
     ours = {name for name, needed in needs.items() if CORE in needed}
     bringing = {normalised(t.record.distribution) for t in trials if t.record.distribution}
-    libraries = {needed for name in (*ours, CORE) for needed in needs.get(name, ())}
+    libraries = {needed for name in (*ours, CORE) for needed in needs.get(name, ())} | {CHECKS}
     for name in sorted(ours - bringing - libraries):
         yield note(
             f"{name} needs epctx-core, but has no entry point of the group {EP_GROUP}.",
