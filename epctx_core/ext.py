@@ -23,37 +23,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from epctx_core.context.manifest import read_manifest
-    from epctx_core.plugin.hookspecs import HOOKS
-    from epctx_core.process_group import end_in_any_case, ending, lasting_threads, wait_and_end
-    from epctx_core.registry.loading import MarkedMethod, find_problems, implemented_hooks
-
-__all__ = [
-    "HOOKS", "MarkedMethod", "end_in_any_case", "ending", "find_problems", "implemented_hooks", "lasting_threads",
-    "read_manifest", "wait_and_end",
-]  # fmt: skip
+    from epctx_core.context.manifest import *
+    from epctx_core.plugin.hookspecs import *
+    from epctx_core.process_group import *
+    from epctx_core.registry.loading import *
 
 _HOME = {
-    "HOOKS": "epctx_core.plugin.hookspecs",
-    "MarkedMethod": "epctx_core.registry.loading",
-    "end_in_any_case": "epctx_core.process_group",
-    "ending": "epctx_core.process_group",
-    "find_problems": "epctx_core.registry.loading",
-    "implemented_hooks": "epctx_core.registry.loading",
-    "lasting_threads": "epctx_core.process_group",
-    "read_manifest": "epctx_core.context.manifest",
-    "wait_and_end": "epctx_core.process_group",
+    "epctx_core.context.manifest": ("read_manifest",),
+    "epctx_core.plugin.hookspecs": ("HOOKS",),
+    "epctx_core.process_group": ("end_in_any_case", "ending", "lasting_threads", "wait_and_end"),
+    "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
 }
+_NAMES = [name for names in _HOME.values() for name in names]
+if not TYPE_CHECKING:  # they take a computed list for an empty one
+    __all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name from its home (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'epctx_core.ext' has no attribute {name!r}")
-    from importlib import import_module
+    from epctx_core.forwarding import forward
 
-    return getattr(import_module(_HOME[name]), name)
+    return forward(__name__, _HOME, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_NAMES})

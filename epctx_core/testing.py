@@ -38,25 +38,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name from the kit.
+    from epctx_core.forwarding import forward
 
-    Raises:
-        PackageMissing: epctx-conformance is not installed.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module 'epctx_core.testing' has no attribute {name!r}")
-    try:
-        import epctx_conformance
-    except ModuleNotFoundError as error:
-        if error.name != "epctx_conformance":
-            raise
-        from epctx_core.errors import PackageMissing
-
-        raise PackageMissing(
-            "the conformance kit (epctx_core.testing) is in the package epctx-conformance, which is not installed.",
-            hint="pip install epctx-conformance",
-        ) from error
-    return getattr(epctx_conformance, name)
+    return forward(__name__, {"epctx_conformance": __all__}, name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,43 @@
+"""Names that a module takes from others on first use (PEP 562).
+
+Such a module has a table of them, `_HOME`, and imports all of each home for type checkers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
+    """Import a name from its home; the module keeps it.
+
+    Args:
+        module: the name of the module that is asked.
+        home: the modules where names are, and which.
+        name: what is asked for.
+
+    Raises:
+        AttributeError: the table does not have it.
+        PackageMissing: its home is a package of epctx that is not installed.
+    """
+    found = next((place for place, names in home.items() if name in names), None)
+    if found is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(found), name)
+    except ModuleNotFoundError as error:
+        package = found.partition(".")[0]
+        if error.name != package:
+            raise
+        from epctx_core.errors import PackageMissing
+
+        distribution = package.replace("_", "-")
+        raise PackageMissing(
+            f"{module}.{name} is in the package {distribution}, which is not installed.",
+            hint=f"pip install {distribution}",
+        ) from error
+    setattr(sys.modules[module], name, value)
+    return value
