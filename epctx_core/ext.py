@@ -7,8 +7,8 @@ A package that imports this module requires exactly its own version of the core.
 |---|---|---|
 | `HOOKS` | epctx-conformance | giving a watching implementation a hook's whole signature |
 | `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
+| `ProcessGroup` | epctx-cli | trying a plugin in a process that ends with all that it started |
 | `end_in_any_case` | epctx-conformance, epctx-cli | ending a process that threads of a plugin keep alive |
-| `ending`, `wait_and_end` | epctx-cli | ending a process with all that it started, and naming the signal or exit code |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
 | `implemented_hooks` | epctx-conformance | skipping checks of hooks that an EP does not have |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_core.context.manifest": ("read_manifest",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
-    "epctx_core.process_group": ("end_in_any_case", "ending", "lasting_threads", "wait_and_end"),
+    "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
 }
 _NAMES = [name for names in _HOME.values() for name in names]

@@ -1,8 +1,6 @@
-"""How a process ends together with all that it started: the process is the first of a session of its own.
+"""A process and all that it starts, ended together; and a process of epctx's own that ends soon after its work.
 
-A group of processes has its first one's number, which is free as soon as that one was waited for. So the group
-is ended first. A process of epctx's own ends soon after its work, whichever threads a plugin has left. Knows processes
-and time, and nothing of EPs.
+Knows processes and time, and nothing of EPs.
 """
 
 from __future__ import annotations
@@ -14,75 +12,96 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
 
 
-def wait_and_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for a process, then end whatever is left of its group; afterwards it has a return code.
+class ProcessGroup:
+    """A process that is the first of a session of its own, together with all that it starts.
+
+    A group of processes has its first one's number, which is free as soon as that one was waited for. So the group
+    is ended first.
+
+    Attributes:
+        first: the process; whoever waits for it by itself gives the group up.
 
     Args:
-        process: made with `start_new_session`.
-        seconds: how long it may take.
+        command: the program and its arguments.
+        options: as for `subprocess.Popen`.
 
-    Returns:
-        Whether it ended by itself.
+    Raises:
+        OSError: it could not be started.
     """
-    ended = False
-    try:
-        ended = _ends_within(process, seconds)
-    finally:
-        end_group(process)
-        process.wait()
-    return ended
 
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self.first: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - as its caller says
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what it started; nothing where it was waited for, as its number may be another's."""
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+    def wait_and_end(self, seconds: float) -> bool:
+        """Wait for the process, then end whatever is left of its group; afterwards it has a return code.
 
+        Args:
+            seconds: how long it may take.
 
-def ending(code: int) -> str:
-    """Return how a process ended, as its return code says it."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
+        Returns:
+            Whether it ended by itself.
+        """
+        ended = False
+        try:
+            ended = self._ends_within(seconds)
+        finally:
+            self.end()
+            self.first.wait()
+        return ended
 
+    def end(self) -> None:
+        """End the process and what it started; nothing where it was waited for, as its number may be another's."""
+        if self.first.returncode is not None:
+            return
+        with contextlib.suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(self.first.pid, signal.SIGKILL)
+            else:
+                self.first.kill()
 
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process has ended; it is not waited for, so that its number is its own. False where the system cannot tell."""
-    if not hasattr(os, "waitid"):
-        return False
-    try:
-        return os.waitid(os.P_PID, process.pid, _HAS_ENDED) is not None
-    except ChildProcessError:
-        process.wait()  # the host ignores SIGCHLD: the system has waited for it, and the number is free
-        return True
+    def has_ended(self) -> bool:
+        """Whether the process has ended; it is not waited for, so that its number stays its own.
 
-
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether a process ends in time; where the system can tell, it is not waited for yet."""
-    if not hasattr(os, "waitid"):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        return process.returncode is not None
-    end, pause = time.monotonic() + seconds, _FIRST_PAUSE
-    while not has_ended(process):
-        if time.monotonic() > end:
+        False where the system cannot tell.
+        """
+        if not hasattr(os, "waitid"):
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    return True
+        try:
+            return os.waitid(os.P_PID, self.first.pid, _HAS_ENDED) is not None
+        except ChildProcessError:
+            self.first.wait()  # the host ignores SIGCHLD: the system has waited for it, and the number is free
+            return True
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, as its return code says it; such as `was ended by SIGSEGV`."""
+        if self.first.returncode >= 0:
+            return f"ended with exit code {self.first.returncode}"
+        try:
+            return f"was ended by {signal.Signals(-self.first.returncode).name}"
+        except ValueError:
+            return f"was ended by signal {-self.first.returncode}"
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Whether the process ends in time; where the system can tell, it is not waited for yet."""
+        if not hasattr(os, "waitid"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.first.wait(seconds)
+            return self.first.returncode is not None
+        end, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while not self.has_ended():
+            if time.monotonic() > end:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return True
 
 
 # -- processes of epctx's own ------------------------------------------------------------

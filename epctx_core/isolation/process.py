@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
 from epctx_core.isolation.channel import Channel
-from epctx_core.process_group import end_group, ending, has_ended, wait_and_end
+from epctx_core.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from typing import IO
@@ -71,7 +71,7 @@ class ChildProcess:
                 f"no process could be started for an isolated EP: {error}.",
                 hint="ep.isolate needs sys.executable to be a Python interpreter.",
             ) from error
-        source, sink = self._line.attach(self._process)
+        source, sink = self._line.attach(self._process.first)
         self.channel = Channel(source, sink, limit=limit)
         self._ended_because = ""
         self._watch = _Watch(self)
@@ -79,17 +79,16 @@ class ChildProcess:
         with contextlib.suppress(OSError):  # it died at once: the first message finds out
             sink.write(struct.pack("<I", len(path)) + path)
 
-    def _started(self, folder: str) -> subprocess.Popen[bytes]:
+    def _started(self, folder: str) -> ProcessGroup:
         if not sys.executable:
             raise FileNotFoundError("sys.executable is empty")
-        return subprocess.Popen(  # noqa: S603 - this interpreter and a script of this package
+        # Not the host's group: a Ctrl-C in the terminal is the host's to handle.
+        return ProcessGroup(
             [sys.executable, "-P", os.fspath(_SCRIPT)],
             stdin=self._line.far_end,
             stdout=self._line.far_end,
             stderr=self._printed.far_end,
             env={**os.environ, "TMPDIR": folder, "TEMP": folder, "TMP": folder},
-            # A Ctrl-C in the terminal is the host's to handle.
-            start_new_session=True,
         )
 
     @contextlib.contextmanager
@@ -109,14 +108,14 @@ class ChildProcess:
     def kill(self, why: str) -> None:
         """End the process and what it started; the first reason given counts."""
         self._ended_because = self._ended_because or why
-        end_group(self._process)
+        self._process.end()
         self._line.cut()
 
     def end_what_it_left(self) -> bool:
         """Whether the process has ended by itself; what it started is ended then."""
-        if not has_ended(self._process):
+        if not self._process.has_ended():
             return False
-        end_group(self._process)
+        self._process.end()
         return True
 
     def cut(self) -> None:
@@ -126,15 +125,14 @@ class ChildProcess:
     def close(self) -> None:
         """Wait until the process has ended, at most `GRACE_SECONDS`, and leave nothing of it; may be called again."""
         self._line.hang_up()
-        if self._process.returncode is None and not wait_and_end(self._process, GRACE_SECONDS):
+        if self._process.first.returncode is None and not self._process.wait_and_end(GRACE_SECONDS):
             self._ended_because = self._ended_because or "it did not end when it was told to"
         self._watch.close()
         self._folder.close()
 
     def how_it_ended(self) -> str:
         """Return how the process ended and what it printed last; it has to be closed."""
-        code = self._process.returncode
-        how = self._ended_because or f"it {ending(code)}"
+        how = self._ended_because or f"it {self._process.ending}"
         said = "\n  ".join(self._printed.lines)
         return f"{how}. It printed:\n  {said}" if said else f"{how}."
 

@@ -6,7 +6,6 @@ The child is this module's `report`; both sides speak JSON. Knows records, knows
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from epctx_core.errors import EpctxError
-from epctx_core.process_group import ending, wait_and_end
+from epctx_core.process_group import ProcessGroup
 from epctx_core.registry.records import PluginRecord, PluginState
 
 TIMEOUT = 60.0
@@ -73,14 +72,13 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(json.dumps(asked).encode())
         given.seek(0)
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and our own text
-            [sys.executable, "-c", _CHILD], stdin=given, stdout=out, stderr=err, start_new_session=True
-        )
-        code = child.returncode if wait_and_end(child, timeout) else None
+        child = ProcessGroup([sys.executable, "-c", _CHILD], stdin=given, stdout=out, stderr=err)
+        in_time = child.wait_and_end(timeout)
         written = _read(err).decode(errors="replace")
         with suppress(ValueError, KeyError, TypeError):
             return _judged(record, json.loads(_read(out))), written
-        return _judged(record, {"state": "broken", "reason": _why(code, written, timeout)}), written
+        how = f"its process {child.ending}" if in_time else f"it took longer than {timeout:g} s"
+        return _judged(record, {"state": "broken", "reason": _why(how, written)}), written
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -103,15 +101,9 @@ def _judged(record: PluginRecord, answer: Mapping[str, Any]) -> Trial:
     )
 
 
-def _why(code: int | None, written: str, timeout: float) -> str:
+def _why(how: str, written: str) -> str:
     last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
-    return f"{_ending(code, timeout)} while it was tried" + (f": {last.strip()}" if last else "")
-
-
-def _ending(code: int | None, timeout: float) -> str:
-    if code is None:
-        return f"it took longer than {timeout:g} s"
-    return f"its process {ending(code)}"
+    return f"{how} while it was tried" + (f": {last.strip()}" if last else "")
 
 
 def report(asked: Mapping[str, Any]) -> None:
