@@ -114,7 +114,7 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
 
 
 class HookSpecs:
-    """The specifications; `ep` is the EP type and serves host wrappers that trace or time calls."""
+    """The specifications; `ep` is the EP type, which implementations may leave out as any other argument."""
 
     @hookspec(needed_to="run")
     def get_capability(

@@ -1,7 +1,7 @@
 """The live EPs of one session: makes them, calls their hooks one owner at a time, and shuts them down once.
 
 A hook is called as what its class marks, by the arguments that it names: no property of an instance is evaluated, no
-`__eq__` or `__hash__` is called, and what the EP raises is attributed to it. Host's wrappers stand in `wrapping`.
+`__eq__` or `__hash__` is called, and what the EP raises is attributed to it.
 Knows no registry.
 """
 
@@ -22,11 +22,10 @@ from epctx_core.registry.loading import MarkedMethod, implemented_hooks
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.registry.wrapping import Wrappers
 
 _log = logging.getLogger("epctx")
 TRACE_VARIABLE = "EPCTX_TRACE"
-"""Set to anything but 0 for a line for each call, see `wrapping.trace`."""
+"""Set to anything but 0 for a line for each call, see `tracing`."""
 
 Implementation = Callable[[Mapping[str, Any]], Any]
 """Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
@@ -64,20 +63,16 @@ def _implementation(
 class ProviderInstances:
     """One session's EP instances, in priority order.
 
-    `add` and `wrap` belong to the making of a session and are called from one thread; `call` and
-    `shutdown` may be called from any.
+    `add` belongs to the making of a session and is called from one thread; `call` and `shutdown` may be called
+    from any.
     """
 
     def __init__(self) -> None:
         """Begin without any; where EPCTX_TRACE asks for it, each call of a hook is told."""
         self._live: dict[str, _Live] = {}
-        self._wrappers: Wrappers | None = None
         self._lock = threading.Lock()
         self._open: list[_Live] = []
-        if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-            from epctx_core.registry.wrapping import trace
-
-            self.wrap(trace())
+        self._traced = os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,21 +147,8 @@ class ProviderInstances:
         self._live[record.name] = live
         self._open.append(live)
 
-    def wrap(self, plugin: object) -> None:
-        """Put a host's hook wrappers (trace, time, progress) around every EP's calls of their hooks.
-
-        Raises:
-            InvalidArgument: see `Wrappers.add`.
-        """
-        if self._wrappers is None:
-            from epctx_core.registry.wrapping import Wrappers
-
-            live = self._live
-            self._wrappers = Wrappers(lambda ep, hook: live[ep].hooks[hook])
-        self._wrappers.add(plugin)
-
     def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:
-        """Call one EP's implementation of a hook, inside the host's wrappers, and return its result.
+        """Call one EP's implementation of a hook and return its result.
 
         Args:
             ep: the EP type; passed on as the hook's argument `ep`.
@@ -178,7 +160,6 @@ class ProviderInstances:
             NotImplementedByProvider: the EP does not implement the hook.
             EPFail: the EP raised in `compile`.
             PluginError: the EP raised in another hook, or its answer is not what the table of hooks says.
-            Fail: a host's wrapper raised, or spoilt the result.
             EpctxError: the EP raised it; it passes.
         """
         live = self._known(ep)
@@ -189,9 +170,11 @@ class ProviderInstances:
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
         arguments["ep"] = ep
-        if self._wrappers is None:
-            return live.hooks[hook](arguments)
-        return self._wrappers.call(live.record, hook, arguments)
+        if self._traced:
+            from epctx_core.registry.tracing import traced
+
+            return traced(live.hooks[hook], hook, arguments)
+        return live.hooks[hook](arguments)
 
     def shutdown(self) -> None:
         """Call `shutdown` once on each EP that has it, in reverse order, and let go of all; further calls do nothing.
@@ -213,8 +196,6 @@ class ProviderInstances:
                 _log.debug("shutdown of %s", live.record.label, exc_info=error)
         if waiting:  # else somebody else has taken them and is still at it
             self._live.clear()
-            if self._wrappers is not None:
-                self._wrappers.release()
         if interrupt is not None:
             raise interrupt
 

@@ -121,7 +121,7 @@ def test_an_ep_that_can_not_be_made_leaves_its_name_free():
     assert registry.load(registry.resolve("B")) is good
 
 
-def test_hooks_around_which_the_host_wraps_nothing_are_called_through_no_plugin_manager(monkeypatch):
+def test_hooks_are_called_through_no_plugin_manager(monkeypatch):
     monkeypatch.delenv("EPCTX_TRACE", raising=False)
     monkeypatch.delattr(pluggy, "PluginManager")
     registry = Registry(entry_points=False)

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from registry.providers import breaks_early, breaks_late, ep, raising, wrapping
+from registry.providers import ep, raising
 
 from epctx_core.errors import EPFail, InvalidArgument
 
@@ -65,18 +65,6 @@ def test_an_ep_is_shut_down_after_a_failed_compile(session):
     instances.shutdown()
 
     assert log == ["A"]
-
-
-@pytest.mark.parametrize("wrapper", [breaks_early, breaks_late])
-def test_a_wrapper_that_fails_does_not_keep_an_ep_from_being_shut_down_once(session, wrapper, caplog):
-    log = []
-    instances = session(ep("A", shutdown=noting(log, "A")))
-    instances.wrap(wrapping("shutdown", wrapper))
-
-    instances.shutdown()
-
-    assert log == ["A"]
-    assert "a wrapper that the host put around shutdown of A" in caplog.text
 
 
 def test_threads_that_close_at_the_same_time_shut_an_ep_down_once(session):

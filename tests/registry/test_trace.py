@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain
-from registry.providers import ep, raising, wrapping
+from registry.providers import ep, raising
 
 import epctx_core as epctx
 from epctx_core.errors import EPFail
@@ -87,17 +87,6 @@ def test_when_it_is_off_there_is_no_line(monkeypatch, session, capsys, value):
     instances.call("A", "compile", partitions=[])
 
     assert capsys.readouterr().err == ""
-
-
-def test_a_wrapper_of_the_host_and_the_trace_live_together(tracing, session, capsys):
-    def keep(_self):
-        return (yield)
-
-    instances = session(ep("A"))
-    instances.wrap(wrapping("compile", keep))
-
-    assert instances.call("A", "compile", partitions=["p"]) == [("A", "p")]
-    assert lines(capsys) == ["A.compile(partitions=[1 str]) -> [1 tuple]"]
 
 
 @pytest.mark.parametrize(

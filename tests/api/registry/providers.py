@@ -1,4 +1,4 @@
-"""EP classes and host wrappers for the tests of a session's instances."""
+"""EP classes for the tests of a session's instances."""
 
 from __future__ import annotations
 
@@ -29,22 +29,3 @@ def raising(error):
         raise error
 
     return method
-
-
-def breaks_early(self):
-    raise ValueError("disk full")
-    yield
-
-
-def breaks_late(self):
-    yield
-    raise ValueError("disk full")
-
-
-def wrapping(hook, function):
-    """Make an object that wraps one hook with a copy of a function, so that the function keeps no mark."""
-
-    def wrapper(self):
-        return (yield from function(self))
-
-    return type("Wrapper", (), {hook: hookimpl(wrapper, wrapper=True)})()
