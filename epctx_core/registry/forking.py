@@ -2,7 +2,7 @@
 
 A fork copies memory but no threads and no devices. Tables of names can be used on; EPs, their engines and what they
 hold are the parent's. Objects look at the process when they are used: a hook at each fork would cost every fork of
-the host, and run between a host's `fork` and `exec`. What must not be collected, no child collects (`graph/garbage`).
+the host, and run between a host's `fork` and `exec`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import numpy as np
 from end_to_end.engine_eps import Alpha
 
 import epctx_core as epctx
-from epctx_core.graph.garbage import PAUSED_FROM, collection_paused
 from epctx_core.plugin import hookimpl
 from epctx_core.registry import default_registry
 from epctx_core.sessions.shared_workspaces import loaded_workspaces
@@ -156,8 +155,6 @@ def main(folder):
         "fork": by_multiprocessing("fork", model, feeds),
         "spawn": by_multiprocessing("spawn", model, feeds),
     }
-    with in_thread(collection_paused(PAUSED_FROM)):
-        seen["collector"] = [gc.isenabled(), in_child(gc.isenabled)]
     seen["locked"] = locked()
     seen["parent again"] = [result.tolist() for result in session.run(None, feeds)]
     group.finish()

@@ -102,10 +102,6 @@ def test_a_child_meets_no_shared_workspace_of_its_parent(seen):
     assert workspaces == 0
 
 
-def test_a_child_collects_garbage_although_a_thread_of_its_parent_paused_that(seen):
-    assert seen["collector"] == [False, True]
-
-
 def test_the_parent_goes_on_as_before(seen):
     np.testing.assert_allclose(seen["parent again"], seen["parent"], rtol=1e-5)
 
@@ -139,27 +135,6 @@ def test_a_child_that_ends_removes_no_scratch_folder_of_its_parent():
     output = subprocess.check_output([sys.executable, "-W", "ignore", "-c", SCRATCH], text=True, timeout=60)
 
     assert output.split() == ["True", "False"]
-
-
-def fork_with_garbage(way):
-    """Return what a host saw that forks while onnxruntime's sessions lie in garbage; see fork_with_garbage.py."""
-    command = [sys.executable, str(Path(__file__).with_name("fork_with_garbage.py")), way]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("way", ["fork", "preexec_fn", "compiling", "hook"])
-def test_a_child_collects_no_garbage_of_its_parent(way):
-    seen = fork_with_garbage(way)
-
-    assert seen["forks"] >= 20
-    assert seen["children that died or hung"] == 0
-    assert seen["garbage that the parent still had"] >= 15  # else there was nothing to collect
-
-
-def test_a_fork_leaves_the_collector_on_or_off_as_it_was_and_the_child_collects_what_it_makes():
-    assert fork_with_garbage("collector") == {"on": [True, True, True], "off": [False, False, True]}
 
 
 def test_a_scratch_folder_is_private_and_goes_with_its_block():
