@@ -26,7 +26,14 @@ from epctx_core.graph.bodies import bodies
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.graph.model_io import names_as_text, read_model
 from epctx_core.graph.tensor_bytes import weight_of
-from epctx_core.graph.weights import ExtentDigests, Weight, all_tensors, digests_ahead, is_detached
+from epctx_core.graph.weights import (
+    ExtentDigests,
+    Weight,
+    all_tensors,
+    digests_ahead,
+    is_detached,
+    share_digests,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -95,7 +102,7 @@ class ModelSource:
     ) -> None:
         self.model = model
         self._budget = budget
-        self.digests = ExtentDigests()
+        self.digests: ExtentDigests = {}
         self._replaced = frozenset(replaced)
         self._weights_folder = weights_folder
 
@@ -143,7 +150,7 @@ class ModelSource:
         del data
         opened: dict[str, MappedFile] = {}
         weights = self._weights_in_files(proto, opened)
-        self.digests.share(weights.values())
+        share_digests(weights.values(), self.digests)
         with digests_ahead(weights.values()):
             for (location, offset, length), weight in sorted(weights.items()):
                 sha.update(

@@ -22,6 +22,7 @@ from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import Fail, errors_typed
 from epctx_core.graph.garbage import collection_paused
+from epctx_core.graph.weights import share_digests
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
@@ -190,7 +191,7 @@ class Compile:
                 request.model, self.config, lambda: kept_functions(c.cls for c in self.choices)
             )
         if request.digests is not None:
-            request.digests.share(self.model.source.weights.values())
+            share_digests(self.model.source.weights.values(), request.digests)
         request.progress("read", 1, 1)
 
     @contextmanager

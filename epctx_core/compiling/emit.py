@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
 
 from epctx_core.compiling.initializers import PlacedInitializers, place_initializers
 from epctx_core.compiling.provenance import add_metadata
@@ -22,7 +22,7 @@ from epctx_core.context.weights_folder import Seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import named_bodies, placed_nodes
-from epctx_core.graph.splice import splice, splice_body, with_bodies
+from epctx_core.graph.splice import splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
 from epctx_core.graph.weights import digests_ahead
@@ -511,10 +511,9 @@ def _replacements(
     }
     replacements.update(kept.nodes.get(part.graph.path, {}))
     for node in part.executed:
-        bodies = {
-            name: splice_body(body.graph, body.execution_order(), _replacements(body, nodes, kept))
-            for name, body in part.bodies[node].items()
-        }
+        bodies = {name: GraphProto() for name in part.bodies[node]}
+        for name, body in part.bodies[node].items():
+            splice_graph(bodies[name], body.graph, body.execution_order(), _replacements(body, nodes, kept))
         replacements[node] = with_bodies(part.graph.nodes[node], bodies)
     return replacements
 

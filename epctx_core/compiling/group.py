@@ -24,7 +24,7 @@ from epctx_core.compiling.report import OutputFile, Written
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.graph.weights import ExtentDigests
+from epctx_core.graph.weights import share_digests
 from epctx_core.publish import Publication
 from epctx_core.sessions.providers import close_quietly
 from epctx_core.sessions.shared_workspaces import SharedWorkspace, SharedWorkspaces
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.destination import Destination
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.graph.weights import ExtentDigests
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
@@ -122,7 +123,7 @@ class Group:
     _named: Destination | None = None
     _graphs: GraphsByModel = field(default_factory=dict)
     _published: list[PublishedMember] = field(default_factory=list)
-    _digests: ExtentDigests = field(default_factory=ExtentDigests)
+    _digests: ExtentDigests = field(default_factory=dict)
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
     _held: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -145,7 +146,7 @@ class Group:
 
     def share_digests(self, model: OpenModel) -> None:
         """Let a member that was read have what others found out: a file of weights is digested once."""
-        self._digests.share(model.source.weights.values())
+        share_digests(model.source.weights.values(), self._digests)
 
     def add(self, member: Compile) -> None:
         """Take a member whose partitions were compiled."""

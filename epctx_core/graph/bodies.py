@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
@@ -23,7 +24,6 @@ BodyPath: TypeAlias = "tuple[tuple[int, str], ...]"
 """The way from a main graph to a body: a node's place in its graph and the attribute, for each level."""
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_BODIES: set[str] = set()
 _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
 """Operators that are not ONNX's and come by the thousand."""
 
@@ -40,15 +40,14 @@ def operator_may_hold_bodies(domain: str, op_type: str) -> bool:
     return op_type in _operators_with_bodies()
 
 
-def _operators_with_bodies() -> set[str]:
-    if not _BODIES:
-        for schema in onnx.defs.get_all_schemas_with_history():
-            if not schema.domain and any(
-                a.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
-                for a in schema.attributes.values()
-            ):
-                _BODIES.add(schema.name)
-    return _BODIES
+@cache
+def _operators_with_bodies() -> frozenset[str]:
+    kinds = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    return frozenset(
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and not kinds.isdisjoint(a.type for a in schema.attributes.values())
+    )
 
 
 def is_executable(node: NodeProto, opset_imports: Mapping[str, int]) -> bool:
@@ -71,6 +70,16 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the graphs that a node holds as attributes."""
     for _, graph in named_bodies(node):
         yield graph
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes and those in their bodies, at any depth, in no order."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node
+        for body in bodies(node):
+            pending.extend(body.node)
 
 
 def all_graphs(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPath, GraphProto]]:

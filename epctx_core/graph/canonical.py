@@ -8,15 +8,15 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
-from onnx import AttributeProto, TensorProto
 
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.normalise import used_functions
+from epctx_core.graph.view import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto
+    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
     from epctx_core.graph.index import GraphIndex
     from epctx_core.plugin import ValueInfo
@@ -108,7 +108,8 @@ def partition_digest(
     numbers, weights = form.numbers, graph.weights
     for value in inputs:
         form.add(f"in {numbers[value.name]} {value.type.elem_type} {value.shape}")
-    special = _special_initializers(graph, nodes)
+    # Initializers of text, which are no weights.
+    special = graph.special_tensors
     for index in nodes:
         for name in graph.inputs[index]:
             if name in numbers:
@@ -118,7 +119,7 @@ def partition_digest(
                 form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight_digest(name)}")
             elif name in special:
                 form.add(f"constant {numbers[name]}")
-                form.add(special[name])
+                form.add(_tensor_bytes(special[name]))
         form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
     for value in outputs:
         form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
@@ -181,18 +182,8 @@ class _CanonicalForm:
         self.numbers = outside
 
 
-def _special_initializers(graph: GraphIndex, nodes: Sequence[int]) -> dict[str, bytes]:
-    """Return the content of the initializers of text that nodes read: these are no weights."""
-    special = graph.special_constants
-    read = {name for i in nodes for name in graph.inputs[i] if name in special} if special else set()
-    if not read:
-        return {}
-    return {name: _tensor_bytes(t) for name, t in graph.special_tensors.items() if name in read}
-
-
 def _attribute_bytes(attribute: AttributeProto) -> bytes:
-    copy = AttributeProto()
-    copy.CopyFrom(attribute)
+    copy = copied(attribute)
     copy.ClearField("doc_string")
     # Bodies are added part by part, without their names.
     copy.ClearField("g")
@@ -204,8 +195,7 @@ def _attribute_bytes(attribute: AttributeProto) -> bytes:
 
 
 def _tensor_bytes(tensor: TensorProto) -> bytes:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = copied(tensor)
     _clear_names(copy)
     data: bytes = copy.SerializeToString(deterministic=True)
     return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx.inliner
 from onnx import ModelProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
-from epctx_core.graph.bodies import all_graphs, bodies, given_names
+from epctx_core.graph.bodies import all_graphs, all_nodes, bodies, given_names
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, raw_size
 
@@ -58,7 +59,9 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     left = used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]
     inlined.functions.extend(left)
-    _spell_default_domain(inlined.graph)
+    for node in all_nodes(inlined.graph.node):
+        # Function bodies call the default domain "ai.onnx", too.
+        node.domain = _spelled(node.domain)
 
 
 def _check_size(source: SourceModel) -> None:
@@ -102,23 +105,10 @@ def _add_imports(proto: ModelProto) -> None:
 def _add_defaults(proto: ModelProto) -> None:
     """Write the defaults of functions' attributes into calls that leave them out: onnx's inliner drops them."""
     defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
-    pending = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
-    while pending:
-        node = pending.pop()
+    for node in all_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
         given = {a.name for a in node.attribute}
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
         node.attribute.extend(a for a in missing if a.name not in given)
-        for body in bodies(node):
-            pending.extend(body.node)
-
-
-def _spell_default_domain(graph: GraphProto) -> None:
-    """Write the default domain as the empty string; function bodies also call it "ai.onnx"."""
-    for node in graph.node:
-        if node.domain == "ai.onnx":
-            node.domain = ""
-        for body in bodies(node):
-            _spell_default_domain(body)
 
 
 def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> list[FunctionProto]:
@@ -127,15 +117,13 @@ def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
         return []
     known = {(f.domain, f.name, f.overload): f for f in functions}
     used: set[tuple[str, str, str]] = set()
-    pending = list(nodes)
+    pending = [nodes]
     while pending:
-        node = pending.pop()
-        for body in bodies(node):
-            pending.extend(body.node)
-        key = (node.domain, node.op_type, node.overload)
-        if key in known and key not in used:
-            used.add(key)
-            pending.extend(known[key].node)
+        for node in all_nodes(pending.pop()):
+            key = (node.domain, node.op_type, node.overload)
+            if key in known and key not in used:
+                used.add(key)
+                pending.append(known[key].node)
     return [f for key, f in known.items() if key in used]
 
 
@@ -177,18 +165,8 @@ def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
 
 def _contents(nodes: Iterable[NodeProto], known: Container[_Key]) -> tuple[int, list[_Key]]:
     """Return how many nodes there are, those of bodies too, and the functions they call, once for each call."""
-    count = 0
-    callees: list[_Key] = []
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        count += 1
-        key = (node.domain, node.op_type, node.overload)
-        if key in known:
-            callees.append(key)
-        for body in bodies(node):
-            pending.extend(body.node)
-    return count, callees
+    keys = [(node.domain, node.op_type, node.overload) for node in all_nodes(nodes)]
+    return len(keys), [key for key in keys if key in known]
 
 
 _Dimension = onnx.TensorShapeProto.Dimension

@@ -55,17 +55,8 @@ def splice(
     for field, value in source.ListFields():
         if field.name != "graph":
             copy_field(model, field.name, value)
-    _splice_graph(model.graph, graph, order, replacements)
+    splice_graph(model.graph, graph, order, replacements)
     return model
-
-
-def splice_body(
-    graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, Replacement]
-) -> GraphProto:
-    """Return a copy of a body in which groups of nodes are replaced; see `splice`."""
-    target = GraphProto()
-    _splice_graph(target, graph, order, replacements)
-    return target
 
 
 def with_bodies(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
@@ -86,22 +77,29 @@ def with_bodies(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
     return copy
 
 
-def _splice_graph(
+def splice_graph(
     target: GraphProto,
     graph: GraphIndex,
     order: Sequence[Sequence[int]],
     replacements: Mapping[int, Replacement],
 ) -> None:
+    """Fill an empty graph with a copy of one, main graph or body, in which groups of nodes are replaced; see `splice`."""
     for field, value in graph.graph.ListFields():
         if field.name not in _REBUILT:
             copy_field(target, field.name, value)
-    _splice_nodes(target, graph, order, replacements)
+    add = target.node.add
+    for group in order:
+        node = replacements.get(group[0]) or graph.nodes[group[0]]
+        if isinstance(node, NodeProto):
+            add().CopyFrom(node)
+        else:
+            node.write(add())
     taken, read = _constants_around(graph, order, replacements)
     target.input.extend(v for v in graph.graph.input if v.name not in taken)
     target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
     # What a Constant node gave that was replaced.
     replaced = read & graph.producer.keys()
-    gone = replaced - _made(target) if replaced else ()
+    gone = replaced.difference(*(node.output for node in target.node)) if replaced else ()
     target.initializer.extend(graph.weights[name].tensor_proto() for name in sorted(gone))
     _splice_value_info(target, graph, replacements)
 
@@ -115,25 +113,6 @@ def copy_field(target: ModelProto | GraphProto | NodeProto, name: str, value: ob
         setattr(target, name, value)
     else:
         getattr(target, name).extend(value)
-
-
-def _splice_nodes(
-    target: GraphProto,
-    graph: GraphIndex,
-    order: Sequence[Sequence[int]],
-    replacements: Mapping[int, Replacement],
-) -> None:
-    add = target.node.add
-    for group in order:
-        node = replacements.get(group[0]) or graph.nodes[group[0]]
-        if isinstance(node, NodeProto):
-            add().CopyFrom(node)
-        else:
-            node.write(add())
-
-
-def _made(graph: GraphProto) -> set[str]:
-    return {name for node in graph.node for name in node.output}
 
 
 def _constants_around(

@@ -281,22 +281,17 @@ def place_externally(tensor: TensorProto, location: str, offset: int) -> None:
         tensor.external_data.add(key=key, value=value)
 
 
-class ExtentDigests:
-    """Digests by the place of the bytes, for models whose weights lie in the same files.
+ExtentDigests: TypeAlias = "dict[tuple[FileIdentity, int, int], Digest]"
+"""Digests by the place of the bytes: a file in one state, as its open descriptor says, with offset and length."""
 
-    A place is a file in one state, as its open descriptor says, with offset and length. Keeps no bytes mapped.
-    """
 
-    def __init__(self) -> None:
-        self._digests: dict[tuple[FileIdentity, int, int], Digest] = {}
-
-    def share(self, weights: Iterable[Weight]) -> None:
-        """Give weights the digests of the same places among those that were here before."""
-        for weight in weights:
-            if weight.mapping is not None:
-                file, offset = weight.mapping
-                place = file.identity, offset, weight.nbytes
-                weight.lazy_digest = self._digests.setdefault(place, weight.lazy_digest)
+def share_digests(weights: Iterable[Weight], known: ExtentDigests) -> None:
+    """Give weights the digests of the same places that are known, and note theirs; keeps no bytes mapped."""
+    for weight in weights:
+        if weight.mapping is not None:
+            file, offset = weight.mapping
+            place = file.identity, offset, weight.nbytes
+            weight.lazy_digest = known.setdefault(place, weight.lazy_digest)
 
 
 @contextmanager

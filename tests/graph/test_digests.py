@@ -16,10 +16,10 @@ from epctx_core.graph import weights
 from epctx_core.graph.weights import (
     BESIDE_FROM,
     PARALLEL_FROM,
-    ExtentDigests,
     Weight,
     digest_beside,
     digests_ahead,
+    share_digests,
 )
 
 PATIENCE = 20
@@ -191,9 +191,9 @@ def test_one_place_of_one_file_is_digested_once_whoever_opened_it_and_by_which_n
     link.hardlink_to(path)
     weights = [weight_in_file(path, 0, 1000), weight_in_file(link, 0, 1000), weight_in_file(path, 1000, 2000)]
 
-    extents = ExtentDigests()
+    extents: dict = {}
     for weight in weights:
-        extents.share([weight])
+        share_digests([weight], extents)
     found, read = read_by(weights, monkeypatch)
 
     assert found == [sha256(data[:1000]), sha256(data[:1000]), sha256(data[1000:])]
@@ -206,8 +206,8 @@ def test_another_content_at_the_same_path_is_digested_for_itself(tmp_path, monke
     path = tmp_path / "w.bin"
     path.write_bytes(old)
     first = weight_in_file(path, 0, 1000)
-    extents = ExtentDigests()
-    extents.share([first])
+    extents: dict = {}
+    share_digests([first], extents)
     assert first.digest == sha256(old)
     if how == "replaced":
         (tmp_path / "new.bin").write_bytes(new)
@@ -219,7 +219,7 @@ def test_another_content_at_the_same_path_is_digested_for_itself(tmp_path, monke
         path.write_bytes(new)
 
     second = weight_in_file(path, 0, 1000)
-    extents.share([second])
+    share_digests([second], extents)
     found, read = read_by([second], monkeypatch)
 
     assert found == [sha256(new)]
