@@ -14,7 +14,7 @@ from epctx_core.graph.normalise import used_functions
 from epctx_core.graph.view import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
@@ -97,7 +97,6 @@ def partition_digest(
     nodes: Sequence[int],
     inputs: Sequence[ValueInfo],
     outputs: Sequence[ValueInfo],
-    weight_digest: Callable[[str], str],
 ) -> str:
     """Return SHA-256 (hex) over a partition's canonical form.
 
@@ -116,7 +115,7 @@ def partition_digest(
                 continue
             if name in weights:
                 weight = weights[name]
-                form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight_digest(name)}")
+                form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight.digest}")
             elif name in special:
                 form.add(f"constant {numbers[name]}")
                 form.add(_tensor_bytes(special[name]))

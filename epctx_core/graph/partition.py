@@ -8,10 +8,9 @@ be disconnected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
@@ -20,8 +19,7 @@ _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _INTO, _OUT_OF = "QuantizeLinear", "DequantizeLinear"
 
 
-@dataclass(frozen=True)
-class QuantizedGroup:
+class QuantizedGroup(NamedTuple):
     """One operator with what quantizes around it.
 
     Attributes:
@@ -53,10 +51,21 @@ class QuantizedGroups:
     """
 
     def __init__(self, graph: GraphIndex) -> None:
-        finder = _Finder(graph)
-        self.groups = finder.groups()
-        self._targets_by_source = finder.targets_by_source(self.groups)
         self._nodes = graph.nodes
+        sources = [i for i, op_type in enumerate(graph.op_types) if op_type == _OUT_OF]
+        targets = {reader for i in sources if _quantizes(graph, i, _OUT_OF) for reader in _readers(graph, i)}
+        found = (_group_around(graph, target) for target in sorted(targets))
+        self.groups = [group for group in found if group is not None]
+        readers: dict[int, set[int]] = {}
+        for group in self.groups:
+            for source in group.sources:
+                readers.setdefault(source, set()).add(group.target)
+        # The targets that read each DequantizeLinear which nothing else reads.
+        self._targets_by_source = {
+            i: targets
+            for i, targets in readers.items()
+            if not _is_output(graph, i) and targets.issuperset(_readers(graph, i))
+        }
 
     def incomplete(self, nodes: Iterable[int], taken: Sequence[bool]) -> dict[int, str]:
         """Return those of some nodes whose groups are not whole among them, with the reason.
@@ -106,58 +115,36 @@ class QuantizedGroups:
         return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} (node {index})"
 
 
-class _Finder:
-    """Looks for the groups of a graph."""
+def _group_around(graph: GraphIndex, target: int) -> QuantizedGroup | None:
+    if graph.nodes[target].op_type in {_INTO, _OUT_OF}:
+        return None
+    made_by = dict.fromkeys(graph.producer[n] for n in graph.inputs[target] if n in graph.producer)
+    sources = tuple(i for i in made_by if _quantizes(graph, i, _OUT_OF))
+    sinks = tuple(dict.fromkeys(_readers(graph, target)))
+    if not sources or not sinks or _is_output(graph, target):
+        return None
+    if not all(_quantizes(graph, i, _INTO) for i in sinks):
+        return None
+    owned = tuple(i for i in sources if min(_readers(graph, i)) == target)
+    return QuantizedGroup(target, sources, owned, sinks)
 
-    def __init__(self, graph: GraphIndex) -> None:
-        self._graph = graph
 
-    def groups(self) -> list[QuantizedGroup]:
-        """Return the groups in the order of their targets."""
-        if not any(op_type == _OUT_OF for _, op_type in self._graph.operators):
-            return []
-        sources = [i for i, op_type in enumerate(self._graph.op_types) if op_type == _OUT_OF]
-        targets = {reader for i in sources if self._quantizes(i, _OUT_OF) for reader in self._readers(i)}
-        found = (self._group(target) for target in sorted(targets))
-        return [group for group in found if group is not None]
+def _is_output(graph: GraphIndex, index: int) -> bool:
+    return not graph.results.isdisjoint(graph.outputs[index])
 
-    def targets_by_source(self, groups: Iterable[QuantizedGroup]) -> dict[int, set[int]]:
-        """Return the targets that read each DequantizeLinear which nothing else reads."""
-        targets: dict[int, set[int]] = {}
-        for group in groups:
-            for source in group.sources:
-                targets.setdefault(source, set()).add(group.target)
-        return {i: t for i, t in targets.items() if not self._is_output(i) and t.issuperset(self._readers(i))}
 
-    def _group(self, target: int) -> QuantizedGroup | None:
-        graph = self._graph
-        if graph.nodes[target].op_type in {_INTO, _OUT_OF}:
-            return None
-        made_by = dict.fromkeys(graph.producer[n] for n in graph.inputs[target] if n in graph.producer)
-        sources = tuple(i for i in made_by if self._quantizes(i, _OUT_OF))
-        sinks = tuple(dict.fromkeys(self._readers(target)))
-        if not sources or not sinks or self._is_output(target):
-            return None
-        if not all(self._quantizes(i, _INTO) for i in sinks):
-            return None
-        owned = tuple(i for i in sources if min(self._readers(i)) == target)
-        return QuantizedGroup(target, sources, owned, sinks)
+def _quantizes(graph: GraphIndex, index: int, op_type: str) -> bool:
+    """Whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
+    node = graph.nodes[index]
+    return (
+        node.op_type == op_type
+        and node.domain in _DOMAINS
+        and not any(name in graph.producer for name in graph.inputs[index][1:])
+    )
 
-    def _is_output(self, index: int) -> bool:
-        return not self._graph.results.isdisjoint(self._graph.outputs[index])
 
-    def _quantizes(self, index: int, op_type: str) -> bool:
-        """Whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
-        node, graph = self._graph.nodes[index], self._graph
-        return (
-            node.op_type == op_type
-            and node.domain in _DOMAINS
-            and not any(name in graph.producer for name in graph.inputs[index][1:])
-        )
-
-    def _readers(self, index: int) -> list[int]:
-        consumers = self._graph.consumers
-        return [reader for name in self._graph.outputs[index] for reader in consumers.get(name, ())]
+def _readers(graph: GraphIndex, index: int) -> list[int]:
+    return [reader for name in graph.outputs[index] for reader in graph.consumers.get(name, ())]
 
 
 class CyclicGroupsError(Exception):
@@ -198,6 +185,14 @@ def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
                 latest[p] = key
 
 
+def _keys_of_claimed(
+    predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
+) -> Iterator[tuple[int, int]]:
+    keys = level_keys(predecessors, claimed)
+    shift_late(predecessors, keys)
+    return ((unit, key) for unit, key in enumerate(keys) if claimed[unit])
+
+
 class Partitioner:
     """Groups the nodes of one graph, EP after EP; what was taken stays together.
 
@@ -222,8 +217,13 @@ class Partitioner:
         Raises:
             CyclicGroupsError: some of them enclose other nodes; `groups` are indices into these.
         """
+        self._ordered(groups)
+
+    def _ordered(self, groups: Sequence[Sequence[int]]) -> tuple[_UnitGraph, list[int]]:
+        """Return the graph in which these groups, and what was taken, are one unit each; and the order of its units."""
+        graph = _UnitGraph(self._predecessors, [*groups, *self._taken])
         try:
-            _UnitGraph(self._predecessors, [*groups, *self._taken]).order()
+            return graph, graph.order()
         except CyclicGroupsError as error:
             raise CyclicGroupsError([g for g in error.groups if g < len(groups)]) from None
 
@@ -243,22 +243,14 @@ class Partitioner:
             return []
         if all(len(unit) == 1 for unit in chain(units, self._taken)):
             return self._group_nodes(units)
-        graph = _UnitGraph(self._predecessors, [*units, *self._taken])
-        try:
-            order = graph.order()
-        except CyclicGroupsError as error:
-            raise CyclicGroupsError([g for g in error.groups if g < len(units)]) from None
+        graph, order = self._ordered(units)
         position = [0] * len(order)
         for place, unit in enumerate(order):
             position[unit] = place
         predecessors = [[position[p] for p in graph.unit_predecessors(unit)] for unit in order]
-        claimed = [unit < len(units) for unit in order]
-        keys = level_keys(predecessors, claimed)
-        shift_late(predecessors, keys)
         merged: dict[int, list[int]] = {}
-        for place, unit in enumerate(order):
-            if claimed[place]:
-                merged.setdefault(keys[place], []).extend(units[unit])
+        for place, key in _keys_of_claimed(predecessors, [unit < len(units) for unit in order]):
+            merged.setdefault(key, []).extend(units[order[place]])
         return sorted(sorted(group) for group in merged.values())
 
     def _group_nodes(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -266,12 +258,9 @@ class Partitioner:
         claimed = [False] * len(self._predecessors)
         for unit in units:
             claimed[unit[0]] = True
-        keys = level_keys(self._predecessors, claimed)
-        shift_late(self._predecessors, keys)
         merged: dict[int, list[int]] = {}
-        for node, key in enumerate(keys):
-            if claimed[node]:
-                merged.setdefault(key, []).append(node)
+        for node, key in _keys_of_claimed(self._predecessors, claimed):
+            merged.setdefault(key, []).append(node)
         return sorted(merged.values())
 
     def execution_order(self) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ class GraphSlice:
         root: GraphIndex | None = None,
     ) -> None:
         self.parent_node = parent_node
-        self.index = self._graph = graph
+        self.index = graph
         self.root = root or graph
         self.taken = taken
         self._partitioner = partitioner
@@ -67,39 +68,39 @@ class GraphSlice:
 
     def node(self, index: int) -> Node:
         """Return a node by its place in the graph."""
-        return Node(self._graph, index)
+        return Node(self.index, index)
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """Graph inputs that no initializer fills, in the model's order."""
-        return tuple(self.value(name) for name in self._graph.input_names)
+        return tuple(self.value(name) for name in self.index.input_names)
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """Graph outputs in the model's order."""
-        return tuple(self.value(name) for name in self._graph.output_names)
+        return tuple(self.value(name) for name in self.index.output_names)
 
     @property
     def opset_imports(self) -> Mapping[str, int]:
         """Domain to version."""
-        return MappingProxyType(dict(self._graph.opset_imports))
+        return MappingProxyType(dict(self.index.opset_imports))
 
     def value(self, name: str) -> ValueInfo:
         """Return a value with its type."""
-        return ValueInfo(name, self._graph.types.get(name))
+        return ValueInfo(name, self.index.types.get(name))
 
     def initializer(self, name: str) -> Weight | None:
         """Return the weight behind a name, or None (also for a default that the caller may override)."""
-        return self._graph.weights.get(name) if name in self._graph.constants else None
+        return self.index.weights.get(name) if name in self.index.constants else None
 
     def producer(self, name: str) -> Node | None:
         """Return the node that computes a value."""
-        index = self._graph.producer.get(name)
-        return None if index is None else Node(self._graph, index)
+        index = self.index.producer.get(name)
+        return None if index is None else Node(self.index, index)
 
     def consumers(self, name: str) -> Sequence[Node]:
         """Return the nodes that read a value."""
-        return [Node(self._graph, i) for i in dict.fromkeys(self._graph.consumers.get(name, ()))]
+        return [Node(self.index, i) for i in dict.fromkeys(self.index.consumers.get(name, ()))]
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
@@ -110,7 +111,7 @@ class GraphSlice:
         self._whole().save(path)
 
     def _whole(self) -> Subgraph:
-        return Subgraph(self._graph, range(len(self._graph.nodes)))
+        return Subgraph(self.index, range(len(self.index.nodes)))
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions; see `Partitioner.group`.
@@ -127,7 +128,7 @@ class GraphSlice:
                     node=node.name,
                     hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
                 )
-        quantized = self._graph.quantized
+        quantized = self.index.quantized
         self.left_out = quantized.incomplete(by_index, self.taken)
         self.units = quantized.units(index for index in by_index if index not in self.left_out)
         self.grouped = self._partitioner.group(self.units)
@@ -135,7 +136,6 @@ class GraphSlice:
 
 
 DIGEST_DIGITS = 16
-_NO_WEIGHTS: Mapping[str, Weight] = MappingProxyType({})
 
 
 class Subgraph:
@@ -146,21 +146,6 @@ class Subgraph:
         nodes: ascending node indices.
         keep_initializers: True to treat weights as inputs.
     """
-
-    # A model can have tens of thousands of pieces.
-    __slots__ = (
-        "_form",
-        "_inputs",
-        "_nodes",
-        "_outputs",
-        "graph",
-        "input_names",
-        "keeps_initializers",
-        "kept_names",
-        "node_indices",
-        "output_names",
-        "weight_names",
-    )
 
     def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, keep_initializers: bool = False) -> None:
         self.graph = graph
@@ -180,34 +165,25 @@ class Subgraph:
         self._form: tuple[int, ...] | None = None
         if not self.weight_names and is_plain(form):
             self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
-        self._inputs: tuple[ValueInfo, ...] | None = None
-        self._outputs: tuple[ValueInfo, ...] | None = None
-        self._nodes: Sequence[Node] | None = None
 
     def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
         types = self.graph.types
         return tuple([ValueInfo(name, types.get(name)) for name in names])
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What flows in, in the order of first use."""
-        if self._inputs is None:
-            self._inputs = self._values(self.input_names)
-        return self._inputs
+        return self._values(self.input_names)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """What flows out, in the order of production."""
-        if self._outputs is None:
-            self._outputs = self._values(self.output_names)
-        return self._outputs
+        return self._values(self.output_names)
 
-    @property
+    @cached_property
     def nodes(self) -> Sequence[Node]:
         """The nodes in topological order."""
-        if self._nodes is None:
-            self._nodes = tuple([Node(self.graph, i) for i in self.node_indices])
-        return self._nodes
+        return tuple([Node(self.graph, i) for i in self.node_indices])
 
     @property
     def plain_form(self) -> tuple[int, ...] | None:
@@ -227,8 +203,6 @@ class Subgraph:
         """The initializers that the nodes read, by name; also those kept as inputs."""
         known = self.graph.weights
         names = (*self.weight_names, *self.kept_names)
-        if not names:
-            return _NO_WEIGHTS
         return MappingProxyType({name: known[name] for name in names if name in known})
 
     def value(self, name: str) -> ValueInfo:
@@ -253,7 +227,10 @@ class Subgraph:
             if weight is not None:
                 inline = inline_weights or weight.nbytes <= INLINE_LIMIT
                 graph.initializer.append(weight.tensor_proto() if inline else detached_tensor(weight))
-        self._add_special_initializers(graph)
+        special = {name for name in self.weight_names if name not in self.graph.weights}
+        if special:
+            # Text is no weight: it stays whole in the protobuf.
+            graph.initializer.extend(t for name, t in self.graph.special_tensors.items() if name in special)
         model.functions.extend(used_functions(graph.node, self.graph.functions))
         return model
 
@@ -276,12 +253,6 @@ class Subgraph:
         if proto is not None:
             value.type.CopyFrom(proto)
         return value
-
-    def _add_special_initializers(self, graph: onnx.GraphProto) -> None:
-        """Add initializers of text, which are no weights: they stay whole in the protobuf."""
-        special = {name for name in self.weight_names if name not in self.graph.weights}
-        if special:
-            graph.initializer.extend(t for name, t in self.graph.special_tensors.items() if name in special)
 
 
 def _leaving(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
@@ -309,8 +280,6 @@ class GraphPartition(Subgraph):
     Its name is made on first use, because it takes a digest of the weights.
     """
 
-    __slots__ = ("_known_digest", "_name", "ep", "number", "prefix", "said_name", "token")
-
     def __init__(
         self, graph: GraphIndex, nodes: Sequence[int], *, ep: str, keep_initializers: bool = False
     ) -> None:
@@ -319,34 +288,26 @@ class GraphPartition(Subgraph):
         self.prefix = ""
         self.number = 0
         self.token: object = None
-        self._name = self._known_digest = self.said_name = ""
+        self.said_name = ""
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
-        if not self._known_digest:
-            form = self.plain_form
-            known = self.graph.digests.get(form) if form is not None else None
-            self._known_digest = known or self._digest()
-            if form is not None:
-                self.graph.digests[form] = self._known_digest
-        return self._known_digest
+        form = self.plain_form
+        if form is not None and form in self.graph.digests:
+            return self.graph.digests[form]
+        digest = partition_digest(self.graph, self.node_indices, self.inputs, self.outputs)
+        if form is not None:
+            self.graph.digests[form] = digest
+        return digest
 
-    def _digest(self) -> str:
-        weights = self.graph.weights
-        return partition_digest(
-            self.graph, self.node_indices, self.inputs, self.outputs, lambda name: weights[name].digest
-        )
-
-    @property
+    @cached_property
     def name(self) -> str:
         """`[prefix]<EP type>_<16 hex digits>_<index>`."""
-        if not self._name:
-            self._name = f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
-        return self._name
+        return f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
 
     @property
     def graph_name(self) -> str:
