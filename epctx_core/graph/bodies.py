@@ -73,13 +73,11 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes and those in their bodies, at any depth, in no order."""
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
+    """Yield nodes and those in their bodies, at any depth: each before those inside it."""
+    for node in nodes:
         yield node
         for body in bodies(node):
-            pending.extend(body.node)
+            yield from all_nodes(body.node)
 
 
 def all_graphs(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPath, GraphProto]]:

@@ -6,7 +6,6 @@ The bodies of control flow have an index each, so that a model is a tree of indi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -76,21 +75,13 @@ def opset_imports(model: ModelProto) -> dict[str, int]:
     return {("" if o.domain in DEFAULT_DOMAINS else o.domain): o.version for o in model.opset_import}
 
 
-@dataclass(frozen=True)
-class Holder:
-    """Where a body hangs: the node that holds it, and in which of its attributes.
-
-    A body's index looks here while it is made and keeps no way back: it would be a cycle, which holds a
-    model's weights until the collector comes by.
-    """
-
-    graph: GraphIndex
-    node: int
-    attribute: str
-
-
 class GraphIndex:
     """A graph's nodes in the model's (topological) order, with producers, consumers and constants.
+
+    Args:
+        graph, types, weights: the protobuf, types of its values, and the data of a main graph's initializers.
+        owner: the model, or for a body the index of the graph around it.
+        path: the way from the main graph to a body.
 
     Attributes:
         graph: the protobuf; never changed.
@@ -126,17 +117,18 @@ class GraphIndex:
         *,
         types: TypeTable,
         weights: Mapping[str, Weight],
-        owner: ModelProto | Holder,
+        owner: ModelProto | GraphIndex,
+        path: BodyPath = (),
     ) -> None:
         self.graph = graph
         self.types = types
-        holder = owner if isinstance(owner, Holder) else None
-        root = owner.graph if isinstance(owner, Holder) else owner
+        # Not kept: it would be a cycle, which holds a model's weights until the collector comes by.
+        outer = owner if isinstance(owner, GraphIndex) else None
         self.opset_imports: Mapping[str, int] = (
-            root.opset_imports if isinstance(root, GraphIndex) else opset_imports(root)
+            owner.opset_imports if isinstance(owner, GraphIndex) else opset_imports(owner)
         )
-        self.ir_version: int = root.ir_version
-        self.functions: Sequence[FunctionProto] = root.functions
+        self.ir_version: int = owner.ir_version
+        self.functions: Sequence[FunctionProto] = owner.functions
         self.digests: dict[tuple[object, ...], str] = {}
         self.nodes: list[NodeProto] = list(graph.node)
         self.op_types = [node.op_type for node in self.nodes]
@@ -155,15 +147,15 @@ class GraphIndex:
         # Since IR version 4 an initializer that is also a graph input is a default the caller may override.
         self.constants = initializers - input_names if self.ir_version >= 4 else initializers  # noqa: PLR2004
         self.weights = weights
-        self.path: BodyPath = ()
-        if holder is not None:
-            self.path = (*holder.graph.path, (holder.node, holder.attribute))
-            self._look_outside(holder.graph, initializers)
+        self.path = path
+        if outer is not None:
+            self._look_outside(outer, initializers)
         self.node_constants: frozenset[int] = frozenset()
         if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
-        outer = holder.graph.special_tensors if holder is not None else {}
-        self.special_tensors: Mapping[str, TensorProto] = self._special_tensors(outer)
+        self.special_tensors: Mapping[str, TensorProto] = self._special_tensors(
+            outer.special_tensors if outer is not None else {}
+        )
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
@@ -213,7 +205,8 @@ class GraphIndex:
             body,
             types=self.types.body(node, attribute),
             weights={},
-            owner=Holder(self, node, attribute),
+            owner=self,
+            path=(*self.path, (node, attribute)),
         )
 
     @cached_property

@@ -104,27 +104,13 @@ def _hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str
     if not (kind.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")):
         adds_type = target.type.WhichOneof("value") is None
         return Hint(target, kind, adds_length=adds_type, refuted=False, declaration=declared)
-    shape = declared.type.tensor_type.shape
-    if not kind.tensor_type.HasField("shape"):
+    hinted = declared.type.tensor_type.shape.dim
+    adds_length = not kind.tensor_type.HasField("shape")
+    if adds_length:
         kind.tensor_type.shape.SetInParent()
-        kind.tensor_type.shape.dim.extend([type(d)() for d in shape.dim])
-        return _merged(target, kind, declared, names, adds_length=True)
-    if len(kind.tensor_type.shape.dim) != len(shape.dim):
-        return Hint(target, kind, adds_length=False, refuted=True, declaration=declared)
-    return _merged(target, kind, declared, names)
-
-
-def _merged(
-    target: ValueInfoProto,
-    kind: TypeProto,
-    declared: ValueInfoProto,
-    names: Container[str],
-    *,
-    adds_length: bool = False,
-) -> Hint:
-    """Return a type of the declared rank with what is declared of the lengths that are not known."""
-    refuted = False
-    for dim, hint in zip(kind.tensor_type.shape.dim, declared.type.tensor_type.shape.dim, strict=True):
+        kind.tensor_type.shape.dim.extend([type(d)() for d in hinted])
+    refuted = len(kind.tensor_type.shape.dim) != len(hinted)
+    for dim, hint in () if refuted else zip(kind.tensor_type.shape.dim, hinted, strict=True):
         if is_open(hint):
             if hint.dim_param and is_open(dim):
                 dim.dim_param = hint.dim_param
@@ -176,7 +162,9 @@ def infer_types(
             hint.target.type.CopyFrom(hint.type)
         if hint.refuted:
             hint.declaration.type.CopyFrom(hint.type)
-    known = types_of(_with_inputs(proven, proto))
+    for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
+        value.CopyFrom(declared)
+    known = types_of(proven.graph)
     table = known
     if any(hint.adds_length for hint in found):
         hinted = _hinted(proven, proto.graph, names)
@@ -192,13 +180,6 @@ def _hinted(proven: ModelProto, declared: GraphProto, names: Container[str]) -> 
     for hint in hints(declared, hinted.graph, names):
         hint.target.type.CopyFrom(hint.type)
     return hinted
-
-
-def _with_inputs(inferred: ModelProto, proto: ModelProto) -> GraphProto:
-    """Give the inputs of an inferred model back as they are declared, and return its graph."""
-    for value, declared in zip(inferred.graph.input, proto.graph.input, strict=False):
-        value.CopyFrom(declared)
-    return inferred.graph
 
 
 def _completed(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
@@ -249,9 +230,6 @@ def _has_long_vectors(graph: GraphProto) -> bool:
 
     Data propagation keeps some 70 bytes for each element of such a value, whatever its type.
     """
-    return any(_is_long_vector(value) for _, each in all_graphs(graph) for value in typed_values(each))
-
-
-def _is_long_vector(value: ValueInfoProto) -> bool:
-    dims = value.type.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > LONGEST_SHAPE
+    values = (value for _, each in all_graphs(graph) for value in typed_values(each))
+    dims = (value.type.tensor_type.shape.dim for value in values)
+    return any(len(each) == 1 and each[0].dim_value > LONGEST_SHAPE for each in dims)

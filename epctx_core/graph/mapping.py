@@ -147,17 +147,14 @@ def _copy_piece(source: int, source_offset: int, target: int, target_offset: int
         except OSError:
             # Not between these two file systems; the portable way below serves all.
             pass
-    data = _read_at(source, source_offset, length)
-    os.lseek(target, target_offset, os.SEEK_SET)
-    return os.write(target, data)
-
-
-def _read_at(source: int, offset: int, length: int) -> bytes:
     if hasattr(os, "pread"):
         # The position of a descriptor is shared by all threads.
-        return os.pread(source, length, offset)
-    os.lseek(source, offset, os.SEEK_SET)
-    return os.read(source, length)
+        data = os.pread(source, length, source_offset)
+    else:
+        os.lseek(source, source_offset, os.SEEK_SET)
+        data = os.read(source, length)
+    os.lseek(target, target_offset, os.SEEK_SET)
+    return os.write(target, data)
 
 
 def start_writing_back(target: int, offset: int, length: int) -> None:

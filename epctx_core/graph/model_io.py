@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import TensorProto, TypeProto
+    from onnx import TensorProto, TypeProto, ValueInfoProto
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
@@ -44,6 +45,7 @@ ORT_IDENTIFIER = b"ORTM"
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
 _HELD_TYPE = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}
+_DAMAGED = "The file is damaged, or was written by a tool with a mistake; export the model again."
 MOST_BYTES = (1 << 31) - 1
 """What protobuf takes of one message."""
 
@@ -80,12 +82,16 @@ class SourceModel:
     @property
     def where(self) -> str:
         """How messages call this model."""
-        return self.path.name if self.path else "the model given as bytes"
+        return _called(self.path)
 
     @property
     def opset_imports(self) -> dict[str, int]:
         """Domain to version; the default domain is the empty string."""
         return opset_imports(self.proto)
+
+
+def _called(path: Path | None) -> str:
+    return path.name if path else "the model given as bytes"
 
 
 def read_model(
@@ -122,8 +128,9 @@ def _read(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
     path = Path(model)
     try:
         with open_regular(path) as file:
-            _refuse_oversized(os.fstat(file.fileno()).st_size, path)
-            return file.read(), path
+            size = os.fstat(file.fileno()).st_size
+            if size <= MOST_BYTES:
+                return file.read(), path
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
     except NotRegularError as error:
@@ -134,16 +141,12 @@ def _read(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
             path=path,
             hint="Check its permissions and the disk, then try again.",
         ) from error
-
-
-def _refuse_oversized(size: int, path: Path) -> None:
-    """Raise for a file that no model can fill, before memory is taken for it: it may be nearly all holes."""
-    if size > MOST_BYTES:
-        raise InvalidProtobuf(
-            f"{path.name} is not an ONNX model: it has {size:,} bytes, and a protobuf has less than 2 GiB.",
-            path=path,
-            hint="Weights beyond that lie in files of their own (external data).",
-        )
+    # No memory is taken for it: it may be nearly all holes.
+    raise InvalidProtobuf(
+        f"{path.name} is not an ONNX model: it has {size:,} bytes, and a protobuf has less than 2 GiB.",
+        path=path,
+        hint="Weights beyond that lie in files of their own (external data).",
+    )
 
 
 def is_ort_format(data: bytes) -> bool:
@@ -157,13 +160,12 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
     Raises:
         InvalidProtobuf: empty, or not a protobuf.
     """
-    where = path.name if path else "the model given as bytes"
     if not data:
-        raise InvalidProtobuf(f"{where} is empty.", path=path)
+        raise InvalidProtobuf(f"{_called(path)} is empty.", path=path)
     try:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", path=path) from error
+        raise InvalidProtobuf(f"{_called(path)} is not an ONNX model: {error}.", path=path) from error
     return proto
 
 
@@ -179,7 +181,7 @@ def names_as_text() -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise InvalidGraph(
             f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.",
-            hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+            hint=_DAMAGED,
         ) from error
 
 
@@ -297,45 +299,42 @@ def _refuse_newer(proto: ModelProto, path: Path | None) -> None:
     for opset in proto.opset_import:
         if opset.domain in DEFAULT_DOMAINS and opset.version > newest:
             raise InvalidGraph(
-                f"{path.name if path else 'the model given as bytes'} imports version {opset.version} of ONNX's "
+                f"{_called(path)} imports version {opset.version} of ONNX's "
                 f"operators; onnx {onnx.__version__} has up to {newest}.",
                 path=path,
                 hint="Install a newer onnx, or export the model for an older version.",
             )
 
 
+def _declared_values(proto: ModelProto) -> Iterator[list[ValueInfoProto]]:
+    """Yield what each graph and function declares of its values."""
+    for _, graph in all_graphs(proto.graph):
+        yield [*graph.value_info, *graph.input, *graph.output]
+    for function in proto.functions:
+        yield [*function.value_info]
+
+
 def _refuse_ranks(proto: ModelProto, path: Path | None) -> None:
     """Raise for more dimensions than a tensor can have: inference would write them for every node that follows."""
+    ranks = ((value.name, _declared_rank(value.type)) for part in _declared_values(proto) for value in part)
+    for name, rank in chain(ranks, _computed_ranks(proto)):
+        if rank > MAX_RANK:
+            raise InvalidGraph(
+                f"the value {name!r} of {_called(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
+                path=path,
+                hint=_DAMAGED,
+            )
+
+
+def _computed_ranks(proto: ModelProto) -> Iterator[tuple[str, int]]:
+    """Yield results whose shape is an initializer with more elements than a tensor has dimensions."""
     graphs = [graph for _, graph in all_graphs(proto.graph)]
-    long = {
-        t.name: t.dims[0] for g in graphs for t in g.initializer if len(t.dims) == 1 and t.dims[0] > MAX_RANK
-    }
-    found = [
-        (value.name, rank)
-        for part in (*graphs, *proto.functions)
-        for value in (
-            *part.value_info,
-            *((*part.input, *part.output) if isinstance(part, onnx.GraphProto) else ()),
-        )
-        if (rank := _declared_rank(value.type)) > MAX_RANK
-    ]
-    found += [
-        (node.output[0], long[node.input[-1]])
-        for graph in graphs
-        if long
-        for node in graph.node
-        if len(node.input) == _SHAPED_BY_LAST_OF.get(node.op_type)
-        and node.domain in DEFAULT_DOMAINS
-        and node.input[-1] in long
-        and node.output
-    ]
-    for name, rank in found[:1]:
-        raise InvalidGraph(
-            f"the value {name!r} of {path.name if path else 'the model given as bytes'} has {rank:,} dimensions; at most "
-            f"{MAX_RANK} are possible.",
-            path=path,
-            hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
-        )
+    initializers = (t for graph in graphs for t in graph.initializer)
+    long = {t.name: t.dims[0] for t in initializers if len(t.dims) == 1 and t.dims[0] > MAX_RANK}
+    for node in chain(*(graph.node for graph in graphs)) if long else ():
+        is_shaped = len(node.input) == _SHAPED_BY_LAST_OF.get(node.op_type) and node.domain in DEFAULT_DOMAINS
+        if is_shaped and node.input[-1] in long and node.output:
+            yield node.output[0], long[node.input[-1]]
 
 
 def _declared_rank(kind: TypeProto) -> int:
@@ -381,11 +380,7 @@ def check_value_types(source: SourceModel) -> None:
     Raises:
         InvalidGraph: an element type that ONNX does not have, or the type of a sequence, optional or map is left open.
     """
-    graphs = [graph for _, graph in all_graphs(source.proto.graph)]
-    for part in (*graphs, *source.proto.functions):
-        values = [*part.value_info]
-        if isinstance(part, onnx.GraphProto):
-            values += (*part.input, *part.output)
+    for values in _declared_values(source.proto):
         kinds = [value.type for value in values]
         # Nearly all are plain tensors, and looked at in one go.
         if ELEMENT_TYPES.issuperset({kind.tensor_type.elem_type for kind in kinds}) and all(
@@ -398,7 +393,7 @@ def check_value_types(source: SourceModel) -> None:
                 raise InvalidGraph(
                     f"the value {value.name!r} of {source.where} has {wrong}, which ONNX does not have.",
                     path=source.path,
-                    hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
+                    hint=_DAMAGED,
                 )
 
 

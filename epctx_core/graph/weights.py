@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import GraphProto, TensorProto
 
-from epctx_core.graph.bodies import bodies
+from epctx_core.graph.bodies import all_nodes, bodies
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.plugin import Extent
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from onnx import FunctionProto, NodeProto
+    from onnx import FunctionProto, SparseTensorProto
 
     from epctx_core.graph.mapping import FileIdentity
 
@@ -60,32 +61,22 @@ def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> I
 
 def inner_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
     """Yield all of them but the main graph's initializers."""
-    yield from _other_tensors(graph)
-    for function in functions:
-        yield from _node_tensors(function.node)
-
-
-def _other_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the tensors that are no initializers of the graph itself: sparse, attributes, in bodies."""
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        attributes = node.attribute
-        if not attributes:
-            continue
-        for attribute in attributes:
+    yield from _parts(graph.sparse_initializer)
+    for node in all_nodes(chain(graph.node, *(function.node for function in functions))):
+        for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             if attribute.HasField("sparse_tensor"):
-                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+                yield from _parts([attribute.sparse_tensor])
             yield from attribute.tensors
         for body in bodies(node):
             yield from body.initializer
-            yield from _other_tensors(body)
+            yield from _parts(body.sparse_initializer)
+
+
+def _parts(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in tensors:
+        yield from (sparse.values, sparse.indices)
 
 
 class ExternalFile(Protocol):
