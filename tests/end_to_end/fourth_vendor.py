@@ -8,36 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
-from epctx_sim_sdk.session import SimSession
+from epctx_sim_sdk.options import runtime_options
+from epctx_sim_sdk.provider import SimulatedProvider
+from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant, text_attribute
-from epctx_sim_sdk.versions import BLOB_VERSION, SDK_VERSION, Relation, Rules, judge, read_info, write_info
+from epctx_sim_sdk.versions import (
+    COMMON_RULES,
+    NUMBER,
+    OPTIMAL,
+    RECOMPILE,
+    SDK_VERSION,
+    VERSION,
+    Claim,
+    LoadPolicy,
+    Rules,
+    field_rules,
+    stated_facts,
+)
 from onnx import TensorProto
 
-from epctx_core.plugin import (
-    Compatibility,
-    EPContextNode,
-    ExecutionProvider,
-    ProviderOption,
-    Refusal,
-    hookimpl,
-    supported_partitions,
-)
+from epctx_core.plugin import ProviderOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from epctx_core.plugin import (
-        CompiledPartition,
-        ComputeCapability,
-        ContextNode,
-        ContextReader,
-        ContextWriter,
-        GraphView,
-        NodeView,
-        Partition,
-        ProviderContext,
-    )
+    from epctx_core.plugin import GraphView, NodeView
 
 EP: Final = "TesseraExecutionProvider"
 
@@ -63,106 +58,58 @@ OPERATORS: Final[Mapping[str, Callable[[NodeView, GraphView], str | None] | None
 }
 
 
-def refusal(node: NodeView, graph: GraphView) -> str | None:
-    """Return why Tessera does not take a node, or None."""
-    if node.domain or node.op_type not in OPERATORS:
-        return f"{node.op_type} is not an operator of Tessera's"
-    for name in filter(None, (*node.inputs[:1], *node.outputs[:1])):
-        value = graph.value(name)
-        if value.elem_type != TensorProto.FLOAT or not value.type.is_static:
-            return f"{node.op_type}: Tessera takes float32 of a static shape only"
-    condition = OPERATORS[node.op_type]
-    return condition(node, graph) if condition else None
+class Support(NodeSupport):
+    """Judges by the table."""
+
+    def _refusal(self, node: NodeView) -> str | None:
+        if node.domain or node.op_type not in OPERATORS:
+            return f"{node.op_type} is not an operator of Tessera's"
+        for name in filter(None, (*node.inputs[:1], *node.outputs[:1])):
+            value = self._graph.value(name)
+            if value.elem_type != TensorProto.FLOAT or not value.type.is_static:
+                return f"{node.op_type}: Tessera takes float32 of a static shape only"
+        condition = OPERATORS[node.op_type]
+        return condition(node, self._graph) if condition else None
 
 
 # --- which payload fits which chip ---------------------------------------------------------------------
 
-_NO, _RECOMPILE = Compatibility.EP_UNSUPPORTED, Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
-_DIFFERENT = (Relation.NEWER, Relation.NEWER_MAJOR, Relation.OLDER_MAJOR, Relation.OTHER, Relation.MISSING)
-
 RULES: Final[Rules] = {
-    **{(fact, relation): _NO for fact in ("vendor", "blob", "sdk") for relation in _DIFFERENT},
-    ("tiles", Relation.OLDER): _RECOMPILE,
-    ("tiles", Relation.NEWER): _NO,
-    ("tiles", Relation.OTHER): _NO,
-    ("tiles", Relation.MISSING): _NO,
+    **COMMON_RULES,
+    **field_rules("sdk", VERSION, older=OPTIMAL),
+    **field_rules("tiles", NUMBER, older=RECOMPILE),
 }
 CLAIMS: Final = {"ep_sdk_version": Claim("sdk", needed=True), "tessera_tiles": Claim("tiles", needed=True)}
 
 
-def facts(options: Mapping[str, Any]) -> dict[str, str]:
+def facts(options: Mapping[str, Any], _target: str | None = None) -> dict[str, str]:
     """Return what the rules are about: of what is compiled, and of the chip that loads."""
-    return {"vendor": "Tessera", "blob": BLOB_VERSION, "sdk": SDK_VERSION, "tiles": str(options["tiles"])}
+    return stated_facts(EP, "Tessera", options, {"sdk": SDK_VERSION}) | {"tiles": str(options["tiles"])}
 
 
-# --- the hooks -----------------------------------------------------------------------------------------
+# --- the EP --------------------------------------------------------------------------------------------
 
 
-class TesseraProvider(ExecutionProvider):
+class TesseraProvider(SimulatedProvider):
     """Simulated EP of a vendor that does not exist."""
 
     name: ClassVar[str] = EP
     vendor: ClassVar[str] = "epctx project (SIMULATED Tessera, not for hardware)"
     binary_suffix: ClassVar[str] = "tessera"
+    notes: ClassVar[str] = "Simulated Tessera payload: not for hardware."
     options: ClassVar[Sequence[ProviderOption]] = (
         ProviderOption("tiles", int, default=16, choices=(4, 16, 64), doc="How many tiles the chip has."),
+        *runtime_options("sdk"),
     )
+    compiler_facts = staticmethod(facts)
+    support = staticmethod(Support)
 
-    def __init__(self, context: ProviderContext) -> None:
-        super().__init__(context)
-        self._facts = facts(context.options)
-        self._session = SimSession(EP, context)
-        self._loader: ContextLoader | None = None
+    @staticmethod
+    def load_policy(options: Mapping[str, Any], target: str | None = None) -> LoadPolicy:
+        """Return the rules, and the facts of the chip that loads."""
+        return LoadPolicy(ep=EP, rules=RULES, runtime=facts(options, target), claims=CLAIMS)
 
-    @classmethod
-    def get_compatibility_info(cls, partitions: Sequence[Partition], options: Mapping[str, Any]) -> str:
-        """Return the facts that the rules judge."""
-        return write_info(facts(options)) if partitions else ""
-
-    @classmethod
-    def validate_compatibility(cls, info: str, options: Mapping[str, Any]) -> Compatibility:
-        """Judge by the rules."""
-        made_by = read_info(info)
-        return judge(RULES, made_by, facts(options)).verdict if made_by else Compatibility.EP_NOT_APPLICABLE
-
-    @hookimpl
-    def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
-        """Take what the table allows, of the main graph."""
-        if graph.parent_node is not None:
-            return [Refusal("Tessera compiles the main graph only", graph.nodes)]
-        return supported_partitions(graph, lambda node: refusal(node, graph) or True)
-
-    @hookimpl
-    def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
-        """Convert partitions."""
-        return self._session.compile(partitions)
-
-    @hookimpl
-    def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
-        """Write one container, of a share group for all models; the first node carries it."""
-        graphs = self._session.shared_graphs(writer)
-        payload = writer.payload()
-        if writer.final:
-            self._session.write(payload, self._facts, graphs)
-        stated = {"ep_sdk_version": SDK_VERSION, "tessera_tiles": self._facts["tiles"]}
-        return [
-            EPContextNode(graph.partition, None if n else payload, main_context=int(not n), attributes=stated)
-            for n, graph in enumerate(self._session.graphs)
-        ]
-
-    @hookimpl
-    def load_context(
-        self, nodes: Sequence[ContextNode], reader: ContextReader
-    ) -> Sequence[CompiledPartition]:
-        """Open the payload and make each node's graph runnable."""
-        if self._loader is None:
-            runtime = facts(self.context.options)
-            policy = LoadPolicy(ep=EP, rules=RULES, runtime=runtime, claims=CLAIMS)
-            self._loader = ContextLoader(self.context, self._session.device, policy)
-        return self._loader.load(nodes, reader)
-
-    @hookimpl
-    def shutdown(self) -> None:
-        """Close what still runs."""
-        self._loader = None
-        self._session.close()
+    def node_attributes(self, *_: object) -> Sequence[Mapping[str, Any]]:
+        """Return what each node states beside its payload."""
+        stated = {"ep_sdk_version": self._made_by["sdk"], "tessera_tiles": self._made_by["tiles"]}
+        return [stated] * len(self._session.graphs)

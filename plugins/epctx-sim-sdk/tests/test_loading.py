@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from epctx_sim_sdk.device import Device
-from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
-from epctx_sim_sdk.versions import Relation
+from epctx_sim_sdk.loading import ContextLoader
+from epctx_sim_sdk.versions import Claim, LoadPolicy, Relation
 
 from epctx_core.errors import InvalidGraph, ModelLoadCanceled
 from epctx_core.plugin import Compatibility, ContextNode
@@ -107,6 +107,17 @@ def test_a_reference_without_a_primary_finds_its_graph_in_a_payload_that_two_pri
     nodes = [a_node(graph, "one"), a_node(graph, "two"), a_node(graph, "third", main=False)]
 
     assert len(host.loader(scene).load(nodes, reader)) == 3
+
+
+def test_a_refusal_names_node_field_found_and_needed(scene, host, graph):
+    content = scene.write(graph, facts=scene.facts | {"sdk": "sim-2.51.1"})
+
+    with pytest.raises(
+        InvalidGraph, match=r"'n7'.*n7\.bin has sdk sim-2\.51\.1 \(newer\).*needs sim-2\.51\.0"
+    ) as caught:
+        host.loader(scene).load([a_node(graph, "n7")], Reader(n7=content))
+
+    assert (caught.value.node, caught.value.ep) == ("n7", scene.ep)
 
 
 @pytest.mark.parametrize("lone", [True, False])

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pytest
 from epctx_sim_sdk.versions import (
+    BLOB_VERSION,
+    CONTEXT_API,
+    NUMBER,
+    OPTIMAL,
+    RECOMPILE,
     SDK_VERSION,
+    VERSION,
+    LoadPolicy,
     Relation,
     Version,
+    field_rules,
     judge,
     read_info,
-    refuse_unsupported,
     relation,
-    runtime_version,
+    stated_facts,
     write_info,
 )
 
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import Compatibility
 
 RULES = {
@@ -63,26 +70,47 @@ def test_a_missing_field_is_an_answer_too():
     assert judge(RULES, {"sdk": "sim-1.0.0"}, {"arch": "73"}).found == "missing"
 
 
-def test_a_refusal_names_node_field_found_and_needed():
-    verdict = judge(RULES, {"sdk": "sim-3.0.1", "arch": "73"}, {"sdk": "sim-3.0.0", "arch": "73"})
+def test_a_host_can_set_what_the_runtime_claims_to_be():
+    options = {"runtime_sdk_version": "", "runtime_api_version": 0, "runtime_blob_version": 0}
+    claims = {"runtime_sdk_version": "sim-9.0.0", "runtime_api_version": 7, "runtime_blob_version": 8}
+    versions = {"sdk": SDK_VERSION}
 
+    real = stated_facts("E", "V", options, versions)
+
+    assert real == {"vendor": "V", "api": CONTEXT_API, "blob": BLOB_VERSION, "sdk": SDK_VERSION}
+    assert stated_facts("E", "V", claims, versions) == {
+        "vendor": "V", "api": "7", "blob": "8", "sdk": "sim-9.0.0",
+    }  # fmt: skip
     with pytest.raises(
-        InvalidGraph, match=r"'n7'.*a\.bin has sdk sim-3\.0\.1 \(newer\).*needs sim-3\.0\.0"
-    ) as caught:
-        refuse_unsupported(verdict, ep="E", node="n7", subject="the payload a.bin")
-
-    assert (caught.value.node, caught.value.ep) == ("n7", "E")
+        InvalidArgument, match=r"'runtime_sdk_version' is '2\.51\.0', which is not a simulated version"
+    ):
+        stated_facts("E", "V", options | {"runtime_sdk_version": "2.51.0"}, versions)
 
 
-def test_a_supported_verdict_is_not_refused():
-    refuse_unsupported(judge(RULES, {"arch": "68"}, {"arch": "73"}), ep="E", node="n", subject="s")
+def test_every_difference_is_refused_but_those_that_the_table_accepts():
+    rules = field_rules("sdk", NUMBER, older=OPTIMAL, newer=RECOMPILE)
+
+    assert {relation.name: verdict for (_, relation), verdict in rules.items()} == {
+        "OLDER": OPTIMAL,
+        "NEWER": RECOMPILE,
+        "OTHER": Compatibility.EP_UNSUPPORTED,
+        "MISSING": Compatibility.EP_UNSUPPORTED,
+    }
 
 
-def test_a_host_can_set_the_runtimes_version():
-    assert runtime_version("", SDK_VERSION, option="o", ep="E") == SDK_VERSION
-    assert runtime_version("sim-9.0.0", SDK_VERSION, option="o", ep="E") == "sim-9.0.0"
-    with pytest.raises(InvalidArgument, match="not a simulated version"):
-        runtime_version("2.51.0", SDK_VERSION, option="o", ep="E")
+@pytest.mark.parametrize(
+    ("found", "verdict"), [("sim-2.51.9", OPTIMAL), ("sim-2.50.0", Compatibility.EP_UNSUPPORTED)]
+)
+def test_a_patch_does_not_count_where_the_vendor_says_so(found, verdict):
+    policy = LoadPolicy(
+        ep="E",
+        rules=field_rules("sdk", VERSION),
+        runtime={"sdk": "sim-2.51.3"},
+        claims={},
+        without_patch=("sdk",),
+    )
+
+    assert policy.judge({"sdk": found}).verdict is verdict
 
 
 def test_a_version_is_written_as_it_is_read():

@@ -5,53 +5,35 @@ A compiled blob belongs to one device and, but for the NPU, to one version of Op
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from epctx_sim_sdk.versions import Relation, Rules
+from epctx_sim_sdk.versions import COMMON_RULES, OPTIMAL, VERSION, WORD, Claim, LoadPolicy, Rules, field_rules
 
-from epctx_core.plugin import Compatibility
-
-_NO = Compatibility.EP_UNSUPPORTED
-_OPTIMAL = Compatibility.EP_SUPPORTED_OPTIMAL
+from epctx_sim_openvino.devices import EP
 
 _EVERY_DEVICE: Final[Rules] = {
-    # Another vendor's simulated payload, or one for another device.
-    ("vendor", Relation.OTHER): _NO,
-    ("vendor", Relation.MISSING): _NO,
-    ("device", Relation.OTHER): _NO,
-    ("device", Relation.MISSING): _NO,
-    # The payload's interface and format: what is newer cannot be read.
-    ("api", Relation.OLDER): _OPTIMAL,
-    ("api", Relation.NEWER): _NO,
-    ("api", Relation.OTHER): _NO,
-    ("api", Relation.MISSING): _NO,
-    ("blob", Relation.OLDER): _OPTIMAL,
-    ("blob", Relation.NEWER): _NO,
-    ("blob", Relation.OTHER): _NO,
-    ("blob", Relation.MISSING): _NO,
+    **COMMON_RULES,
+    **field_rules("device", WORD),
     # Versions of OpenVINO: no table of relations between them exists, so only the same one will do.
-    ("sdk", Relation.OLDER): _NO,
-    ("sdk", Relation.OLDER_MAJOR): _NO,
-    ("sdk", Relation.NEWER): _NO,
-    ("sdk", Relation.NEWER_MAJOR): _NO,
-    ("sdk", Relation.OTHER): _NO,
-    ("sdk", Relation.MISSING): _NO,
+    **field_rules("sdk", VERSION),
 }
 
 _NPU: Final[Rules] = {
     **_EVERY_DEVICE,
     # The NPU's blobs are made for its driver: OpenVINO itself may differ within a major version.
-    ("sdk", Relation.OLDER): _OPTIMAL,
-    ("sdk", Relation.NEWER): _OPTIMAL,
-    ("driver", Relation.OLDER): _OPTIMAL,
-    ("driver", Relation.OLDER_MAJOR): _NO,
-    ("driver", Relation.NEWER): _NO,
-    ("driver", Relation.NEWER_MAJOR): _NO,
-    ("driver", Relation.OTHER): _NO,
-    ("driver", Relation.MISSING): _NO,
+    **field_rules("sdk", VERSION, older=OPTIMAL, newer=OPTIMAL),
+    **field_rules("driver", VERSION, older=OPTIMAL),
 }
 
 
-def rules_for(device: str) -> Rules:
-    """Return the table of a device."""
-    return _NPU if device == "NPU" else _EVERY_DEVICE
+def load_policy(runtime: Mapping[str, str]) -> LoadPolicy:
+    """Return how payloads are judged on the device that the facts name."""
+    is_npu = runtime["device"] == "NPU"
+    return LoadPolicy(
+        ep=EP,
+        rules=_NPU if is_npu else _EVERY_DEVICE,
+        runtime=runtime,
+        # The NPU's driver judges the blob. Elsewhere nobody knows whether it fits without the version.
+        claims={"ep_sdk_version": Claim("sdk", needed=not is_npu)},
+    )

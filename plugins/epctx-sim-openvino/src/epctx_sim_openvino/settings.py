@@ -9,27 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from epctx_sim_sdk.options import without_hardware
+from epctx_sim_sdk.options import WORKLOAD_TYPE, runtime_options, without_effect, without_hardware
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
 from epctx_sim_openvino.devices import EP, DeviceChoice, parse_device
 from epctx_sim_openvino.load_config import parse_load_config
 
-CONTEXT_API = "1"
-"""The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
-
-_NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
-
-DYNAMIC_OPTIONS = (
-    ProviderOption(
-        "ep.dynamic.workload_type",
-        str,
-        default="Default",
-        choices=("Default", "Efficient"),
-        doc=f"Efficient: the device may be slower and use less power. {_NO_EFFECT}",
-    ),
-)
+DYNAMIC_OPTIONS = (WORKLOAD_TYPE,)
 OPTIONS = (
     ProviderOption(
         "device_type",
@@ -59,65 +46,21 @@ OPTIONS = (
         default=False,
         doc="1: nodes with open dimensions are left to the CPU. The NPU leaves them in any case.",
     ),
-    ProviderOption("num_of_threads", int, default=8, doc=f"Threads for inference, at least 1. {_NO_EFFECT}"),
-    ProviderOption("num_streams", int, default=1, doc=f"Streams for throughput, 1 to 8. {_NO_EFFECT}"),
-    ProviderOption("cache_dir", str, default="", doc=f"A folder for OpenVINO's own cache. {_NO_EFFECT}"),
-    ProviderOption(
-        "reshape_input",
-        str,
-        default="",
-        doc=f"Bounds of open dimensions for the NPU, such as x[1,3,60..120,80]. {_NO_EFFECT}",
-    ),
-    ProviderOption(
-        "layout",
-        str,
-        default="",
-        doc=f"Layouts of inputs and outputs, such as x[NCHW],y[NC]. {_NO_EFFECT}",
-    ),
-    ProviderOption(
+    without_effect("num_of_threads", 8, "Threads for inference, at least 1."),
+    without_effect("num_streams", 1, "Streams for throughput, 1 to 8."),
+    without_effect("cache_dir", "", "A folder for OpenVINO's own cache."),
+    without_effect("reshape_input", "", "Bounds of open dimensions for the NPU, such as x[1,3,60..120,80]."),
+    without_effect("layout", "", "Layouts of inputs and outputs, such as x[NCHW],y[NC]."),
+    without_effect(
         "model_priority",
-        str,
-        default="DEFAULT",
-        choices=("DEFAULT", "LOW", "MEDIUM", "HIGH"),
-        doc=f"Which model goes first on a shared device. {_NO_EFFECT}",
+        "DEFAULT",
+        "Which model goes first on a shared device.",
+        ("DEFAULT", "LOW", "MEDIUM", "HIGH"),
     ),
-    ProviderOption(
-        "enable_qdq_optimizer",
-        bool,
-        default=False,
-        doc=f"1: the NPU drops quantisation it does not need. {_NO_EFFECT}",
-    ),
-    ProviderOption(
-        "enable_opencl_throttling",
-        bool,
-        default=False,
-        doc=f"1: the GPU's queue is throttled. {_NO_EFFECT}",
-    ),
+    without_effect("enable_qdq_optimizer", False, "1: the NPU drops quantisation it does not need."),
+    without_effect("enable_opencl_throttling", False, "1: the GPU's queue is throttled."),
     *without_hardware("context", "device_id", "device_luid", "enable_causallm", "enable_dynamic_shapes"),
-    ProviderOption(
-        "runtime_sdk_version",
-        str,
-        default="",
-        doc="Simulation only: the SDK version that the runtime claims to have, such as sim-2.51.0.",
-    ),
-    ProviderOption(
-        "runtime_driver_version",
-        str,
-        default="",
-        doc="Simulation only: the NPU driver's version that the runtime claims to have, such as sim-1.8.0.",
-    ),
-    ProviderOption(
-        "runtime_api_version",
-        int,
-        default=0,
-        doc="Simulation only: the version of the payloads' interface that the runtime claims to have; 0 for the real one.",
-    ),
-    ProviderOption(
-        "runtime_blob_version",
-        int,
-        default=0,
-        doc="Simulation only: the version of the payloads' format that the runtime claims to have; 0 for the real one.",
-    ),
+    *runtime_options("sdk", "driver"),
 )
 
 _PRECISIONS = {
@@ -190,21 +133,10 @@ def is_half_precision(options: Mapping[str, Any], device: DeviceChoice) -> bool:
 
 def facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
     """Return what the version rules must know: of a compiler with these options, and of a runtime."""
-    from epctx_sim_sdk.versions import BLOB_VERSION, DRIVER_VERSION, SDK_VERSION, runtime_version
+    from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
-    device = chosen_device(options, target)
-    sdk, driver = (
-        runtime_version(options[option], default, option=option, ep=EP)
-        for option, default in (
-            ("runtime_sdk_version", SDK_VERSION),
-            ("runtime_driver_version", DRIVER_VERSION),
-        )
-    )
-    known = {
-        "vendor": "OpenVINO",
-        "device": device.name,
-        "api": str(options["runtime_api_version"] or CONTEXT_API),
-        "blob": str(options["runtime_blob_version"] or BLOB_VERSION),
-        "sdk": sdk,
-    }
-    return known | ({"driver": driver} if device.name == "NPU" else {})
+    device = chosen_device(options, target).name
+    known = stated_facts(EP, "OpenVINO", options, {"sdk": SDK_VERSION, "driver": DRIVER_VERSION})
+    if device != "NPU":
+        del known["driver"]
+    return known | {"device": device}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from epctx_sim_openvino.devices import DeviceChoice
 
 
-class Support:
+class Support(NodeSupport):
     """Judges the nodes of one graph.
 
     Args:
@@ -31,22 +32,10 @@ class Support:
     def __init__(
         self, graph: GraphView, choice: DeviceChoice, bodies: Bodies, *, static_only: bool = False
     ) -> None:
-        self._graph = graph
+        super().__init__(graph)
         self._choice = choice
         self._bodies = bodies
         self._static_only = static_only
-        self._results = {value.name for value in graph.outputs}
-        self._known: dict[int, str | None] = {}
-
-    def __call__(self, node: NodeView) -> bool | str:
-        """Return True, or the reason for which the node is refused."""
-        return self.refusal(node) or True
-
-    def refusal(self, node: NodeView) -> str | None:
-        """Return the reason for which a node is refused, or None."""
-        if node.index not in self._known:
-            self._known[node.index] = self._refusal(node)
-        return self._known[node.index]
 
     def refusal_of_operator(self, node: NodeView) -> str | None:
         """Return the reason for which a node's operator is refused, whatever its values."""
@@ -74,9 +63,6 @@ class Support:
             return reason
         names = dict.fromkeys((*filter(None, node.inputs), *filter(self._is_read, node.outputs)))
         return next(filter(None, (self._bad_value(node, name, device) for name in names)), None)
-
-    def _is_read(self, name: str) -> bool:
-        return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
 
     def _bad_value(self, node: NodeView, name: str, device: str) -> str | None:
         value, rules = self._graph.value(name), DEVICES[device]
@@ -109,16 +95,6 @@ class Support:
         if not rules.open_shapes:
             return f"a dimension is open, and OpenVINO takes static shapes only on {device}"
         return "a dimension is open, and disable_dynamic_shapes is 1" if self._static_only else None
-
-    def _serves(self, node: NodeView) -> bool:
-        """Whether a Constant belongs to a node that is taken; alone it is nothing to compile.
-
-        In a body it belongs to the node that holds the body.
-        """
-        if node.op_type != "Constant" or self._graph.parent_node is not None:
-            return True
-        readers = (reader for name in node.outputs for reader in self._graph.consumers(name))
-        return any(reader.op_type != "Constant" and self.refusal(reader) is None for reader in readers)
 
 
 def _bad_operator(node: NodeView, device: str) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
@@ -163,7 +164,7 @@ _NEVER_FOLDED = _QUANTISES | {
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-class Support:
+class Support(NodeSupport):
     """Answers "does QNN take this node?" for the nodes of one graph.
 
     Args:
@@ -172,10 +173,8 @@ class Support:
     """
 
     def __init__(self, graph: GraphView, *, offload_io: bool = False) -> None:
-        self._graph = graph
-        self._results = {value.name for value in graph.outputs}
+        super().__init__(graph)
         self._borders = self._results.union(value.name for value in graph.inputs) if offload_io else set()
-        self._known: dict[int, str | None] = {}
         for fusion in find_fusions(graph):
             if self._takes(fusion):
                 self._known.update((node.index, None) for node in fusion.nodes)
@@ -191,16 +190,6 @@ class Support:
         return not any(
             self._bad_value(fusion.nodes[0], name, operator.types) for name in (fusion.root, fusion.result)
         ) and not any(node and node.op_type in _QUANTISES and self.refusal(node) for node in around)
-
-    def __call__(self, node: NodeView) -> bool | str:
-        """Return True, or the reason for which the node is refused."""
-        return self.refusal(node) or True
-
-    def refusal(self, node: NodeView) -> str | None:
-        """Return the reason for which a node is refused, or None."""
-        if node.index not in self._known:
-            self._known[node.index] = self._refusal(node)
-        return self._known[node.index]
 
     def _refusal(self, node: NodeView) -> str | None:
         operator = OPERATORS.get((node.domain, node.op_type))
@@ -254,9 +243,6 @@ class Support:
                     return reason
         return self._bad_rank(node, operator)
 
-    def _is_read(self, name: str) -> bool:
-        return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
-
     def _bad_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
         value = self._graph.value(name)
         if value.elem_type is None or value.shape is None:
@@ -272,13 +258,6 @@ class Support:
         if shape is not None and len(shape) not in operator.ranks:
             return f"{node.op_type}: QNN does not take it with rank {len(shape)}"
         return None
-
-    def _serves(self, node: NodeView) -> bool:
-        """Whether a Constant belongs to a node that is taken; alone it is nothing to compile."""
-        if node.op_type != "Constant":
-            return True
-        readers = (reader for name in node.outputs for reader in self._graph.consumers(name))
-        return any(reader.op_type != "Constant" and self.refusal(reader) is None for reader in readers)
 
 
 def _bad_shape(node: NodeView, value: ValueInfo) -> str | None:

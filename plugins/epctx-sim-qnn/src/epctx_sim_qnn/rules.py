@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from epctx_sim_sdk.versions import Relation, Rules
+from epctx_sim_sdk.versions import (
+    COMMON_RULES,
+    NUMBER,
+    OPTIMAL,
+    RECOMPILE,
+    VERSION,
+    WORD,
+    Claim,
+    LoadPolicy,
+    Rules,
+    field_rules,
+)
 
-from epctx_core.plugin import Compatibility
-
-_NO = Compatibility.EP_UNSUPPORTED
-_RECOMPILE = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
-_OPTIMAL = Compatibility.EP_SUPPORTED_OPTIMAL
+from epctx_sim_qnn import settings
 
 RULES: Final[Rules] = {
-    # Another vendor's simulated payload, or one for another QNN backend.
-    ("vendor", Relation.OTHER): _NO,
-    ("vendor", Relation.MISSING): _NO,
-    ("backend", Relation.OTHER): _NO,
-    ("backend", Relation.MISSING): _NO,
-    # The payload's interface and format: what is newer cannot be read.
-    ("api", Relation.OLDER): _OPTIMAL,
-    ("api", Relation.NEWER): _NO,
-    ("api", Relation.OTHER): _NO,
-    ("api", Relation.MISSING): _NO,
-    ("blob", Relation.OLDER): _OPTIMAL,
-    ("blob", Relation.NEWER): _NO,
-    ("blob", Relation.OTHER): _NO,
-    ("blob", Relation.MISSING): _NO,
+    **COMMON_RULES,
+    **field_rules("backend", WORD),
     # SDK and driver: an older one of the same major version is as good as the same.
-    ("sdk", Relation.OLDER): _OPTIMAL,
-    ("sdk", Relation.OLDER_MAJOR): _NO,
-    ("sdk", Relation.NEWER): _NO,
-    ("sdk", Relation.NEWER_MAJOR): _NO,
-    ("sdk", Relation.OTHER): _NO,
-    ("sdk", Relation.MISSING): _NO,
-    ("driver", Relation.OLDER): _OPTIMAL,
-    ("driver", Relation.OLDER_MAJOR): _NO,
-    ("driver", Relation.NEWER): _NO,
-    ("driver", Relation.NEWER_MAJOR): _NO,
-    # Made by a driver, and the runtime has none; made without one runs on both.
-    ("driver", Relation.OTHER): _NO,
-    ("driver", Relation.MISSING): _OPTIMAL,
+    **field_rules("sdk", VERSION, older=OPTIMAL),
+    # Made by a driver, and the runtime has none: refused; made without one runs on both.
+    **field_rules("driver", VERSION, older=OPTIMAL, missing=OPTIMAL),
     # The device: newer hardware runs what was made for older, not at its best.
-    ("htp_arch", Relation.OLDER): _RECOMPILE,
-    ("htp_arch", Relation.NEWER): _NO,
-    ("htp_arch", Relation.OTHER): _NO,
-    ("htp_arch", Relation.MISSING): _NO,
-    ("soc_model", Relation.OLDER): _RECOMPILE,
-    ("soc_model", Relation.NEWER): _RECOMPILE,
-    ("soc_model", Relation.OTHER): _NO,
-    ("soc_model", Relation.MISSING): _OPTIMAL,
+    **field_rules("htp_arch", NUMBER, older=RECOMPILE),
+    **field_rules("soc_model", NUMBER, older=RECOMPILE, newer=RECOMPILE, missing=OPTIMAL),
 }
+_CLAIMS = {
+    "ep_sdk_version": Claim("sdk"),
+    "hardware_architecture": Claim("htp_arch", settings.read_hardware_architecture),
+}
+
+
+def load_policy(options: Mapping[str, Any], target: str | None) -> LoadPolicy:
+    """Return how payloads are judged: old writers gave a lone graph another name than its node."""
+    return LoadPolicy(
+        ep=settings.EP,
+        rules=RULES,
+        runtime=settings.runtime_facts(options, target),
+        claims=_CLAIMS,
+        lone_graph_fits=True,
+    )

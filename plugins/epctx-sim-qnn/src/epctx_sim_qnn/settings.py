@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from epctx_sim_sdk.options import without_hardware
+from epctx_sim_sdk.options import WORKLOAD_TYPE, runtime_options, without_effect, without_hardware
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import ProviderOption
@@ -18,33 +18,31 @@ EP = "QNNExecutionProvider"
 ARCHITECTURES = (68, 69, 73, 75, 79, 81)
 """Generations of the Hexagon Tensor Processor."""
 
-CONTEXT_API = "1"
-"""The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
 NO_DRIVER = "none"
 """What `runtime_driver_version` says for a runtime without a driver of its own."""
 
-_NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
 _PERFORMANCE_MODES = (
     "default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
     "power_saver", "extreme_power_saver", "sustained_high_performance",
 )  # fmt: skip
 
 DYNAMIC_OPTIONS = (
-    ProviderOption(
-        "ep.dynamic.workload_type",
-        str,
-        default="Default",
-        choices=("Default", "Efficient"),
-        doc=f"Efficient: the device may be slower and use less power. {_NO_EFFECT}",
-    ),
-    ProviderOption(
+    WORKLOAD_TYPE,
+    without_effect(
         "ep.dynamic.qnn_htp_performance_mode",
-        str,
-        default="default",
-        choices=_PERFORMANCE_MODES,
-        doc=f"Clocks and power of the device from now on. {_NO_EFFECT}",
+        "default",
+        "Clocks and power of the device from now on.",
+        _PERFORMANCE_MODES,
     ),
 )
+_WITHOUT_HARDWARE = (
+    "backend_path", "disable_file_mapped_weights", "dump_json_qnn_graph", "dump_qnn_ir_dlc",
+    "dump_qnn_ir_dlc_dir", "enable_htp_shared_memory_allocator", "enable_vtcm_backup_buffer_sharing",
+    "extended_udma", "htp_bf16_enable", "json_qnn_graph_dir", "op_packages", "profiling_file_path",
+    "profiling_level", "qnn_context_priority", "qnn_ir_backend_path", "qnn_saver_path",
+    "rpc_control_latency", "rpc_polling_time", "skip_qnn_version_check",
+)  # fmt: skip
+
 OPTIONS = (
     ProviderOption(
         "backend_type", str, default="htp", choices=("htp",), doc="The QNN backend; only HTP is simulated."
@@ -59,30 +57,18 @@ OPTIONS = (
     ProviderOption(
         "soc_model", int, default=0, doc="The SoC model number; 0 for unknown, which fits every payload."
     ),
-    ProviderOption("device_id", int, default=0, doc=f"The device to use. {_NO_EFFECT}"),
+    without_effect("device_id", 0, "The device to use."),
     ProviderOption(
         "enable_htp_fp16_precision",
         bool,
         default=False,
         doc="1: float32 weights are stored as float16, which changes results. The real EP's default is 1.",
     ),
-    ProviderOption(
-        "htp_graph_finalization_optimization_mode",
-        int,
-        default=0,
-        choices=(0, 1, 2, 3),
-        doc=f"How long the compiler may search. {_NO_EFFECT}",
+    without_effect(
+        "htp_graph_finalization_optimization_mode", 0, "How long the compiler may search.", (0, 1, 2, 3)
     ),
-    ProviderOption(
-        "htp_performance_mode",
-        str,
-        default="default",
-        choices=_PERFORMANCE_MODES,
-        doc=f"Clocks and power of the device. {_NO_EFFECT}",
-    ),
-    ProviderOption(
-        "vtcm_mb", int, default=0, doc=f"Tightly coupled memory in MB; 0 for not set. {_NO_EFFECT}"
-    ),
+    without_effect("htp_performance_mode", "default", "Clocks and power of the device.", _PERFORMANCE_MODES),
+    without_effect("vtcm_mb", 0, "Tightly coupled memory in MB; 0 for not set."),
     ProviderOption(
         "enable_htp_spill_fill_buffer",
         bool,
@@ -102,33 +88,8 @@ OPTIONS = (
         doc="1: QuantizeLinear of graph inputs and DequantizeLinear of graph outputs are left to the CPU."
         " The real EP's default is 1.",
     ),
-    *without_hardware(
-        "backend_path",
-        "disable_file_mapped_weights",
-        "dump_json_qnn_graph",
-        "dump_qnn_ir_dlc",
-        "dump_qnn_ir_dlc_dir",
-        "enable_htp_shared_memory_allocator",
-        "enable_vtcm_backup_buffer_sharing",
-        "extended_udma",
-        "htp_bf16_enable",
-        "json_qnn_graph_dir",
-        "op_packages",
-        "profiling_file_path",
-        "profiling_level",
-        "qnn_context_priority",
-        "qnn_ir_backend_path",
-        "qnn_saver_path",
-        "rpc_control_latency",
-        "rpc_polling_time",
-        "skip_qnn_version_check",
-    ),
-    ProviderOption(
-        "runtime_sdk_version",
-        str,
-        default="",
-        doc="Simulation only: the SDK version that the runtime claims to have, such as sim-2.51.0.",
-    ),
+    *without_hardware(*_WITHOUT_HARDWARE),
+    *runtime_options("sdk", api=1),
     ProviderOption(
         "runtime_driver_version",
         str,
@@ -149,18 +110,6 @@ OPTIONS = (
         default="",
         choices=("", "cpu", "gpu", "htp"),
         doc="Simulation only: the QNN backend that the runtime claims to be; empty for that of backend_type.",
-    ),
-    ProviderOption(
-        "runtime_api_version",
-        int,
-        default=int(CONTEXT_API),
-        doc="Simulation only: the version of the payloads' interface that the runtime claims to have.",
-    ),
-    ProviderOption(
-        "runtime_blob_version",
-        int,
-        default=0,
-        doc="Simulation only: the version of the payloads' format that the runtime claims to have; 0 for the real one.",
     ),
 )
 
@@ -196,23 +145,16 @@ def read_hardware_architecture(text: str) -> str:
 
 def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
     """Return what the version rules must know about whatever is compiled with these options."""
-    from epctx_sim_sdk.versions import BLOB_VERSION, DRIVER_VERSION, SDK_VERSION, runtime_version
+    from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
-    facts = {
-        "vendor": "QNN",
+    driver = {} if options["runtime_driver_version"] == NO_DRIVER else {"driver": DRIVER_VERSION}
+    soc_model = {"soc_model": str(options["soc_model"])} if options["soc_model"] else {}
+    return {
+        **stated_facts(EP, "QNN", options, {"sdk": SDK_VERSION, **driver}),
         "backend": options["runtime_backend"] or options["backend_type"],
-        "api": str(options["runtime_api_version"]),
-        "blob": str(options["runtime_blob_version"] or BLOB_VERSION),
-        "sdk": runtime_version(
-            options["runtime_sdk_version"], SDK_VERSION, option="runtime_sdk_version", ep=EP
-        ),
         "htp_arch": str(target_architecture(options, target)),
+        **soc_model,
     }
-    if options["runtime_driver_version"] != NO_DRIVER:
-        facts["driver"] = runtime_version(
-            options["runtime_driver_version"], DRIVER_VERSION, option="runtime_driver_version", ep=EP
-        )
-    return facts | ({"soc_model": str(options["soc_model"])} if options["soc_model"] else {})
 
 
 def runtime_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:

@@ -1,20 +1,19 @@
 """From EPContext nodes to runnables, whoever the vendor.
 
-A vendor's provider calls it from its hook and adds what is its own: what it demands of a node's attributes, and its
-version rules. What becomes of partitions is in `session`.
+`provider.SimulatedProvider` calls it from its hook, with the vendor's version rules. What becomes of partitions is in
+`session`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Compatibility
 from epctx_sim_sdk.container import Container, open_container
-from epctx_sim_sdk.versions import KIND, Rules, judge, refuse_unsupported
+from epctx_sim_sdk.versions import KIND, LoadPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -36,40 +35,6 @@ _OPENED = "epctx_sim_sdk.opened"
 
 _SHOWN_NAMES = 5
 _RECOMPILE = "The context model and its binary belong to different compilations; compile again."
-
-
-class Claim(NamedTuple):
-    """What an attribute of a node states.
-
-    Attributes:
-        fact: the field of the version rules.
-        read: makes the fact out of the attribute's text.
-        needed: whether a node that does not state it is judged as one that lacks it.
-    """
-
-    fact: str
-    read: Callable[[str], str] = str
-    needed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadPolicy:
-    """What a vendor says about loading.
-
-    Attributes:
-        ep: the EP type.
-        rules: the vendor's version rules.
-        runtime: the facts about the device that loads.
-        claims: by attribute, the facts that a node states beside its payload; they must be as acceptable as
-            the payload's.
-        lone_graph_fits: whether the only graph of a payload may have another name than its node.
-    """
-
-    ep: str
-    rules: Rules
-    runtime: Mapping[str, str]
-    claims: Mapping[str, Claim]
-    lone_graph_fits: bool = False
 
 
 class ContextLoader:
@@ -170,8 +135,17 @@ class ContextLoader:
         return container
 
     def _judge(self, made_by: Mapping[str, str], node: ContextNode, subject: str) -> None:
-        judgement = judge(self._policy.rules, made_by, self._policy.runtime)
-        refuse_unsupported(judgement, ep=self._policy.ep, node=node.name, subject=subject)
+        judgement = self._policy.judge(made_by)
+        if judgement.verdict is Compatibility.EP_UNSUPPORTED:
+            needed = f"{judgement.field} {judgement.needed}"
+            raise refused(
+                self._policy.ep,
+                node,
+                f"{subject} has {judgement.field} {judgement.found} ({judgement.relation.value}), but this simulated"
+                f" runtime needs {judgement.needed}.",
+                f"Compile the source model again for {needed}, or give the EP the options that describe the runtime"
+                " it was made for.",
+            )
         if judgement.verdict is Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
             self._context.logger.info(
                 "%s: %s was made for %s %s, this runtime has %s; compiling again would make it faster.",
@@ -225,9 +199,8 @@ class ContextLoader:
         names = [name for c in candidates for name in c.tables.graphs]
         shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
         where = f"{hits} of its {len(candidates)} payloads hold" if hits else "no payload of this EP holds"
-        return self._refused(
-            node, f"{where} a graph {node.partition_name!r}; graphs found: {shown or 'none'}."
-        )
+        why = f"{where} a graph {node.partition_name!r}; graphs found: {shown or 'none'}."
+        return refused(self._policy.ep, node, why, _RECOMPILE)
 
     def _check_boundary(self, node: ContextNode, container: Container, entry: GraphEntry) -> None:
         for kind, stated, held in (
@@ -238,17 +211,18 @@ class ContextLoader:
             pairs = zip(stated, held, strict=False)
             misfits = [a for a, b in pairs if a.type != b.type and not _fits(a.type, b.type)]
             if misfits or len(stated) != len(held):
-                raise self._refused(
+                raise refused(
+                    self._policy.ep,
                     node,
                     f"its {kind} are {_shown(stated)}, but graph {entry.name!r} in {container.subject} has"
                     f" {_shown(held)}.",
+                    _RECOMPILE,
                 )
 
-    def _refused(self, node: ContextNode, why: str) -> InvalidGraph:
-        ep = self._policy.ep
-        return InvalidGraph(
-            f"{ep} cannot load node {node.name!r}: {why}", node=node.name, ep=ep, hint=_RECOMPILE
-        )
+
+def refused(ep: str, node: ContextNode, why: str, hint: str) -> InvalidGraph:
+    """Return the error for a node that an EP does not load."""
+    return InvalidGraph(f"{ep} cannot load node {node.name!r}: {why}", node=node.name, ep=ep, hint=hint)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,6 @@
 """From partitions to payloads, whoever the vendor: what one EP instance does with the SDK's compiler, writer and device.
 
-A vendor's provider calls it from its hooks and adds what is its own: what it takes, and how it describes its nodes.
+`provider.SimulatedProvider` calls it from its hooks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
-from epctx_sim_sdk.device import open_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +30,15 @@ class SimSession:
     Args:
         ep: the EP type, for messages.
         context: the EP instance's context.
+        device: where graphs become runnable.
         fp16: store float32 weights as float16.
-        device: where graphs become runnable; None for one of its own.
 
     Attributes:
         graphs: what was compiled so far, in the order of the partitions.
     """
 
-    def __init__(
-        self, ep: str, context: ProviderContext, *, fp16: bool = False, device: Device | None = None
-    ) -> None:
-        self._context = context
-        self.device = device or open_device(context)
-        self._ep, self._fp16 = ep, fp16
+    def __init__(self, ep: str, context: ProviderContext, device: Device, *, fp16: bool = False) -> None:
+        self._ep, self._context, self.device, self._fp16 = ep, context, device, fp16
         self.graphs: list[SimGraph] = []
 
     @cached_property
@@ -100,8 +95,3 @@ class SimSession:
     def _step(self, stage: str, done: int, total: int) -> None:
         self._context.cancel.raise_if_requested()
         self._context.progress(stage, done, total)
-
-    def close(self) -> None:
-        """Close what still runs and let go of weights; may follow a failure."""
-        self.graphs.clear()
-        self.device.close()

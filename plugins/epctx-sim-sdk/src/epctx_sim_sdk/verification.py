@@ -5,7 +5,7 @@ Which payloads a vendor's EP opens, and what it demands of nodes, is the vendor'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidGraph
@@ -54,11 +54,7 @@ def foreign(ep: str, node: ContextNode, payload: PayloadView, what: str) -> Find
 
 
 def verify_nodes(
-    ep: str,
-    nodes: Sequence[ContextNode],
-    reader: ContextReader,
-    loader: ContextLoader,
-    check: Callable[[ContextNode], object] | None = None,
+    ep: str, nodes: Sequence[ContextNode], reader: ContextReader, loader: ContextLoader
 ) -> list[Finding]:
     """Check containers and each node's graph in them.
 
@@ -67,7 +63,6 @@ def verify_nodes(
         nodes: primaries first.
         reader: gives their payloads.
         loader: over a `GraphReader`; nothing was loaded by it.
-        check: what the vendor demands of a node by itself; raises InvalidGraph.
     """
     findings: list[Finding] = []
     shut: set[int] = set()
@@ -81,7 +76,7 @@ def verify_nodes(
     for node in nodes:
         owners = [node] if node.main_context else holders if node.primary is None else [node.primary]
         if not any(id(reader.payload(owner)) in shut for owner in owners):
-            findings += _fault(node, reader, loader, check)
+            findings += _fault(node, reader, loader)
     return findings
 
 
@@ -114,15 +109,8 @@ def _check_weights(container: Container, node: ContextNode) -> None:
         )
 
 
-def _fault(
-    node: ContextNode,
-    reader: ContextReader,
-    loader: ContextLoader,
-    check: Callable[[ContextNode], object] | None,
-) -> list[Finding]:
+def _fault(node: ContextNode, reader: ContextReader, loader: ContextLoader) -> list[Finding]:
     try:
-        if check is not None:
-            check(node)
         loader.load([node], reader)
     except InvalidGraph as error:
         return [refused(error, node)]

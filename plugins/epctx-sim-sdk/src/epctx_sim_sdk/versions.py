@@ -6,12 +6,12 @@ Knows how to compare two facts. Which fact matters, and what a difference means,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import Compatibility
 
 RESTORE = "Compile the source model again, or restore the payload from where it came."
@@ -23,6 +23,8 @@ SDK_VERSION = "sim-2.51.0"
 DRIVER_VERSION = "sim-1.8.0"
 BLOB_VERSION = "1"
 """The container format, as a fact that version rules can name."""
+CONTEXT_API = "1"
+"""The interface between the simulated EPs and their payloads; a change that old EPs cannot read raises it."""
 
 _VERSION = re.compile(r"sim-(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,18}")
@@ -48,25 +50,35 @@ class Version(NamedTuple):
         return f"sim-{self.major}.{self.minor}.{self.patch}"
 
 
-def runtime_version(given: str, default: str, *, option: str, ep: str) -> str:
-    """Return the version that the simulated runtime claims to have.
+def stated_facts(
+    ep: str, vendor: str, options: Mapping[str, Any], components: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the facts about a compiler or runtime that all vendors have, out of `options.runtime_options`.
 
     Args:
-        given: what the host set, such as `sim-2.51.0`; empty for the default.
-        default: the version without an override.
-        option: the option's name, for the message.
         ep: the EP type, for the message.
+        vendor: whose payloads they are.
+        options: the EP's.
+        components: the version of each component without an override, such as `sim-2.51.0`.
 
     Raises:
-        InvalidArgument: not a version of the simulated SDK.
+        InvalidArgument: an option is not a version of the simulated SDK.
     """
-    if given and Version.parse(given) is None:
-        raise InvalidArgument(
-            f"{ep}: option {option!r} is {given!r}, which is not a simulated version.",
-            ep=ep,
-            hint=f"Write it like {default}.",
-        )
-    return given or default
+    facts = {
+        "vendor": vendor,
+        "api": str(options["runtime_api_version"] or CONTEXT_API),
+        "blob": str(options["runtime_blob_version"] or BLOB_VERSION),
+    }
+    for component, default in components.items():
+        option = f"runtime_{component}_version"
+        facts[component] = options[option] or default
+        if Version.parse(facts[component]) is None:
+            raise InvalidArgument(
+                f"{ep}: option {option!r} is {options[option]!r}, which is not a simulated version.",
+                ep=ep,
+                hint=f"Write it like {default}.",
+            )
+    return facts
 
 
 class Relation(Enum):
@@ -83,6 +95,30 @@ class Relation(Enum):
 
 Rules: TypeAlias = Mapping[tuple[str, Relation], Compatibility]
 """A vendor's table: (field, relation) to verdict. What is not listed is optimal."""
+
+WORD: Final = (Relation.OTHER, Relation.MISSING)
+NUMBER: Final = (Relation.OLDER, Relation.NEWER, *WORD)
+VERSION: Final = (Relation.OLDER_MAJOR, Relation.NEWER_MAJOR, *NUMBER)
+"""The relations that facts of a kind can have."""
+
+OPTIMAL: Final = Compatibility.EP_SUPPORTED_OPTIMAL
+RECOMPILE: Final = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
+
+
+def field_rules(field: str, kind: Collection[Relation], **accepted: Compatibility) -> Rules:
+    """Return the lines of a table for one field: every difference is unsupported but those accepted by name."""
+    verdicts = {Relation[name.upper()]: verdict for name, verdict in accepted.items()}
+    return {(field, one): verdicts.get(one, Compatibility.EP_UNSUPPORTED) for one in kind}
+
+
+COMMON_RULES: Final[Rules] = {
+    # Another vendor's simulated payload.
+    **field_rules("vendor", WORD),
+    # The payload's interface and format: what is newer cannot be read.
+    **field_rules("api", NUMBER, older=OPTIMAL),
+    **field_rules("blob", NUMBER, older=OPTIMAL),
+}
+"""What holds for every vendor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +159,11 @@ def _order(found: tuple[int, ...], needed: tuple[int, ...], older: Relation, new
 
 def judge(rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]) -> Judgement:
     """Apply a vendor's table to what made a payload and to the runtime that is to load it."""
-    worst = Judgement(verdict=Compatibility.EP_SUPPORTED_OPTIMAL)
+    worst = Judgement(verdict=OPTIMAL)
     for field in dict.fromkeys(field for field, _ in rules):
         found, needed = made_by.get(field), runtime.get(field)
         related = relation(found, needed)
-        verdict = rules.get((field, related), Compatibility.EP_SUPPORTED_OPTIMAL)
+        verdict = rules.get((field, related), OPTIMAL)
         if verdict > worst.verdict:
             worst = Judgement(
                 verdict=verdict, field=field, found=found or "missing", needed=needed or "", relation=related
@@ -135,28 +171,48 @@ def judge(rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]) 
     return worst
 
 
-def refuse_unsupported(judgement: Judgement, *, ep: str, node: str, subject: str) -> None:
-    """Do nothing, unless the verdict is UNSUPPORTED.
+class Claim(NamedTuple):
+    """What an attribute of a node states.
 
-    Args:
-        judgement: from `judge`.
-        ep: the EP type, for the message.
-        node: the EPContext node, for the message.
-        subject: what carries the facts, such as `the payload a_qnn.bin`.
-
-    Raises:
-        InvalidGraph: naming the field, what was found and what is needed.
+    Attributes:
+        fact: the field of the version rules.
+        read: makes the fact out of the attribute's text.
+        needed: whether a node that does not state it is judged as one that lacks it.
     """
-    if judgement.verdict is not Compatibility.EP_UNSUPPORTED:
-        return
-    raise InvalidGraph(
-        f"{ep} cannot load node {node!r}: {subject} has {judgement.field} {judgement.found}"
-        f" ({judgement.relation.value}), but this simulated runtime needs {judgement.needed}.",
-        node=node,
-        ep=ep,
-        hint=f"Compile the source model again for {judgement.field} {judgement.needed},"
-        " or give the EP the options that describe the runtime it was made for.",
-    )
+
+    fact: str
+    read: Callable[[str], str] = str
+    needed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPolicy:
+    """What a vendor says about loading.
+
+    Attributes:
+        ep: the EP type.
+        rules: the vendor's version rules.
+        runtime: the facts about the device that loads.
+        claims: by attribute, the facts that a node states beside its payload; they must be as acceptable as
+            the payload's.
+        without_patch: facts of which only the major and minor version count.
+        lone_graph_fits: whether the only graph of a payload may have another name than its node.
+    """
+
+    ep: str
+    rules: Rules
+    runtime: Mapping[str, str]
+    claims: Mapping[str, Claim]
+    without_patch: Collection[str] = ()
+    lone_graph_fits: bool = False
+
+    def judge(self, made_by: Mapping[str, str]) -> Judgement:
+        """Apply the rules to what made a payload and to the runtime that is to load it."""
+        return judge(self.rules, self._comparable(made_by), self._comparable(self.runtime))
+
+    def _comparable(self, facts: Mapping[str, str]) -> Mapping[str, str]:
+        versions = {field: Version.parse(facts.get(field, "")) for field in self.without_patch}
+        return {**facts, **{field: str(v._replace(patch=0)) for field, v in versions.items() if v}}
 
 
 def write_info(facts: Mapping[str, str]) -> str:

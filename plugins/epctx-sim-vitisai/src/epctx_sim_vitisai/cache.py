@@ -8,7 +8,6 @@ is written elsewhere, and never while loading.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import mmap
 import os
@@ -23,7 +22,7 @@ from epctx_sim_sdk.container import open_container
 from epctx_sim_sdk.writing import write_container
 
 from epctx_core.errors import InvalidGraph
-from epctx_sim_vitisai.recording import StreamPayload
+from epctx_sim_vitisai.recording import Recording
 from epctx_sim_vitisai.sealing import UnsealingError, is_sealed
 from epctx_sim_vitisai.settings import EP
 
@@ -110,9 +109,9 @@ class CompileCache:
     def put(self, graph: SimGraph) -> None:
         """Keep a compiled partition; a folder that cannot be written is reported to the log."""
         key = self._key(graph.partition)
-        sink = io.BytesIO()
-        write_container(StreamPayload(sink), [graph], self._facts)
-        content = sink.getbuffer()
+        container = Recording()
+        write_container(container, [graph], self._facts)
+        content = container.content(lambda: None)
         try:
             self._publish(
                 self._folder / f"{key}.sim", self._sealer.seal(content, key) if self._sealer else content
@@ -133,7 +132,7 @@ class CompileCache:
             raise InvalidGraph("the entry is damaged: its weights do not have their digests.")
         return _as_compiled(container, partition)
 
-    def _publish(self, path: Path, content: bytes | memoryview) -> None:
+    def _publish(self, path: Path, content: bytes | bytearray) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=self._folder, suffix=".tmp")
         try:

@@ -6,24 +6,24 @@ The versions, the graphs and their boundaries are the SDK's loader's business.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epctx_sim_sdk.container import open_container
-from epctx_sim_sdk.loading import Claim, ContextLoader, LoadPolicy
+from epctx_sim_sdk.loading import refused
 from epctx_sim_sdk.versions import RESTORE
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Purpose
 from epctx_sim_vitisai import settings
 from epctx_sim_vitisai.archive import Archive, check_belongs_together, open_archive
-from epctx_sim_vitisai.rules import RULES, by_minor, without_patch
 from epctx_sim_vitisai.sealing import Sealer, UnsealingError, is_sealed
-from epctx_sim_vitisai.settings import COMPONENTS, EP
+from epctx_sim_vitisai.settings import EP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from epctx_sim_sdk.device import Device
+    from epctx_sim_sdk.loading import ContextLoader
 
     from epctx_core.plugin import (
         CompiledPartition,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         TensorView,
     )
 
+_refused = partial(refused, EP)
 _RECOMPILE = "The model lost or mixed up some of its EPContext nodes; compile the source model again."
-_CLAIMS = {f"version_of_{component}": Claim(component, without_patch) for component in COMPONENTS}
 _ARCHIVE = "epctx_sim_vitisai.archive."
 """What a workspace has archives under, before their keys."""
 _OTHER_KEY = "Give the encryption_key that the model was compiled with; if it is that one, compile the source model again."
@@ -46,22 +46,17 @@ class NodeLoader:
 
     Args:
         context: the EP instance's context.
-        device: where graphs become runnable.
-        sealer: for encrypted payloads; None without a key.
-
-    Attributes:
         loader: the SDK's, for the containers in archives.
+        sealer: for encrypted payloads; None without a key.
     """
 
-    def __init__(self, context: ProviderContext, device: Device, sealer: Sealer | None) -> None:
+    def __init__(self, context: ProviderContext, loader: ContextLoader, sealer: Sealer | None) -> None:
+        self.loader = loader
         self._sealer = sealer
         self._workspace = context.workspace
         self._gets_all = context.purpose is not Purpose.EXPORT
         self._cache_key = settings.check_cache_key(context.options)
         self._archives: dict[str, Archive] = {}
-        runtime = by_minor(settings.runtime_facts(context.options, context.target))
-        policy = LoadPolicy(ep=EP, rules=RULES, runtime=runtime, claims=_CLAIMS)
-        self.loader = ContextLoader(context, device, policy)
 
     def load(self, nodes: Sequence[ContextNode], reader: ContextReader) -> list[CompiledPartition]:
         """Return one runnable for each node, in order.
@@ -224,7 +219,3 @@ def _prefix(node: ContextNode) -> str:
     if not isinstance(prefix, str) or not prefix:
         raise _refused(node, "it has no cache_file_prefix, by which it finds its archive.", _RECOMPILE)
     return prefix
-
-
-def _refused(node: ContextNode, why: str, hint: str) -> InvalidGraph:
-    return InvalidGraph(f"{EP} cannot load node {node.name!r}: {why}", node=node.name, ep=EP, hint=hint)

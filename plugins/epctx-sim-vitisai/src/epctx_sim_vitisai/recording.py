@@ -1,4 +1,4 @@
-"""Payloads that are no payload of the core's: what is written is kept, so that its size is known before.
+"""A payload that is kept in memory, so that its size is known before it is written.
 
 A tar member's size stands before its content, and what is to be encrypted must be complete. Knows neither.
 """
@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
-    from typing import BinaryIO
 
     from epctx_core.plugin import Payload, TensorView
-
-_CHUNK = 1 << 20
 
 
 class Recording:
@@ -70,43 +67,15 @@ class Recording:
             else:
                 payload.write_tensor(step)
 
+    def content(self, before_step: Callable[[], None]) -> bytearray:
+        """Return everything as bytes; weights are read now.
 
-class StreamPayload:
-    """Writes into any binary stream; implements `Payload`.
-
-    Args:
-        sink: at its beginning, empty.
-    """
-
-    def __init__(self, sink: BinaryIO) -> None:
-        self.size = 0
-        self._sink = sink
-        self._stored: dict[tuple[str, int], int] = {}
-
-    def write(self, buffer: Buffer) -> int:
-        """Append bytes; return the offset of the first."""
-        offset = self.size
-        self.size += self._sink.write(buffer)
-        return offset
-
-    def align(self, alignment: int) -> int:
-        """Append zero bytes up to a multiple of `alignment`; return the new offset."""
-        self.write(bytes(-self.size % alignment))
-        return self.size
-
-    def write_tensor(self, view: TensorView) -> int:
-        """Append a weight's bytes; of equal content, only the first."""
-        key = (view.digest, view.nbytes)
-        if key not in self._stored:
-            self._stored[key] = self.size
-            for chunk in view.chunks():
-                self.write(chunk)
-        return self._stored[key]
-
-    def add_file(self, path: str | os.PathLike[str]) -> int:
-        """Append the content of a file; return its offset."""
-        offset = self.size
-        with Path(path).open("rb") as file:
-            while piece := file.read(_CHUNK):
-                self.write(piece)
-        return offset
+        Args:
+            before_step: called before each piece; may raise.
+        """
+        whole = bytearray()
+        for step in self._steps:
+            before_step()
+            for chunk in [step] if isinstance(step, bytes) else step.chunks():
+                whole += chunk
+        return whole

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from epctx_sim_sdk.options import without_hardware
+from epctx_sim_sdk.options import runtime_options, without_effect, without_hardware
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.plugin import ProviderOption
@@ -20,14 +20,14 @@ EP = "VitisAIExecutionProvider"
 TARGETS = ("X1", "X2")
 """The INT8 back ends: X1 the older one, X2 that of newer devices."""
 
-CONTEXT_API = "1"
-"""The interface between this EP and the payloads it writes; a change that old EPs cannot read raises it."""
-
 VAIP_VERSION = "sim-1.7.0"
 COMPONENTS = ("vaip", "xcompiler", "xrt")
 """What the real EP says versions of: its core, its compiler, its runtime with the driver."""
 
-_NO_EFFECT = "Accepted and checked; the simulation behaves the same for every value."
+_WITHOUT_HARDWARE = (
+    "ai_analyzer_profiling", "ai_analyzer_visualization", "enable_cache_file_io_in_mem",
+    "external_ep_library", "xclbin", "xlnx_enable_py3_round",
+)  # fmt: skip
 
 OPTIONS = (
     ProviderOption(
@@ -62,49 +62,15 @@ OPTIONS = (
         default="",
         doc="A compiler's configuration, a file of one JSON object. Checked to be one; INT8 needs none of it.",
     ),
-    ProviderOption(
-        "opt_level",
-        int,
-        default=0,
-        choices=(0, 1, 2, 3, 65536),
-        doc=f"How long the compiler may search. {_NO_EFFECT}",
-    ),
-    ProviderOption(
+    without_effect("opt_level", 0, "How long the compiler may search.", (0, 1, 2, 3, 65536)),
+    without_effect(
         "log_level",
-        str,
-        default="error",
-        choices=("info", "warning", "error", "fatal"),
-        doc=f"What the real EP prints; here the host's logging decides. {_NO_EFFECT}",
+        "error",
+        "What the real EP prints; here the host's logging decides.",
+        ("info", "warning", "error", "fatal"),
     ),
-    *without_hardware(
-        "ai_analyzer_profiling",
-        "ai_analyzer_visualization",
-        "enable_cache_file_io_in_mem",
-        "external_ep_library",
-        "xclbin",
-        "xlnx_enable_py3_round",
-    ),
-    *(
-        ProviderOption(
-            f"runtime_{component}_version",
-            str,
-            default="",
-            doc=f"Simulation only: the version of {component} that the runtime claims to have, such as sim-1.7.0.",
-        )
-        for component in COMPONENTS
-    ),
-    ProviderOption(
-        "runtime_api_version",
-        int,
-        default=int(CONTEXT_API),
-        doc="Simulation only: the version of the payloads' interface that the runtime claims to have.",
-    ),
-    ProviderOption(
-        "runtime_blob_version",
-        int,
-        default=0,
-        doc="Simulation only: the version of the payloads' format that the runtime claims to have; 0 for the real one.",
-    ),
+    *without_hardware(*_WITHOUT_HARDWARE),
+    *runtime_options(*COMPONENTS, api=1),
     ProviderOption(
         "runtime_target",
         str,
@@ -213,22 +179,10 @@ def target_name(options: Mapping[str, Any], target: str | None) -> str:
 
 def compiler_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:
     """Return what the version rules must know about whatever is compiled with these options."""
-    from epctx_sim_sdk.versions import BLOB_VERSION, DRIVER_VERSION, SDK_VERSION, runtime_version
+    from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
-    defaults = dict(zip(COMPONENTS, (VAIP_VERSION, SDK_VERSION, DRIVER_VERSION), strict=True))
-    versions = {
-        component: runtime_version(
-            options[f"runtime_{component}_version"], default, option=f"runtime_{component}_version", ep=EP
-        )
-        for component, default in defaults.items()
-    }
-    return {
-        "vendor": "VitisAI",
-        "api": str(options["runtime_api_version"]),
-        "blob": str(options["runtime_blob_version"] or BLOB_VERSION),
-        "target": target_name(options, target),
-        **versions,
-    }
+    versions = dict(zip(COMPONENTS, (VAIP_VERSION, SDK_VERSION, DRIVER_VERSION), strict=True))
+    return stated_facts(EP, "VitisAI", options, versions) | {"target": target_name(options, target)}
 
 
 def runtime_facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import constant, is_constant
 from onnx import TensorProto
 
@@ -41,7 +42,7 @@ class _RefusedError(Exception):
     """The text completes "Conv: "."""
 
 
-class Support:
+class Support(NodeSupport):
     """Answers "does VitisAI take this node?" for the nodes of one graph.
 
     Args:
@@ -49,8 +50,7 @@ class Support:
     """
 
     def __init__(self, graph: GraphView) -> None:
-        self._graph = graph
-        self._results = {value.name for value in graph.outputs}
+        super().__init__(graph)
         self._free = {node.index for node in graph.nodes}
         self._taken: set[int] = set()
         self._reasons: dict[int, str] = {}
@@ -58,10 +58,9 @@ class Support:
             if node.op_type not in _GLUE and node.index not in self._taken:
                 self._consider(node)
 
-    def __call__(self, node: NodeView) -> bool | str:
-        """Return True, or the reason for which the node is refused."""
+    def _refusal(self, node: NodeView) -> str | None:
         if node.index in self._taken:
-            return True
+            return None
         return self._reasons.get(node.index) or f"{node.op_type}: {_GLUE[node.op_type]}"
 
     def _consider(self, node: NodeView) -> None:
@@ -158,11 +157,7 @@ class Support:
         return node
 
     def _sinks(self, node: NodeView) -> list[NodeView]:
-        if any(
-            self._results.intersection([name]) or self._graph.consumers(name)
-            for name in node.outputs[1:]
-            if name
-        ):
+        if any(map(self._is_read, node.outputs[1:])):
             raise _RefusedError("only its first result is given in INT8")
         self._check_static(node.outputs[0], "result")
         sinks = self._readers(node)

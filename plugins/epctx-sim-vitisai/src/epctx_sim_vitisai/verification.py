@@ -4,41 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epctx_sim_sdk.device import GraphReader
 from epctx_sim_sdk.verification import foreign, refused, vendors, verify_nodes
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Finding, Severity
 from epctx_sim_vitisai.archive import is_own
 from epctx_sim_vitisai.loading import Members, NodeLoader
-from epctx_sim_vitisai.sealing import Sealer, is_sealed
+from epctx_sim_vitisai.sealing import is_sealed
 from epctx_sim_vitisai.settings import EP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_core.plugin import ContextNode, ContextReader, PayloadView, ProviderContext
+    from epctx_core.plugin import ContextNode, ContextReader, PayloadView
 
 
 def verify_archives(
-    context: ProviderContext, nodes: Sequence[ContextNode], reader: ContextReader, sealer: Sealer | None
+    loader: NodeLoader, nodes: Sequence[ContextNode], reader: ContextReader, *, locked: bool
 ) -> list[Finding]:
     """Check archives, whether their nodes are complete, and the containers in them.
 
     Args:
-        context: what an instance would get.
+        loader: over a `GraphReader`; nothing was loaded by it.
         nodes: primaries first.
         reader: gives their payloads.
-        sealer: for encrypted payloads; None without a key.
+        locked: whether there is no key for encrypted payloads.
     """
-    loader = NodeLoader(context, GraphReader(engine=context.engine, prepares=True), sealer)
     members = Members(reader)
     findings: list[Finding] = []
     shut: set[str | None] = set()
     for node in nodes:
         if not node.main_context:
             continue
-        found = _look(node, reader, loader, members, locked=sealer is None)
+        found = _look(node, reader, loader, members, locked=locked)
         if found is not None:
             findings.append(found)
             shut.add(_prefix(node))

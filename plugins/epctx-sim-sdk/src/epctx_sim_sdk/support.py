@@ -1,0 +1,47 @@
+"""Answers to "does this EP take this node, and if not, why?" for the nodes of one graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import GraphView, NodeView
+
+
+class NodeSupport:
+    """Judgement of each node, made once; a vendor's class says in `_refusal` what its tables do.
+
+    Args:
+        graph: the view given to `get_capability`.
+    """
+
+    def __init__(self, graph: GraphView) -> None:
+        self._graph = graph
+        self._results = {value.name for value in graph.outputs}
+        self._known: dict[int, str | None] = {}
+
+    def __call__(self, node: NodeView) -> bool | str:
+        """Return True, or the reason for which the node is refused."""
+        return self.refusal(node) or True
+
+    def refusal(self, node: NodeView) -> str | None:
+        """Return the reason for which a node is refused, or None."""
+        if node.index not in self._known:
+            self._known[node.index] = self._refusal(node)
+        return self._known[node.index]
+
+    def _refusal(self, node: NodeView) -> str | None:
+        raise NotImplementedError
+
+    def _is_read(self, name: str) -> bool:
+        return bool(name) and (name in self._results or bool(self._graph.consumers(name)))
+
+    def _serves(self, node: NodeView) -> bool:
+        """Whether a Constant belongs to a node that is taken; alone it is nothing to compile.
+
+        In a body it belongs to the node that holds the body.
+        """
+        if node.op_type != "Constant" or self._graph.parent_node is not None:
+            return True
+        readers = (reader for name in node.outputs for reader in self._graph.consumers(name))
+        return any(reader.op_type != "Constant" and self.refusal(reader) is None for reader in readers)
