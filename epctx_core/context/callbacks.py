@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from epctx_core.context.payload_reader import PayloadInMemory
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options.choices import is_whole
 from epctx_core.registry.guard import describe
@@ -141,25 +142,7 @@ class OrtEpContextDataBuffer:
             _alive(None, self)
 
 
-class ReceivedPayload:
-    """A payload that a callback gave; stands where a `MappedFile` would.
-
-    Attributes:
-        path: the payload's name: there is no file.
-        size: length in bytes.
-        view: the whole content.
-    """
-
-    def __init__(self, name: str, content: bytearray) -> None:
-        self.path = name
-        self.size = len(content)
-        self.view = memoryview(content).toreadonly()
-
-    def forget(self, offset: int, length: int) -> None:
-        """Keep everything: there is no file to read it from again."""
-
-
-def receive(reader: DataReader, name: str) -> ReceivedPayload:
+def receive(reader: DataReader, name: str) -> PayloadInMemory:
     """Have the host's callback give a payload.
 
     Raises:
@@ -178,7 +161,7 @@ def receive(reader: DataReader, name: str) -> ReceivedPayload:
             f"the EPContext data read callback must allocate its output buffer; for {name!r} it did not.",
             hint="Call buffer.allocate(size) once, also for an empty payload, or raise what keeps you from it.",
         )
-    return ReceivedPayload(name, content)
+    return PayloadInMemory(name, content)
 
 
 WriteCallback = Callable[[str, OrtEpContextData], object]
@@ -189,11 +172,11 @@ class CallbackSink(io.BytesIO):
     """Collects a payload in memory; `deliver` hands it to the host's write callback.
 
     Args:
-        name: what `ep_cache_context` holds.
         function: the host's.
+        name: what `ep_cache_context` holds.
     """
 
-    def __init__(self, name: str, function: WriteCallback) -> None:
+    def __init__(self, function: WriteCallback, name: str) -> None:
         super().__init__()
         self.name = name
         self._function = function
@@ -248,11 +231,7 @@ class WriteFunction:
 
     def opener(self) -> Callable[[str], CallbackSink] | None:
         """Return what opens sinks for the callback as it is now, None without one."""
-        return None if self._function is None else partial(_open_sink, self._function)
-
-
-def _open_sink(function: WriteCallback, name: str) -> CallbackSink:
-    return CallbackSink(name, function)
+        return None if self._function is None else partial(CallbackSink, self._function)
 
 
 def _alive(view: memoryview | None, owner: object) -> memoryview:

@@ -6,21 +6,24 @@ in front, so that the lengths around a marker are all that changes. Knows the en
 
 from __future__ import annotations
 
-import itertools
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias
+
+from epctx_core.graph.counting import varint
 
 _PREFIX = secrets.token_bytes(24)
 _NUMBER_BYTES = 8
 _MARKER = re.compile(re.escape(_PREFIX) + b".{%d}" % _NUMBER_BYTES, re.DOTALL)
-_numbers = itertools.count()
+_numbers = count()
 
 _JOINED = 1 << 20
 """Pieces are joined up to this many bytes; longer ones stay as they are."""
-_VARINT, _FIXED64, _NESTED, _FIXED32 = 0, 1, 2, 5
-_FIXED = {_FIXED64: 8, _FIXED32: 4}
+_NESTED = 2
+_FIXED = {1: 8, 5: 4}
+"""Bytes of a field of each kind that has no length and is not a number of variable length."""
 
 
 class Content(Protocol):
@@ -83,50 +86,29 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
 def _replaced(
     data: memoryview, start: int, end: int, places: Sequence[_Place]
 ) -> tuple[list[Embeddable], int]:
-    """Return the pieces of one message, and their length."""
+    """Return the pieces of one message, or of the field that a marker fills, and their length."""
+    if places and (places[0].start, places[0].end) == (start, end):
+        return [places[0].content], places[0].content.nbytes
     pieces: list[Embeddable] = []
     kept = at = start
     done = 0
     while done < len(places):
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         if tag & 7 != _NESTED:
-            at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else _varint(data, at)[1]
+            at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else varint(data, at)[1]
             continue
-        length, body = _varint(data, at)
-        inside = _before(places, done, body + length)
+        length, body = varint(data, at)
+        last = done
+        while last < len(places) and places[last].start < body + length:
+            last += 1
+        inside = places[done:last]
         if inside:
-            content, size = _field(data, body, body + length, inside)
+            content, size = _replaced(data, body, body + length, inside)
             pieces += [data[kept:at], memoryview(_as_varint(size)), *content]
-            kept, done = body + length, done + len(inside)
+            kept, done = body + length, last
         at = body + length
     pieces.append(data[kept:end])
     return pieces, sum(piece.nbytes for piece in pieces)
-
-
-def _before(places: Sequence[_Place], first: int, stop: int) -> Sequence[_Place]:
-    last = first
-    while last < len(places) and places[last].start < stop:
-        last += 1
-    return places[first:last]
-
-
-def _field(data: memoryview, start: int, end: int, places: Sequence[_Place]) -> tuple[list[Embeddable], int]:
-    first = places[0]
-    if (first.start, first.end) == (start, end):
-        return [first.content], first.content.nbytes
-    return _replaced(data, start, end, places)
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and where it ends: seven bits a byte, the lowest first."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follow
-            return value, at
-        shift += 7
 
 
 def _as_varint(value: int) -> bytes:

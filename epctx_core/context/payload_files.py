@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.payload_reader import PayloadInMemory
 from epctx_core.context.receipts import keeping_receipt
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import copy_range
@@ -19,15 +20,8 @@ if TYPE_CHECKING:
     from epctx_core.graph.mapping import MappedFile
 
 
-class PrivateCopy:
-    """The content of a file, read once; what happens to the file afterwards does not matter.
-
-    Stands where a `MappedFile` would.
-
-    Attributes:
-        path: where the file lay.
-        size: length in bytes.
-        view: the whole content.
+def private_copy(descriptor: int, path: str) -> PayloadInMemory:
+    """Return the content of a file, read once; what happens to the file afterwards does not matter.
 
     Args:
         descriptor: of the file, open at its beginning.
@@ -36,30 +30,20 @@ class PrivateCopy:
     Raises:
         InvalidGraph: the file was written to or cut while it was read.
     """
-
-    def __init__(self, descriptor: int, path: str) -> None:
-        before = os.fstat(descriptor)
-        content = bytearray(before.st_size)
-        whole, filled = memoryview(content), 0
-        with io.FileIO(descriptor, closefd=False) as file:
-            while filled < len(content) and (count := file.readinto(whole[filled:])):
-                filled += count
-        after = os.fstat(descriptor)
-        if filled < len(content) or (after.st_size, after.st_mtime_ns) != (
-            before.st_size,
-            before.st_mtime_ns,
-        ):
-            raise InvalidGraph(
-                f"the file {path!r} was written to while it was read.",
-                path=path,
-                hint="Let whatever writes it finish, then start again.",
-            )
-        self.path = path
-        self.size = len(content)
-        self.view = whole.toreadonly()
-
-    def forget(self, offset: int, length: int) -> None:
-        """Keep everything: there is no file to read it from again."""
+    before = os.fstat(descriptor)
+    content = bytearray(before.st_size)
+    whole, filled = memoryview(content), 0
+    with io.FileIO(descriptor, closefd=False) as file:
+        while filled < len(content) and (count := file.readinto(whole[filled:])):
+            filled += count
+    after = os.fstat(descriptor)
+    if filled < len(content) or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise InvalidGraph(
+            f"the file {path!r} was written to while it was read.",
+            path=path,
+            hint="Let whatever writes it finish, then start again.",
+        )
+    return PayloadInMemory(path, content)
 
 
 _ON_DISK = (

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -30,20 +31,36 @@ from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
-    from epctx_core.context.callbacks import ReceivedPayload
     from epctx_core.context.manifest import Manifest, PayloadEntry, Segment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.payload_files import PrivateCopy
     from epctx_core.context.scratch import Scratch
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
 
 BINARY = "the context binary"
-Content: TypeAlias = "memoryview | MappedFile | PrivateCopy | ReceivedPayload"
+Content: TypeAlias = "memoryview | MappedFile | PayloadInMemory"
 """Bytes of a payload as they were found: those in a node, or a file's."""
 _log = logging.getLogger("epctx.session")
+
+
+class PayloadInMemory:
+    """A payload that a callback gave, or a copy of a file's content; where a `MappedFile` may be, too.
+
+    Attributes:
+        path: the payload's name, or where the file lay.
+        size: length in bytes.
+        view: the whole content.
+    """
+
+    def __init__(self, path: str, content: bytearray) -> None:
+        self.path = path
+        self.size = len(content)
+        self.view = memoryview(content).toreadonly()
+
+    def forget(self, offset: int, length: int) -> None:
+        """Keep everything: there is no file to read it from again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,16 +176,12 @@ class PayloadReader:
         source_tensor: Callable[[str], TensorView] | None = None,
         reading: Reading | None = None,
     ) -> None:
-        reading = reading or Reading()
         self._records = records
         self._folder = folder
         self._manifest = manifest
         self._scratch = scratch
         self._source_tensor = source_tensor
-        self._map_binaries = reading.map_binaries
-        self._verification = reading.verification
-        self._data_reader = reading.data_reader
-        self._checks = reading.checks
+        self._reading = reading = reading or Reading()
         self._ep: str | None = None
         self._model_receipt = model_receipt(reading.model_digest) if reading.model_digest else ""
         self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
@@ -216,7 +229,7 @@ class PayloadReader:
         known = self.entry(record)
         if known is None or record.embed_mode:
             return known is not None
-        if self._data_reader is not None or self._folder is None:
+        if self._reading.data_reader is not None or self._folder is None:
             return False
         status = self._folder.status(known.name, what=BINARY, node=record.name)
         return status is None or not is_noted(file_receipt(status, known.root))
@@ -265,10 +278,10 @@ class PayloadReader:
         name = record.file_name
         if name is None:
             return memoryview(record.cache or b"")
-        if self._data_reader is not None:
+        if self._reading.data_reader is not None:
             from epctx_core.context.callbacks import receive
 
-            return receive(self._data_reader, name)
+            return receive(self._reading.data_reader, name)
         if self._folder is None:
             raise InvalidGraph(
                 f"EPContext node {record.name!r} names {name!r}, but the model has no folder.",
@@ -290,7 +303,7 @@ class PayloadReader:
             try:
                 verified = self._check(entry, content, record.name)
             except InvalidGraph as error:
-                if isinstance(content, memoryview) or self._data_reader is not None:
+                if isinstance(content, memoryview) or self._reading.data_reader is not None:
                     raise
                 content, verified = self._other_copy(entry, content.path, error)
         self._loaded[key] = LoadedPayload(
@@ -299,7 +312,7 @@ class PayloadReader:
             digest=entry.root if entry else None,
             mapped=content if isinstance(content, MappedFile) else None,
             scratch=self._scratch,
-            in_memory=self._data_reader is not None and not embedded,
+            in_memory=self._reading.data_reader is not None and not embedded,
             verified=verified,
         )
         return self._loaded[key]
@@ -316,86 +329,63 @@ class PayloadReader:
     def _note_unlisted(self, record: ContextNodeRecord) -> None:
         """Log that nothing says what a payload is."""
         name, _ = payload_key(record)
-        if self._verification is Verification.ONCE:
+        if self._reading.verification is Verification.ONCE:
             why = "the manifest does not list it" if self._manifest else "the model has no manifest"
             _log.info("the payload %r is not checked, as nothing says its digest: %s.", name, why)
-        elif self._verification is not Verification.HEAD:
+        elif self._reading.verification is not Verification.HEAD:
             _log.warning(
                 "ep.context_verify=%s: the model says nothing about the payload %r to check it against.",
-                self._verification.value,
+                self._reading.verification.value,
                 name,
             )
 
     def _check(self, entry: PayloadEntry, content: Content, node: str) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
-        if isinstance(content, memoryview):
-            return self._check_embedded(entry, content, node)
-        if self._verification is Verification.ONCE and isinstance(content, MappedFile) and self._map_binaries:
-            return self._check_once(entry, content, node)
-        return self._check_now(entry, content, node)
-
-    def _check_now(
-        self, entry: PayloadEntry, content: MappedFile | PrivateCopy | ReceivedPayload, node: str
-    ) -> bool:
-        if self._verification is Verification.HEAD and self._map_binaries:
-            entry.check_head(content.view, node)
-            return False
-        entry.check_whole(content.view, node, forget=content.forget)
-        return True
-
-    def _check_once(self, entry: PayloadEntry, content: MappedFile, node: str) -> bool:
-        digest, begun = entry.root, time.time_ns()
-        if is_noted(file_receipt(content.status, digest)):
-            return True
-        # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
-        if not self._checks.is_beside(content.size) or any(self._other_copies(entry.name)):
-            entry.check_whole(content.view, node, forget=content.forget)
-            note_checked(content, digest, begun)
-            return True
-
-        def refuse(segment: Segment) -> InvalidGraph:
-            error = entry.replaced(segment, node)
-            return ReplacedBinaryError(
-                error.message, node=node, ep=self._ep, path=content.path, hint=error.hint
-            )
-
-        entry.check_head(content.view, node)
-        self._checks.begin(content, entry.segments, digest, refuse)
-        return False
-
-    def _check_embedded(self, entry: PayloadEntry, view: memoryview, node: str) -> bool:
-        if self._verification is Verification.HEAD:
+        mode, checks = self._reading.verification, self._reading.checks
+        embedded = isinstance(content, memoryview)
+        view, forget = (content, None) if isinstance(content, memoryview) else (content.view, content.forget)
+        if mode is Verification.HEAD and (embedded or self._reading.map_binaries):
             entry.check_head(view, node)
             return False
-        once = self._verification is Verification.ONCE
-        if once and self._model_receipt and is_noted(self._model_receipt):
+        mapped = content if isinstance(content, MappedFile) and self._reading.map_binaries else None
+        if mode is not Verification.ONCE or not (embedded or mapped is not None):
+            entry.check_whole(view, node, forget=forget)
             return True
-        beside = once and self._checks.is_beside(len(view))
+        receipt = self._model_receipt if mapped is None else file_receipt(mapped.status, entry.root)
+        if receipt and is_noted(receipt):
+            return True
+        begun = time.time_ns()
+        # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
+        beside = checks.is_beside(len(view)) and (embedded or not any(self._other_copies(entry.name)))
         if beside:
             entry.check_head(view, node)
-
-            def refuse(segment: Segment) -> InvalidGraph:
-                error = entry.replaced(segment, node)
-                error.ep = self._ep
-                return error
-
-            self._checks.begin(view, entry.segments, entry.root, refuse)
+            path = None if mapped is None else mapped.path
+            refuse = partial(self._refusal, entry, node, path)
+            checks.begin(view if mapped is None else mapped, entry.segments, entry.root, refuse)
         else:
-            entry.check_whole(view, node)
-        if once and self._model_receipt:
-            self._checks.note_when_right(self._model_receipt)
+            entry.check_whole(view, node, forget=forget)
+        if mapped is not None and not beside:
+            note_checked(mapped, entry.root, begun)
+        elif mapped is None and receipt:
+            checks.note_when_right(receipt)
         return not beside
 
-    def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> MappedFile | PrivateCopy:
+    def _refusal(self, entry: PayloadEntry, node: str, path: str | None, segment: Segment) -> InvalidGraph:
+        """Return the error for a range of a payload, found while the EP loads it; `path` of its file."""
+        error = entry.replaced(segment, node)
+        kind = InvalidGraph if path is None else ReplacedBinaryError
+        return kind(error.message, node=node, ep=self._ep, path=path, hint=error.hint)
+
+    def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> MappedFile | PayloadInMemory:
         """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
         try:
-            if self._map_binaries or not right_size:
+            if self._reading.map_binaries or not right_size:
                 return MappedFile(descriptor, path)
             # Few hosts want copies of their own.
-            from epctx_core.context.payload_files import PrivateCopy
+            from epctx_core.context.payload_files import private_copy
 
-            return PrivateCopy(descriptor, path)
+            return private_copy(descriptor, path)
         except (OSError, MemoryError) as error:
             raise Fail(
                 f"the context binary {path!r} cannot be brought into memory: {str(error) or 'not enough memory'}.",
@@ -405,13 +395,13 @@ class PayloadReader:
 
     def _other_copy(
         self, entry: PayloadEntry, path: str, error: InvalidGraph
-    ) -> tuple[MappedFile | PrivateCopy, bool]:
+    ) -> tuple[MappedFile | PayloadInMemory, bool]:
         """Return the binary that the model means from what an unfinished publication kept of it, and as `_check`."""
         for copy in self._other_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
                     content = self._open(file.fileno(), str(copy), entry)
-                return content, self._check_now(entry, content, error.node or "")
+                return content, self._check(entry, content, error.node or "")
         raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
 
 

@@ -106,7 +106,7 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
             if at >= end:
                 schema, end = outside.pop()
                 continue
-            tag, at = _varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            tag, at = varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             kind = tag & _KIND
             if kind == _GROUP:
                 outside.append((schema, end))
@@ -116,9 +116,9 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 schema, end = outside.pop()
                 continue
             if kind != _NESTED:
-                at = _varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
+                at = varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
                 continue
-            length, at = _varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            length, at = varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             inner = schema.get(tag >> 3)
             is_over = counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]
             # What is not a model is so for whoever decodes it, who says it better.
@@ -139,7 +139,7 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
     return counts
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return a number and where it ends: seven bits a byte, the lowest first.
 
     Raises:

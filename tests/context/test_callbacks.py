@@ -11,7 +11,7 @@ from epctx_core.options import DataReader
 @pytest.mark.entry(122)
 def test_an_empty_payload_is_a_payload_on_the_way():
     given = []
-    sink = CallbackSink("m.bin", lambda name, data: given.append((name, data.size, data.read())))
+    sink = CallbackSink(lambda name, data: given.append((name, data.size, data.read())), "m.bin")
 
     sink.deliver()
     payload = receive(DataReader(function=lambda _, buffer: buffer.allocate(0), max_size=1), "m.bin")
