@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import BinaryIO, Final
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
-from epctx_core.graph.mapping import NotRegularError, open_regular
+from epctx_core.errors import InvalidGraph, InvalidProtobuf
+from epctx_core.graph.mapping import opened_model
 
 WINDOW: Final = 1 << 14
 """Bytes read at once, so that fields that lie together cost one read."""
@@ -125,21 +124,7 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
 def _of_onnx(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
     if isinstance(model, bytes):
         return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
-    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
-        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
-    path = Path(model)
-    try:
-        return _scan_file(path, wanted)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
-    except NotRegularError as error:
-        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the model file {str(path)!r} cannot be read: {error}.", path=path) from error
-
-
-def _scan_file(path: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
-    with open_regular(path) as file:
+    with opened_model(model) as (file, path):
         return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
 
 

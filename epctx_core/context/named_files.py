@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import re
 from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from epctx_core.context.metadata import set_metadata
+from epctx_core.context.metadata import metadata_value, set_metadata
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
@@ -54,7 +54,7 @@ def free_name(make: Callable[[str | None], str], name: str | None, taken: Contai
         name: the payload's, as far as it has one.
         taken: what others have, without upper case: folders that do not tell cases apart are common enough.
     """
-    numbered = (name if not n else f"{name}_{n}" if name else str(n) for n in itertools.count())
+    numbered = (name if not n else f"{name}_{n}" if name else str(n) for n in count())
     return next(free for free in map(make, numbered) if free.casefold() not in taken)
 
 
@@ -89,13 +89,9 @@ def state_dependencies(
 
 def stated_dependencies(model: ModelProto) -> tuple[str, ...] | None:
     """Return what a model says that it needs besides its file; None if it does not say."""
-    for entry in model.metadata_props:
-        if entry.key == DEPENDENCIES_KEY:
-            # protobuf hands out what is not UTF-8 as bytes.
-            text: str | bytes = entry.value
-            text = text.decode(errors="replace") if isinstance(text, bytes) else text
-            return tuple(filter(None, text.split(";")))
-    return None
+    text = metadata_value(model, DEPENDENCIES_KEY)
+    text = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return None if text is None else tuple(filter(None, text.split(";")))
 
 
 def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) -> Iterator[Path]:
@@ -107,12 +103,11 @@ def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) ->
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
             # A pipe of that name would make us wait for a writer.
-            if (
-                path.is_file()
-                and _mentions(path, os.fsencode(PurePosixPath(name).name))
-                and _names(path, name)
-            ):
-                yield path
+            if path.is_file() and _mentions(path, os.fsencode(PurePosixPath(name).name)):
+                model = ModelProto.FromString(path.read_bytes())
+                said = chain(payload_files(model.graph), external_locations(model))
+                if any(os.path.normpath(other) == name for other in said):
+                    yield path
 
 
 def payload_files(graph: GraphProto) -> Iterator[str]:
@@ -130,15 +125,6 @@ def external_locations(model: ModelProto) -> Iterator[str]:
     for tensor in all_tensors(model.graph, model.functions):
         if is_detached(tensor):
             yield from (entry.value for entry in tensor.external_data if entry.key == "location")
-
-
-def _names(path: Path, name: str) -> bool:
-    model: ModelProto = ModelProto.FromString(path.read_bytes())
-    return _is_among(name, payload_files(model.graph)) or _is_among(name, external_locations(model))
-
-
-def _is_among(name: str, names: Iterator[str]) -> bool:
-    return any(os.path.normpath(other) == name for other in names)
 
 
 def _mentions(path: Path, text: bytes) -> bool:

@@ -97,7 +97,10 @@ class ModelFolder:
         ) from missing
 
     def _open_inside(self, root: Path, relative: str, owner: str, node: str | None) -> OpenedFile:
-        real = _followed(root / relative, owner, relative, node)
+        try:
+            real = os.path.realpath(root / relative)
+        except OSError as error:  # a link on its way may be exchanged meanwhile, which the system refuses
+            raise _cannot_open(owner, relative, node, root / relative, error) from error
         if not self._holds(real):
             raise InvalidGraph(
                 f"{owner} {relative!r}, a link that leaves the model's folder.",
@@ -112,9 +115,7 @@ class ModelFolder:
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:
-            raise InvalidGraph(
-                f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=real, hint=_HINT
-            ) from error
+            raise _cannot_open(owner, relative, node, real, error) from error
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(_place_of(descriptor, real)):
@@ -125,7 +126,7 @@ class ModelFolder:
         return OpenedFile(descriptor, real)
 
     def _holds(self, real: str) -> bool:
-        return any(_is_inside(real, base) for base in self._roots)
+        return any(os.path.commonpath((real, base)) == str(base) for base in self._roots)
 
 
 class OpenedFile(io.FileIO):
@@ -169,14 +170,12 @@ def _why_unsafe(name: str) -> str:
     return ""
 
 
-def _followed(path: Path, owner: str, relative: str, node: str | None) -> str:
-    """Return what a path leads to; a link on its way may be exchanged meanwhile, which the system refuses."""
-    try:
-        return os.path.realpath(path)
-    except OSError as error:
-        raise InvalidGraph(
-            f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=path, hint=_HINT
-        ) from error
+def _cannot_open(
+    owner: str, relative: str, node: str | None, path: str | Path, error: Exception
+) -> InvalidGraph:
+    return InvalidGraph(
+        f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=path, hint=_HINT
+    )
 
 
 def _place_of(descriptor: int, opened: str) -> str:
@@ -191,7 +190,3 @@ def _place_of(descriptor: int, opened: str) -> str:
     with suppress(OSError):
         return os.path.realpath(opened)
     return "/"
-
-
-def _is_inside(path: str, root: Path) -> bool:
-    return os.path.commonpath((path, root)) == str(root)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -165,15 +165,6 @@ def _tell(error: OSError) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Check:
-    """One payload under way on the thread: `found` becomes its first damaged segment."""
-
-    found: Future[Segment | None]
-    refuse: Callable[[Segment], InvalidGraph]
-    passed: Callable[[], list[str]]
-
-
 class DigestChecks:
     """Context manager: the payloads of one load that are checked the first time a machine sees them.
 
@@ -187,7 +178,10 @@ class DigestChecks:
     def __init__(self, cancellation: CancellationFlag | None = None) -> None:
         self._cancellation = cancellation
         self._stopped = threading.Event()
-        self._under_way: list[_Check] = []
+        # The first damaged segment, to be; the error for one; the receipts if there is none.
+        self._under_way: list[
+            tuple[Future[Segment | None], Callable[[Segment], InvalidGraph], Callable[[], list[str]]]
+        ] = []
         self._receipts: set[str] = set()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -238,15 +232,11 @@ class DigestChecks:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
         begun = time.time_ns()
-        self._under_way.append(
-            _Check(
-                found=self._pool.submit(self._first_damage, content, segments),
-                refuse=refuse,
-                passed=lambda: (
-                    _receipt_after(content, digest, begun) if isinstance(content, MappedFile) else []
-                ),
-            )
+        found = self._pool.submit(self._first_damage, content, segments)
+        receipts = (
+            partial(_receipt_after, content, digest, begun) if isinstance(content, MappedFile) else list
         )
+        self._under_way.append((found, refuse, receipts))
 
     def note_when_right(self, receipt: str) -> None:
         """Leave a receipt if all checks end well, for whoever waits for them."""
@@ -262,16 +252,16 @@ class DigestChecks:
         """
         checks, self._under_way = self._under_way, []
         receipts, self._receipts = self._receipts, set()
-        for check in checks:
-            while not check.found.done():
+        for found, refuse, _ in checks:
+            while not found.done():
                 if self._cancellation is not None:
                     self._cancellation.raise_if_requested()
                 with suppress(TimeoutError):
-                    check.found.exception(_POLLED_EVERY)
-            segment = check.found.result()
+                    found.exception(_POLLED_EVERY)
+            segment = found.result()
             if segment is not None:
-                raise check.refuse(segment)
-        note([*receipts, *(receipt for check in checks for receipt in check.passed())])
+                raise refuse(segment)
+        note([*receipts, *(receipt for _, _, passed in checks for receipt in passed())])
 
     def _first_damage(self, content: MappedFile | memoryview, segments: Sequence[Segment]) -> Segment | None:
         def forget(offset: int, length: int) -> None:

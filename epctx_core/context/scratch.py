@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import stat
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -94,21 +95,19 @@ class Scratch:
         return self._made.enter_context(made)
 
 
-class _Keeper:
-    """Lives as long as a folder is wanted."""
-
-
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Give a new folder that only this user can read; it goes with the block, or at the latest with the process.
 
     `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.
     """
-    keeper, folder = _Keeper(), tempfile.mkdtemp(prefix="epctx-")
-    remove = weakref.finalize(keeper, _remove, folder, os.getpid())
+    folder = tempfile.mkdtemp(prefix="epctx-")
+    remove = partial(_remove, folder, os.getpid())
+    atexit.register(remove)
     try:
         yield Path(folder)
     finally:
+        atexit.unregister(remove)
         remove()
 
 

@@ -10,12 +10,12 @@ import mmap
 import os
 import stat
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from epctx_core.errors import InvalidGraph
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 
 CHUNK = 8 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
@@ -37,6 +37,32 @@ def open_regular(path: Path) -> io.FileIO:
     except OSError:
         os.close(descriptor)
         raise
+
+
+@contextmanager
+def opened_model(model: object) -> Iterator[tuple[io.FileIO, Path]]:
+    """Give the open file of a model that a host named, and its path.
+
+    Raises:
+        InvalidArgument: it is no path, leads to no regular file, or the file cannot be read.
+        NoSuchFile: there is no such file.
+    """
+    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
+        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
+    path = Path(model)
+    try:
+        with open_regular(path) as file:
+            yield file, path
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
+    except NotRegularError as error:
+        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"the model file {str(path)!r} cannot be read: {error}.",
+            path=path,
+            hint="Check its permissions and the disk, then try again.",
+        ) from error
 
 
 class NotRegularError(OSError):

@@ -18,10 +18,10 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.bodies import all_graphs, may_hold_bodies
 from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
-from epctx_core.graph.mapping import NotRegularError, open_regular
+from epctx_core.graph.mapping import opened_model
 from epctx_core.graph.weights import (
     MAX_RANK,
     OpenExternal,
@@ -109,7 +109,19 @@ def read_model(
         InvalidArgument: neither a path nor bytes, or the path leads to no regular file.
         InvalidGraph: it decodes to more than the budget.
     """
-    data, path = _read(model)
+    if isinstance(model, bytes):
+        data, path = model, None
+    else:
+        with opened_model(model) as (file, path):
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
+                # No memory is taken for it: it may be nearly all holes.
+                raise InvalidProtobuf(
+                    f"{path.name} is not an ONNX model: it has {size:,} bytes, and a protobuf has less than 2 GiB.",
+                    path=path,
+                    hint="Weights beyond that lie in files of their own (external data).",
+                )
+            data = file.read()
     budget = budget or InputBudget()
     # A message, node or text takes two bytes at least. Most models are small, for their weights lie beside them.
     least = min(budget.messages, FREE_MESSAGES, budget.nodes, budget.names, budget.bodies)
@@ -118,35 +130,6 @@ def read_model(
 
         check_budget(data, budget, path)
     return data, path
-
-
-def _read(model: str | os.PathLike[str] | bytes) -> tuple[bytes, Path | None]:
-    if isinstance(model, bytes):
-        return model, None
-    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
-        raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
-    path = Path(model)
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size <= MOST_BYTES:
-                return file.read(), path
-    except (FileNotFoundError, NotADirectoryError):
-        raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
-    except NotRegularError as error:
-        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(
-            f"the model file {str(path)!r} cannot be read: {error}.",
-            path=path,
-            hint="Check its permissions and the disk, then try again.",
-        ) from error
-    # No memory is taken for it: it may be nearly all holes.
-    raise InvalidProtobuf(
-        f"{path.name} is not an ONNX model: it has {size:,} bytes, and a protobuf has less than 2 GiB.",
-        path=path,
-        hint="Weights beyond that lie in files of their own (external data).",
-    )
 
 
 def is_ort_format(data: bytes) -> bool:
