@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
@@ -16,7 +16,7 @@ from epctx_core.compiling.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compiling.passthrough import PassThrough
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import read_back
-from epctx_core.compiling.report import CompileReport, OutputFile, Written, make_report
+from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.compiling.size import check_weights_fit
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines import CpuEngine, EnginePolicy
@@ -56,22 +56,6 @@ _log = logging.getLogger("epctx.compile")
 
 FindDestination: TypeAlias = "Callable[[SourceModel | None, bool], Destination]"
 """`find(source, has_payloads)` says where what is compiled goes; None for a source that is not read yet."""
-
-
-@dataclass(kw_only=True)
-class Stopwatch:
-    """Seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +111,11 @@ class Compile:
         existing: the EPContext nodes that the source has already.
         destination: where everything goes.
         assignment: which EP takes which nodes.
-        watch: the seconds of each stage.
+        seconds: what each stage took.
         cancel: the wish to stop.
+        context: the context model; None if none is written.
+        payloads: of those written, the ones that are not embedded.
+        files: the file for initializers, then the model; those of them that are files of this compile.
     """
 
     choices: Sequence[ProviderChoice]
@@ -137,13 +124,25 @@ class Compile:
     existing: PassThrough
     destination: Destination
     assignment: Assignment
+    context: ContextModel | None = None
+    payloads: tuple[OutputFile, ...] = ()
+    files: tuple[OutputFile, ...] = ()
 
     def __init__(self, request: CompileRequest, group: Group | None = None) -> None:
         self.request = request
         self.config = request.session.config()
         self.group = group
-        self.watch = Stopwatch()
+        self.seconds: dict[str, float] = {}
         self.cancel = CompileCancellation(request.session.cancellation)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     @errors_typed("compiling the model")
     def run(self) -> CompileReport:
@@ -159,9 +158,9 @@ class Compile:
             with collection_paused(self.model.node_count), self.settled(self.model, self.choices):
                 self.compile()
                 self.request.progress("write", 0, 1)
-                written = self.write()
+                self.write()
                 self.request.progress("write", 1, 1)
-            return self.report(written)
+            return make_report(self)
 
     def choose(self) -> None:
         """Choose the EPs, and refuse what is wrong whatever the source holds."""
@@ -186,7 +185,7 @@ class Compile:
         """Read the source."""
         request = self.request
         request.progress("read", 0, 1)
-        with self.watch.stage("read"):
+        with self.stage("read"):
             self.model = open_model(
                 request.model, self.config, lambda: kept_functions(c.cls for c in self.choices)
             )
@@ -245,14 +244,14 @@ class Compile:
             workspace_of=self.workspace_of,
         )
         self.start(self.providers)
-        with self.watch.stage("optimise"):
+        with self.stage("optimise"):
             model = optimise_model(self.model, self.providers, self.request.level)
         progress("partition", 0, 1)
-        with self.watch.stage("partition"):
+        with self.stage("partition"):
             assignment = assign_nodes(model, self.providers, list(self.providers.choices))
         progress("partition", 1, 1)
         self.check(model, assignment)
-        with self.watch.stage("compile"):
+        with self.stage("compile"):
             compile_partitions(assignment, self.providers, Purpose.EXPORT)
 
     def start(self, providers: ProviderSession) -> None:
@@ -283,20 +282,21 @@ class Compile:
         )
         self.assignment = assignment
 
-    def write(self) -> Written:
+    def write(self) -> None:
         """Write the context model and its files, all or none; a share group's member as its group does."""
         has_work = bool(self.assignment.partitions or self.existing.records)
         if self.group is None:
             if has_work or self.request.plain:
-                return self.publish(self.outputs())
-            _log.warning(
-                "nothing was compiled of %s, so there is no context model to write.", self.model.source.where
-            )
-        elif has_work or self.request.plain:
-            return self.group.stop(self) if self.config.stop_sharing else self.group.publish(self)
+                self.publish(self.outputs())
+            else:
+                _log.warning(
+                    "nothing was compiled of %s, so there is no context model to write.",
+                    self.model.source.where,
+                )
         elif self.config.stop_sharing:
-            self.group.stop_without(self)
-        return Written()
+            self.group.stop(self, is_member=has_work or self.request.plain)
+        elif has_work or self.request.plain:
+            self.group.publish(self)
 
     def outputs(self, named: Destination | None = None, publication: Publication | None = None) -> Outputs:
         """Return where the model goes.
@@ -324,9 +324,11 @@ class Compile:
             PluginError: an EP describes its nodes wrongly.
             Fail, InvalidArgument: see `place_initializers`.
         """
-        return make_context_model(self, outputs, self.existing.keep(outputs.open_payload), earlier)
+        kept = self.existing.keep(outputs.open_payload)
+        self.context = make_context_model(self, outputs, kept, earlier)
+        return self.context
 
-    def publish(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> Written:
+    def publish(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
         """Describe the model, have EPs read their payloads back, and bring all files to their names.
 
         Raises:
@@ -336,9 +338,9 @@ class Compile:
             ModelLoadCanceled: the host asked to stop.
         """
         with collection_paused(self.model.node_count), outputs:
-            with self.watch.stage("write"):
+            with self.stage("write"):
                 context = self.describe(outputs, earlier)
-            with self.watch.stage("read_back"):
+            with self.stage("read_back"):
                 read_back(
                     context.proto,
                     context.to_read,
@@ -346,38 +348,17 @@ class Compile:
                     self.providers,
                     source_tensors=context.source_tensors,
                 )
-            with self.watch.stage("write"):
-                written = outputs.finish(context.serialized(embedded=outputs.embedded), context.named_files)
+            with self.stage("write"):
+                model = self.finish(context, outputs)
                 note_published(outputs.states, context.digests)
-                if written is not None and any(entry.embedded for entry in context.payloads):
-                    note([model_receipt(written.digest)])
-        return self.written(context, outputs, written)
+                if model is not None and any(entry.embedded for entry in context.payloads):
+                    note([model_receipt(model.digest)])
+        return context
 
-    def written(self, context: ContextModel, outputs: Outputs, model: OutputFile | None) -> Written:
-        """Say what was written of the model; `model` is its own file, if it has one."""
-        payloads = tuple(
-            OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in context.payloads if not e.embedded
-        )
-        entry = context.initializers
-        weights = [] if entry is None else [OutputFile(path=entry.name, bytes=entry.size, digest=entry.root)]
-        return Written(
-            payloads=payloads,
-            others=(*weights, *([] if model is None else [model])),
-            named_files=context.named_files,
-            kept_nodes=tuple(record.name for record in self.existing.records),
-            kept_files=context.kept_files,
-            source_files=context.source_files,
-            delivered=outputs.delivers,
-            pending=context.pending,
-            to_read=context.to_read,
-        )
-
-    def report(self, written: Written) -> CompileReport:
-        """Say what the compile did; nothing compiled is a warning."""
-        return make_report(
-            self.assignment,
-            destination=self.destination,
-            written=written,
-            timings=self.watch.seconds,
-            providers=self.providers,
-        )
+    def finish(self, context: ContextModel, outputs: Outputs) -> OutputFile | None:
+        """Hand over the model and what belongs to it; return the model's file, None without one."""
+        model = outputs.finish(context.serialized(embedded=outputs.embedded), context.named_files)
+        self.payloads = tuple(OutputFile.of(entry) for entry in context.payloads if not entry.embedded)
+        weights = [] if context.initializers is None else [OutputFile.of(context.initializers)]
+        self.files = (*weights, *([] if model is None else [model]))
+        return model

@@ -20,7 +20,7 @@ from epctx_core.compiling.emit import write_shared_payloads
 from epctx_core.compiling.outputs import Outputs
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
-from epctx_core.compiling.report import OutputFile, Written
+from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail
 from epctx_core.graph.garbage import collection_paused
@@ -92,21 +92,6 @@ class PublishedMember:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """What the end of a group wrote.
-
-    Attributes:
-        binaries: one a payload.
-        members: what was written of the models that were not published before, in their order.
-        completed: the models that were, as they are now.
-    """
-
-    binaries: tuple[OutputFile, ...]
-    members: tuple[Written, ...]
-    completed: tuple[OutputFile, ...]
-
-
 @dataclass(kw_only=True)
 class Group:
     """One share group. The first member that is written decides the binaries' names.
@@ -154,25 +139,24 @@ class Group:
             if member.destination.path is not None:
                 self.models.append(member.destination.path)
 
-    def publish(self, member: Compile) -> Written:
+    def publish(self, member: Compile) -> None:
         """Publish a member at once, its binaries pending."""
         with self._lock:
             self._refuse_finished(member)
             with self._added(member):
                 named = self._named or member.destination
-                written = member.publish(member.outputs(named), self._graphs)
+                context = member.publish(member.outputs(named), self._graphs)
             # Only now: of a member that failed, nothing may count.
             self._named, self._graphs = named, _with(self._graphs, member)
-            if written.pending and member.destination.folder is not None:
-                file = written.others[-1]
+            if context.pending and member.destination.folder is not None:
+                file = member.files[-1]
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
                 self._published.append(
-                    PublishedMember(path=path, digest=file.digest, to_read=written.to_read)
+                    PublishedMember(path=path, digest=file.digest, to_read=context.to_read)
                 )
-            return written
 
-    def finish(self, members: Sequence[Compile], last: Compile) -> Finished:
-        """Write binaries and models in one publication: these members' and those published before.
+    def finish(self, members: Sequence[Compile], last: Compile) -> tuple[OutputFile, ...]:
+        """Write binaries and models in one publication: these members' and those published before; return the binaries.
 
         Args:
             members: those to be written, added before.
@@ -183,23 +167,25 @@ class Group:
             PluginError: an EP wrote nothing, or does not read what it wrote.
         """
         folder = last.destination.folder or Path()
-        check = last.cancel.raise_if_requested
         with (
             collection_paused(sum(member.model.node_count for member in members)),
             self._lock,
             self._ending(last),
-            last.watch.stage("write"),
-            Publication(folder, before_writing=check) as publication,
+            last.stage("write"),
+            Publication(folder, before_writing=last.cancel.raise_if_requested) as publication,
         ):
             named = self._named or members[0].destination
-            graphs, models = self._graphs, []
+            graphs = self._graphs
+            models: list[tuple[Compile, Outputs, ContextModel]] = []
             # First all nodes: an EP knows what to write when it was asked for those of every member.
             for member in members:
                 with member.outputs(named, publication) as outputs:
-                    context = member.describe(outputs, graphs)
-                models.append(_Made(member=member, outputs=outputs, context=context))
+                    models.append((member, outputs, member.describe(outputs, graphs)))
                 graphs = _with(graphs, member)
-            outputs = self._binary_outputs(last, named, publication)
+            # As this member's folder is spelled: its files are compared by path.
+            fellows = tuple(folder / path.name for path in self.models)
+            destination = replace(last.destination.named_as(named), fellows=fellows)
+            outputs = Outputs(destination, last.request, last.cancel, publication=publication)
             payloads = {
                 writer.contents(): writer
                 for ep, by_model in graphs.items()
@@ -209,43 +195,37 @@ class Group:
             }
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = [(member, member.completed(entries)) for member in self._published]
-            for model in models:
-                complete_manifest(model.context.proto, entries)
-                read_back(model.context.proto, model.context.to_read, payloads, model.member.providers)
+            for member, _, context in models:
+                complete_manifest(context.proto, entries)
+                read_back(context.proto, context.to_read, payloads, member.providers)
             for published, proto in earlier:
                 read_back(proto, published.to_read, payloads, last.providers)
-            written = [model.write() for model in models]
-            completed = [_write_again(member, proto, publication) for member, proto in earlier]
-            check()
-            own = [w.others[-1].path for w in written]
-            names = [*own, *(file.path for file in completed)]
+            for member, each, context in models:
+                member.finish(context, each)
+            for published, proto in earlier:
+                with publication.create(published.path.name) as file:
+                    file.write(proto.SerializeToString(deterministic=True))
+            last.cancel.raise_if_requested()
+            names = [*(m.files[-1].path for m in members), *(m.path.name for m, _ in earlier)]
             if names:
-                files = [*outputs.files, *(name for model in models for name in model.outputs.files)]
-                new = [n for n, m in zip(own, models, strict=True) if not m.outputs.destination.replace]
+                files = [*outputs.files, *(name for _, each, _ in models for name in each.files)]
+                new = [m.files[-1].path for m in members if not m.destination.replace]
                 states = publication.commit(binaries=files, models=names, new=new)
-                digests = {name: digest for model in models for name, digest in model.context.digests.items()}
+                digests = {name: digest for *_, c in models for name, digest in c.digests.items()}
                 note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
             self.finished = True
-        return Finished(
-            binaries=tuple(OutputFile(path=e.name, bytes=e.size, digest=e.root) for e in entries.values()),
-            members=tuple(written),
-            completed=tuple(completed),
-        )
+        return tuple(OutputFile.of(entry) for entry in entries.values())
 
-    def stop(self, member: Compile) -> Written:
-        """Write the end with a last member; what is said of it includes the binaries."""
+    def stop(self, last: Compile, *, is_member: bool) -> None:
+        """Write the end by the EPs of a last model, and that model too if it is a member."""
         with self._lock:
-            self._refuse_finished(member)
-            with self._added(member):
-                finished = self.finish([member], member)
-        return replace(finished.members[0], payloads=finished.binaries, pending=())
-
-    def stop_without(self, member: Compile) -> None:
-        """Write the end by the EPs of a last member that is not written itself."""
-        with self._lock:
-            self._refuse_finished(member)
-            if self._published:
-                self.finish([], member)
+            self._refuse_finished(last)
+            if is_member:
+                with self._added(last):
+                    # What is said of it includes the binaries.
+                    last.payloads = self.finish([last], last)
+            elif self._published:
+                self.finish([], last)
             self.is_ending = self.finished = True
 
     def close(self) -> None:
@@ -289,37 +269,8 @@ class Group:
             self.is_ending = False
             raise
 
-    def _binary_outputs(self, last: Compile, named: Destination, publication: Publication) -> Outputs:
-        """Return what takes the binaries, which the last member's EPs write for all."""
-        # As this member's folder is spelled: its files are compared by path.
-        folder = last.destination.folder or Path()
-        destination = replace(
-            last.destination.named_as(named), fellows=tuple(folder / path.name for path in self.models)
-        )
-        return Outputs(destination, last.request, last.cancel, publication=publication)
-
 
 def _with(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     """Return the names of all members' graphs with those of a further one, whose nodes EPs described."""
     more = {ep: {p.name: p.graph_name for p in member.assignment.of(ep)} for ep in member.providers.choices}
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Made:
-    """A context model of a member; only its manifest is not complete before the binaries are written."""
-
-    member: Compile
-    outputs: Outputs
-    context: ContextModel
-
-    def write(self) -> Written:
-        written = self.outputs.finish(self.context.serialized(embedded=False), self.context.named_files)
-        return self.member.written(self.context, self.outputs, written)
-
-
-def _write_again(member: PublishedMember, proto: ModelProto, publication: Publication) -> OutputFile:
-    data: bytes = proto.SerializeToString(deterministic=True)
-    with publication.create(member.path.name) as file:
-        file.write(data)
-    return OutputFile(path=member.path.name, bytes=len(data), digest=hashlib.sha256(data).hexdigest())

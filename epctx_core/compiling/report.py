@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.destination import Destination
-    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.compiling.compile import Compile
+    from epctx_core.context.manifest import PayloadEntry
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.missing_providers import SkippedProvider
-    from epctx_core.sessions.providers import ProviderSession
 
 _log = logging.getLogger("epctx.compile")
 
@@ -36,47 +34,14 @@ class OutputFile:
     bytes: int
     digest: str
 
+    @classmethod
+    def of(cls, entry: PayloadEntry) -> OutputFile:
+        """Return the file of a payload."""
+        return cls(path=entry.name, bytes=entry.size, digest=entry.root)
+
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {"path": self.path, "bytes": self.bytes, "digest": self.digest}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """What was written.
-
-    Attributes:
-        payloads: those that are not embedded.
-        others: the file for initializers, then the model; those of them that are files of this compile.
-        named_files: files in which the host put initializers itself.
-        kept_nodes: names of EPContext nodes that the source had already.
-        kept_files: their binaries, written or not.
-        source_files: the source's files in which payloads leave weights.
-        delivered: whether payloads went to the host's write callback.
-        pending: binaries that the model's share group writes at its end.
-        to_read: names of the nodes by which they are read back then; see `ContextModel.to_read`.
-    """
-
-    payloads: tuple[OutputFile, ...] = ()
-    others: tuple[OutputFile, ...] = ()
-    named_files: tuple[str, ...] = ()
-    kept_nodes: tuple[str, ...] = ()
-    kept_files: tuple[str, ...] = ()
-    source_files: tuple[str, ...] = ()
-    delivered: bool = False
-    pending: tuple[str, ...] = ()
-    to_read: frozenset[str] = frozenset()
-
-    @property
-    def files(self) -> tuple[OutputFile, ...]:
-        """Every file written, the model last."""
-        return self.others if self.delivered else (*self.payloads, *self.others)
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """What has to travel together."""
-        kept = () if self.delivered else self.kept_files
-        return tuple(dict.fromkeys([*kept, *self.pending, *(f.path for f in self.files), *self.named_files]))
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,15 +144,15 @@ class CompileReport:
         }
 
 
-def make_report(
-    assignment: Assignment,
-    *,
-    destination: Destination,
-    written: Written,
-    timings: Mapping[str, float],
-    providers: ProviderSession,
-) -> CompileReport:
-    """Put a report together; nothing compiled is a warning."""
+def make_report(compile_: Compile) -> CompileReport:
+    """Say what a compile did; nothing compiled is a warning."""
+    assignment, context, request = compile_.assignment, compile_.context, compile_.request
+    delivered = compile_.payloads if request.deliver is not None and not request.embedded else ()
+    outputs = (*([] if delivered else compile_.payloads), *compile_.files)
+    required: list[str] = []
+    if context is not None:
+        kept = () if delivered else context.kept_files
+        required = [*kept, *context.pending, *(file.path for file in outputs), *context.named_files]
     counts: dict[str, int] = {}
     for partition in assignment.partitions:
         counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
@@ -195,47 +160,41 @@ def make_report(
         len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
     )
     report = CompileReport(
-        output=destination.path,
-        folder=destination.folder,
-        outputs=written.files,
-        partitions=_reported(assignment.partitions),
+        output=compile_.destination.path,
+        folder=compile_.destination.folder,
+        outputs=outputs,
+        partitions=tuple(
+            [
+                PartitionReport(
+                    name=p.name,
+                    ep=p.ep,
+                    node_names=tuple(map(p.graph.node_name, p.node_indices)),
+                    operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
+                    inputs=p.input_names,
+                    outputs=p.output_names,
+                )
+                for p in assignment.partitions
+            ]
+        ),
         assignments=counts,
         refusals=tuple(
             RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.node_name, r.nodes)))
             for r in assignment.refusals
         ),
-        timings=dict(timings),
-        required_files=written.required,
-        delivered=written.payloads if written.delivered else (),
-        source_files=written.source_files,
-        kept_nodes=written.kept_nodes,
-        skipped_providers=providers.skipped,
-        providers=providers.records,
+        timings=dict(compile_.seconds),
+        required_files=tuple(dict.fromkeys(required)),
+        delivered=delivered,
+        source_files=() if context is None else context.source_files,
+        kept_nodes=tuple(record.name for record in compile_.existing.records),
+        skipped_providers=compile_.providers.skipped,
+        providers=compile_.providers.records,
         contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
     if not report.compiled:
-        _log.warning("%s", _nothing_compiled(report))
+        asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
+        model = "the model" if report.output is None else repr(report.output.name)
+        why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
+        _log.warning(
+            "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s", asked, model, why
+        )
     return report
-
-
-def _nothing_compiled(report: CompileReport) -> str:
-    asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
-    model = "the model" if report.output is None else repr(report.output.name)
-    why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
-    return f"nothing was compiled ({asked}): {model} is a plain model, which runs on the CPU EP.{why}"
-
-
-def _reported(partitions: Sequence[GraphPartition]) -> tuple[PartitionReport, ...]:
-    return tuple(
-        [
-            PartitionReport(
-                name=p.name,
-                ep=p.ep,
-                node_names=tuple(map(p.graph.node_name, p.node_indices)),
-                operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
-                inputs=p.input_names,
-                outputs=p.output_names,
-            )
-            for p in partitions
-        ]
-    )

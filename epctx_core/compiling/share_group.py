@@ -14,6 +14,7 @@ from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.group import Group
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, placement_of
 from epctx_core.compiling.open_groups import check_grouped_options, shared_weight_bytes
+from epctx_core.compiling.report import make_report
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
@@ -57,7 +58,7 @@ class ShareReport:
         """Return the form that `epctx share --json` prints."""
         return {
             "folder": str(self.folder),
-            "files": [{"path": f.path, "bytes": f.bytes, "digest": f.digest} for f in self.outputs],
+            "files": [file.as_dict() for file in self.outputs],
             "saved_bytes": self.saved_bytes,
             "members": [member.as_dict() for member in self.members],
         }
@@ -274,13 +275,12 @@ class ShareGroup:
         last = self._members[-1]
         self._progress("write", 0, 1)
         with last.cancel.by_interrupt():
-            finished = self._group.finish(self._members, last)
+            binaries = self._group.finish(self._members, last)
         self._progress("write", 1, 1)
-        reports = [m.report(w) for m, w in zip(self._members, finished.members, strict=True)]
         self._report = ShareReport(
             folder=self._members[0].destination.folder or Path(),
-            members=tuple(reports),
-            binaries=finished.binaries,
+            members=tuple(map(make_report, self._members)),
+            binaries=binaries,
             saved_bytes=shared_weight_bytes(m.assignment.partitions for m in self._members),
         )
         self.discard()
