@@ -183,9 +183,9 @@ class Destination:
         self.check_place(binaries)
         self.check_model()
         for binary in (*binaries.values(), *self.carried):
-            self.check_binary(binary)
+            self.check_file(binary, "the context binary")
         if self.initializers is not None:
-            self.check_initializers(self.initializers)
+            self.check_file(self.initializers, "the file for initializers")
 
     def check_place(self, binaries: Mapping[str, str] = NO_BINARIES) -> None:
         """Raise for what is wrong with the output whatever the source holds; see `check`."""
@@ -225,22 +225,12 @@ class Destination:
                 hint="Remove it, or choose another output path.",
             )
 
-    def check_binary(self, binary: str) -> None:
-        """Raise if a binary of that name is there and belongs to another model, or to the source."""
-        target = self._file(binary)
+    def check_file(self, name: str, what: str) -> None:
+        """Raise if a file of that name is there and belongs to another model, or to the source; `what` is it called."""
+        target = (self.folder or Path()) / name
         if target.exists():
             self._keep_source(target)
-            self._refuse_owned(target, "the context binary")
-
-    def check_initializers(self, name: str) -> None:
-        """Raise if the file for initializers is there and another model, or the source, names it."""
-        target = self._file(name)
-        if target.exists():
-            self._keep_source(target)
-            self._refuse_owned(target, "the file for initializers")
-
-    def _file(self, name: str) -> Path:
-        return (self.folder or Path()) / name
+            self._refuse_owned(target, what)
 
     def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
         """Raise InvalidArgument for a name that could not be written, or that two files would have."""

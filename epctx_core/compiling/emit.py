@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import GraphProto, NodeProto
 
-from epctx_core.compiling.initializers import PlacedInitializers, place_initializers
+from epctx_core.compiling.initializers import place_initializers
 from epctx_core.compiling.provenance import add_metadata
 from epctx_core.compiling.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
@@ -18,6 +18,7 @@ from epctx_core.context.metadata import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import ContextNodeDraft, ContextNodeMaker, check_attribute, make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
+from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
 from epctx_core.context.weights_folder import Seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
@@ -29,7 +30,6 @@ from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken, plain
-from epctx_core.sessions.weightless import SourceLedger
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -53,92 +53,6 @@ GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
 """EP type to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
 
 NO_GRAPHS: GraphsByModel = {}
-
-
-class Descriptions:
-    """The nodes that one EP described for its partitions.
-
-    Args:
-        choice: the EP.
-        partitions: those it compiled.
-        payloads: what it wrote.
-    """
-
-    def __init__(
-        self, choice: ProviderChoice, partitions: Sequence[GraphPartition], payloads: PayloadSet
-    ) -> None:
-        self._choice = choice
-        self._partitions = partitions
-        self._payloads = payloads
-        # EPs give many nodes one mapping: each is looked at once.
-        self._checked: set[int] = set()
-
-    def check(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
-        """Return one description for each partition, in the partitions' order."""
-        by_partition: dict[int, EPContextNode] = {}
-        for node in described:
-            by_partition[id(node.partition)] = node
-            self._check_node(node)
-        missing = [p for p in self._partitions if id(p) not in by_partition]
-        if missing or len(described) != len(self._partitions):
-            raise self._broken(
-                f"described {len(described)} nodes for its {len(self._partitions)} partitions"
-                + (f"; {missing[0].name} is missing" if missing else "")
-            )
-        ordered = [by_partition[id(p)] for p in self._partitions]
-        # A load finds payloads through their primaries alone.
-        found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
-        for key, writer in self._payloads.writers.items():
-            if key not in found:
-                raise self._broken(
-                    f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
-                )
-            if self._payloads.final and not writer.size:
-                # A load takes an empty file for one that was lost.
-                raise self._broken(f"wrote nothing into the payload {writer.name!r}")
-        if not found:
-            raise self._broken("gave no node a payload, so that nothing could be loaded again")
-        return ordered
-
-    def _check_node(self, node: EPContextNode) -> None:
-        if type(node.attributes) is not dict:
-            # What was checked is what is written, whatever a mapping says when it is asked again.
-            object.__setattr__(node, "attributes", dict(plain(node.attributes)))
-        if id(node.attributes) not in self._checked:
-            self._checked.add(id(node.attributes))
-            self._check_attributes(node)
-        name = self._text(node.graph_name, "graph_name")
-        if name is not None and not (name and name.isprintable()):
-            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
-        if isinstance(node.partition, GraphPartition):
-            node.partition.said_name = name or ""
-        self._text(node.doc_string, "doc_string")
-        if node.main_context and node.payload is None:
-            raise self._broken("gave a node main_context=1 without a payload")
-        if node.payload is not None and id(node.payload) not in self._payloads.writers:
-            raise self._broken("gave a payload that did not come from this call's writer")
-
-    def _text(self, value: Any, what: str) -> str | None:
-        text = plain(value)
-        if text is not None and type(text) is not str:
-            raise self._broken(f"gave a {type(text).__name__} instead of a text as {what}")
-        return text
-
-    def _check_attributes(self, node: EPContextNode) -> None:
-        owned = CORE_ATTRIBUTES & node.attributes.keys()
-        if owned:
-            hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
-            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
-        for key, value in node.attributes.items():
-            try:
-                check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
-            except (TypeError, ValueError, InvalidGraph) as error:
-                raise self._broken(
-                    f"set {key!r} to a value that the attribute cannot hold ({error})"
-                ) from error
-
-    def _broken(self, what: str) -> PluginError:
-        return contract_broken(self._choice.record, "get_ep_context_nodes", what)
 
 
 def staying_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
@@ -344,107 +258,212 @@ def make_context_model(
         PluginError: an EP describes its nodes wrongly.
         Fail, InvalidArgument: see `place_initializers`.
     """
-    model, assignment, providers = compile_.model, compile_.assignment, compile_.providers
-    nodes: dict[GraphPartition, Replacement] = {}
-    entries: list[PayloadEntry] = []
-    contents: dict[bytes, Embeddable] = dict(kept.contents)
-    written: dict[bytes, PayloadWriter] = {}
-    ledger = SourceLedger(providers.weightless, model.source)
-    for ep, choice in providers.choices.items():
-        if not (partitions := assignment.of(ep)):
-            continue
-        made, written_now, writers = _describe_partitions(
-            choice, partitions, providers, outputs, ledger, earlier.get(ep, ())
-        )
-        check_graph_names(model, choice, partitions, earlier.get(ep, ()))
-        nodes.update(made)
-        entries += _with_references(written_now, made) if kept.exist else written_now
-        contents |= {mark: view for w in writers for mark, view in w.embedded_bytes().items()}
-        written.update((writer.contents(), writer) for writer in writers if outputs.final)
+    source, assignment, existing = compile_.model.source, compile_.assignment, compile_.existing
+    choices = [c for c in compile_.providers.choices.values() if assignment.of(c.name)]
+    parts = [ProviderPart(compile_, choice, outputs, earlier.get(choice.name, ())) for choice in choices]
+    nodes = {partition: node for part in parts for partition, node in part.nodes.items()}
+    entries = [entry for part in parts for entry in part.entries]
+    writers = [writer for part in parts for writer in part.payloads.writers.values()]
+    inside = {mark: view for writer in writers for mark, view in writer.embedded_bytes().items()}
+    used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
     taken = _replacements(assignment.main, nodes, kept)
-    proto = splice(model.source.proto, model.graph, assignment.main.execution_order(), taken)
+    proto = splice(source.proto, compile_.model.graph, assignment.main.execution_order(), taken)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
+    entries = [] if pending else entries
     placed = place_initializers(
         proto,
-        model.source.weights,
+        source.weights,
         compile_.request.placement,
         outputs.open_initializers,
         outputs.destination.folder,
     )
-    if nodes or kept.exist:
-        _state_dependencies(proto, ledger, kept, placed, embedded=outputs.embedded)
-        add_metadata(proto, compile_, [] if pending else entries, ledger, kept, pending)
+    if nodes or existing.records:
+        # Payloads of others may have left weights in their source, too; the model says it, and nothing else does.
+        others_use = bool(existing.records) and SOURCE_MODEL in (stated_dependencies(proto) or ())
+        state_dependencies(
+            proto,
+            source_model=bool(used or others_use or (existing.manifest and existing.manifest.source_weights)),
+            external_weights=placed.entry is not None or bool(placed.named),
+            context_binary=not outputs.embedded,
+        )
+        add_metadata(proto, compile_, [*kept.entries, *entries], used, pending)
         write_kernel_types(proto, staying_operators(assignment))
     return ContextModel(
         proto=proto,
-        payloads=(*kept.written, *([] if pending else entries)),
-        written=written,
-        contents={**contents, **placed.contents},
+        payloads=(*kept.written, *entries),
+        written={writer.contents(): writer for writer in writers if outputs.final},
+        contents={**kept.contents, **inside, **placed.contents},
         initializers=placed.entry,
         named_files=tuple(placed.named),
         kept_files=tuple(kept.files),
-        source_files=ledger.files,
-        source_tensors=ledger.tensors,
+        source_files=files_of(used.values(), () if source.path is None else (source.path.name,)),
+        source_tensors={n: t for part in parts for n, t in part.payloads.references.tensors.items()},
         pending=pending,
-        to_read=frozenset(_names_to_read(nodes)),
+        to_read=frozenset(name for part in parts for name in part.to_read),
     )
 
 
-def _names_to_read(nodes: Mapping[GraphPartition, Replacement]) -> Iterator[str]:
-    forms: set[str] = set()
-    carried: set[bytes] = set()
-    for partition, node in nodes.items():
-        name, form = partition.name, form_of(partition.name)
-        payload = _payload_of_primary(node) if isinstance(node, NodeProto) else b""
-        # A graph that its EP named has to be found by just that name.
-        if form not in forms or (payload and payload not in carried) or partition.graph_name != name:
-            forms.add(form)
-            carried.add(payload)
-            yield name
+class ProviderPart:
+    """Part of one EP in a context model: the payloads that it writes, and the nodes that it describes, checked.
 
+    Args:
+        compile_: the compile.
+        choice: the EP.
+        outputs: where payloads go.
+        earlier: its partitions in the models of the share group before this one.
 
-def _payload_of_primary(node: NodeProto) -> bytes:
-    """Return what a primary says of its payload; nothing for another node."""
-    said = {a.name: a for a in node.attribute if a.name in {"main_context", "ep_cache_context"}}
-    return said["ep_cache_context"].s if len(said) > 1 and said["main_context"].i else b""
+    Attributes:
+        payloads: what it wrote.
+        nodes: a partition to its EPContext node.
+        entries: of the payloads; of several, each with the nodes that refer to it.
+        to_read: see `ContextModel`.
+    """
 
+    def __init__(
+        self,
+        compile_: Compile,
+        choice: ProviderChoice,
+        outputs: Outputs,
+        earlier: tuple[Mapping[str, str], ...],
+    ) -> None:
+        self._choice = choice
+        self._partitions = partitions = compile_.assignment.of(choice.name)
+        # EPs give many nodes one mapping: each is looked at once.
+        self._checked: set[int] = set()
+        self.nodes: dict[GraphPartition, Replacement] = {}
+        self.entries: list[PayloadEntry] = []
+        self.to_read: list[str] = []
+        source = compile_.model.source
+        with digests_ahead(weight for p in partitions for weight in p.weights.values()):
+            # A partition's name has the digests of its weights.
+            graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
+            references = SourceReferences(compile_.providers.weightless, source.locations)
+            self.payloads = _payload_set(choice, outputs, graphs, references)
+            said = compile_.providers.instances.call(
+                choice.name, "get_ep_context_nodes", writer=self.payloads.handle
+            )
+            with blame(choice.record, "get_ep_context_nodes"):  # whose attributes and flags are looked at
+                described = self._ordered(said)
+            file = source.path.name if references.used and source.path is not None else None
+            self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
+        if len(self.entries) == 1 and compile_.existing.records:
+            # The model may have others of an earlier compile.
+            names = tuple(p.name for p, node in self.nodes.items() if isinstance(node, ContextNodeDraft))
+            self.entries = [replace(self.entries[0], references=names)]
+        check_graph_names(compile_.model, choice, partitions, earlier)
 
-def _state_dependencies(
-    proto: ModelProto, ledger: SourceLedger, kept: KeptNodes, placed: PlacedInitializers, *, embedded: bool
-) -> None:
-    """Write what a context model needs besides its file, for all its nodes, those that pass through included."""
-    # Payloads of others may have left weights in their source, too; the model says it, and nothing else does.
-    source = kept.exist and SOURCE_MODEL in (stated_dependencies(proto) or ())
-    source = source or bool(kept.manifest and kept.manifest.source_weights)
-    state_dependencies(
-        proto,
-        source_model=source or bool(ledger.weights),
-        external_weights=placed.entry is not None or bool(placed.named),
-        context_binary=not embedded,
-    )
+    def _ordered(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
+        """Return one description for each partition, in the partitions' order, checked."""
+        by_partition = {id(node.partition): self._checked_node(node) for node in described}
+        missing = [p for p in self._partitions if id(p) not in by_partition]
+        if missing or len(described) != len(self._partitions):
+            raise self._broken(
+                f"described {len(described)} nodes for its {len(self._partitions)} partitions"
+                + (f"; {missing[0].name} is missing" if missing else "")
+            )
+        ordered = [by_partition[id(p)] for p in self._partitions]
+        # A load finds payloads through their primaries alone.
+        found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
+        for key, writer in self.payloads.writers.items():
+            if key not in found:
+                raise self._broken(
+                    f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
+                )
+            if self.payloads.final and not writer.size:
+                # A load takes an empty file for one that was lost.
+                raise self._broken(f"wrote nothing into the payload {writer.name!r}")
+        if not found:
+            raise self._broken("gave no node a payload, so that nothing could be loaded again")
+        return ordered
 
+    def _checked_node(self, node: EPContextNode) -> EPContextNode:
+        if type(node.attributes) is not dict:
+            # What was checked is what is written, whatever a mapping says when it is asked again.
+            node = replace(node, attributes=dict(plain(node.attributes)))
+        if id(node.attributes) not in self._checked:
+            self._checked.add(id(node.attributes))
+            self._check_attributes(node)
+        name = self._text(node.graph_name, "graph_name")
+        if name is not None and not (name and name.isprintable()):
+            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
+        if isinstance(node.partition, GraphPartition):
+            node.partition.said_name = name or ""
+        self._text(node.doc_string, "doc_string")
+        if node.main_context and node.payload is None:
+            raise self._broken("gave a node main_context=1 without a payload")
+        if node.payload is not None and id(node.payload) not in self.payloads.writers:
+            raise self._broken("gave a payload that did not come from this call's writer")
+        return node
 
-def _describe_partitions(
-    choice: ProviderChoice,
-    partitions: Sequence[GraphPartition],
-    providers: ProviderSession,
-    outputs: Outputs,
-    ledger: SourceLedger,
-    earlier: tuple[Mapping[str, str], ...],
-) -> tuple[dict[GraphPartition, Replacement], list[PayloadEntry], Iterable[PayloadWriter]]:
-    """Have an EP write its payloads; return what stands for its partitions, the entries, and the writers."""
-    ep = choice.name
-    with digests_ahead(weight for p in partitions for weight in p.weights.values()):
-        # A partition's name has the digests of its weights.
-        graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
-        payloads = _payload_set(choice, outputs, ledger, graphs)
-        described = providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
-        with blame(choice.record, "get_ep_context_nodes"):  # whose attributes and flags are looked at
-            ordered = Descriptions(choice, partitions, payloads).check(described)
-        common = ledger.close_ep(payloads.references)
-        made, entries = _context_nodes(ep, ordered, payloads.writers, common)
-    return made, entries, payloads.writers.values()
+    def _text(self, value: Any, what: str) -> str | None:
+        text = plain(value)
+        if text is not None and type(text) is not str:
+            raise self._broken(f"gave a {type(text).__name__} instead of a text as {what}")
+        return text
+
+    def _check_attributes(self, node: EPContextNode) -> None:
+        owned = CORE_ATTRIBUTES & node.attributes.keys()
+        if owned:
+            hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
+            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
+        for key, value in node.attributes.items():
+            try:
+                check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
+            except (TypeError, ValueError, InvalidGraph) as error:
+                raise self._broken(
+                    f"set {key!r} to a value that the attribute cannot hold ({error})"
+                ) from error
+
+    def _broken(self, what: str) -> PluginError:
+        return contract_broken(self._choice.record, "get_ep_context_nodes", what)
+
+    def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> None:
+        """Make the EPContext nodes and the payloads' entries; `common` is what all nodes say besides their attributes."""
+        ep, writers = self._choice.name, self.payloads.writers
+        embedded = any(writer.embedded for writer in writers.values())
+        # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
+        carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
+        users: dict[int, list[str]] = {id(d.payload): [] for d in described if d.payload is not None}
+        maker = ContextNodeMaker(ep, embed_mode=embedded, common=common)
+        forms: set[str] = set()
+        carried: set[bytes | None] = set()
+        for node in described:
+            partition: Any = node.partition
+            main, cache = bool(node.main_context), None
+            if node.payload is not None:
+                cache = writers[id(node.payload)].contents()
+                if embedded and node is not carriers[id(node.payload)]:
+                    main, cache = False, None
+                if not main:
+                    users[id(node.payload)].append(partition.name)
+            # A graph that its EP named has to be found by just that name.
+            is_named = partition.graph_name != partition.name
+            if is_named or form_of(partition.name) not in forms or (main and cache not in carried):
+                forms.add(form_of(partition.name))
+                carried.add(cache if main else None)
+                self.to_read.append(partition.name)
+            doc = node.doc_string or f"EPContext node for {ep}"
+            if not main and cache is None:
+                self.nodes[partition] = maker.reference(partition, node.attributes, doc)
+                continue
+            self.nodes[partition] = make_context_node(
+                NodeProto(
+                    name=partition.name,
+                    input=partition.input_names,
+                    output=partition.output_names,
+                    doc_string=doc,
+                ),
+                {**node.attributes, **common, "partition_name": partition.graph_name},
+                source=ep,
+                main_context=main,
+                embed_mode=embedded,
+                cache=cache,
+            )
+        for key, names in users.items():
+            entry, carrier = writers[key].finish(), carriers[key]
+            name = carrier.partition.name if entry.embedded else entry.name
+            self.entries.append(replace(entry, name=name, references=tuple(names) if len(users) > 1 else ()))
 
 
 def write_shared_payloads(
@@ -464,7 +483,7 @@ def write_shared_payloads(
     Raises:
         PluginError: the EP wrote nothing.
     """
-    payloads = _payload_set(choice, outputs, None, tuple(map(tuple, graphs)))
+    payloads = _payload_set(choice, outputs, tuple(map(tuple, graphs)))
     providers.instances.call(choice.name, "get_ep_context_nodes", writer=payloads.handle)
     for writer in payloads.writers.values():
         if not writer.size:
@@ -478,28 +497,18 @@ def write_shared_payloads(
 def _payload_set(
     choice: ProviderChoice,
     outputs: Outputs,
-    ledger: SourceLedger | None,
     graphs: tuple[tuple[str, ...], ...],
+    references: SourceReferences | None = None,
 ) -> PayloadSet:
     """Return what takes one EP's payloads."""
     return PayloadSet(
         choice.name,
-        file_name=lambda name: outputs.payload_name(choice.binary_suffix, name),
+        file_name=lambda name: outputs.destination.binary_name(choice.binary_suffix, name),
         open_sink=outputs.open_payload if outputs.final else None,
         embedded=outputs.embedded,
         graphs_by_model=graphs,
-        references=None if ledger is None else ledger.of_ep(),
+        references=references,
     )
-
-
-def _with_references(
-    entries: Sequence[PayloadEntry], nodes: Mapping[GraphPartition, Replacement]
-) -> Sequence[PayloadEntry]:
-    """Say of an EP's only payload which nodes refer to it: the model may have others of an earlier compile."""
-    if len(entries) != 1:
-        return entries
-    names = tuple(p.name for p, node in nodes.items() if isinstance(node, ContextNodeDraft))
-    return [replace(entries[0], references=names)]
 
 
 def _replacements(
@@ -516,64 +525,3 @@ def _replacements(
             splice_graph(bodies[name], body.graph, body.execution_order(), _replacements(body, nodes, kept))
         replacements[node] = with_bodies(part.graph.nodes[node], bodies)
     return replacements
-
-
-def _context_nodes(
-    ep: str,
-    described: Sequence[EPContextNode],
-    writers: Mapping[int, PayloadWriter],
-    common: Mapping[str, Any],
-) -> tuple[dict[GraphPartition, Replacement], list[PayloadEntry]]:
-    """Return a partition's EPContext node, and the entries of the payloads."""
-    # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
-    carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
-    nodes: dict[GraphPartition, Replacement] = {}
-    embedded = any(writer.embedded for writer in writers.values())
-    maker = ContextNodeMaker(ep, embed_mode=embedded, common=common)
-    standard_doc = f"EPContext node for {ep}"
-    for description in described:
-        partition: Any = description.partition
-        main, cache = bool(description.main_context), None
-        if description.payload is not None:
-            cache = writers[id(description.payload)].contents()
-            if embedded and description is not carriers[id(description.payload)]:
-                main, cache = False, None
-        doc = description.doc_string or standard_doc
-        if not main and cache is None:
-            nodes[partition] = maker.reference(partition, description.attributes, doc)
-            continue
-        nodes[partition] = make_context_node(
-            NodeProto(
-                name=partition.name,
-                input=partition.input_names,
-                output=partition.output_names,
-                doc_string=doc,
-            ),
-            {**description.attributes, **common, "partition_name": partition.graph_name},
-            source=ep,
-            main_context=main,
-            embed_mode=embedded,
-            cache=cache,
-        )
-    return nodes, _payload_entries(described, writers, carriers)
-
-
-def _payload_entries(
-    described: Sequence[EPContextNode],
-    writers: Mapping[int, PayloadWriter],
-    carriers: Mapping[int, EPContextNode],
-) -> list[PayloadEntry]:
-    """Return the entries of one EP's payloads; of several, each with the nodes that refer to it."""
-    nodes: dict[int, list[EPContextNode]] = {}
-    for description in described:
-        if description.payload is not None:
-            nodes.setdefault(id(description.payload), []).append(description)
-    entries = []
-    for key, own in nodes.items():
-        entry, carrier = writers[key].finish(), carriers[key]
-        others = [
-            d.partition.name for d in own if not d.main_context or (entry.embedded and d is not carrier)
-        ]
-        name = carrier.partition.name if entry.embedded else entry.name
-        entries.append(replace(entry, name=name, references=tuple(others) if len(nodes) > 1 else ()))
-    return entries

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.destination import Destination, destination_of
-from epctx_core.compiling.initializers import InitializerPlacement
+from epctx_core.compiling.initializers import placement_of
 from epctx_core.errors import errors_typed
 from epctx_core.sessions.compile_host import path_of
 
@@ -49,7 +49,7 @@ def session_export(
             model=model,
             find_destination=destination,
             embedded=config.embed,
-            placement=InitializerPlacement(file=config.external_initializers_file),
+            placement=placement_of(None, 0, None, config.external_initializers_file),
             registry=registry,
             plain=False,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -121,19 +121,11 @@ class InitializerPlacement:
         file: the file for them, relative to the context model; None for none.
         threshold: bytes from which one goes into the file.
         locate: says for each where the host put it; not together with `file`.
-
-    Raises:
-        InvalidArgument: a name that leaves the model's folder.
     """
 
     file: str | None = None
     threshold: int = 0
     locate: LocationFunc | None = None
-
-    def __post_init__(self) -> None:
-        if self.file is not None:
-            # In the one spelling that file and model agree on.
-            object.__setattr__(self, "file", canonical(self.file))
 
     def stays_inside(self, nbytes: int) -> bool:
         """Whether an initializer of that size is certain to be stored in the model."""
@@ -147,7 +139,7 @@ def placement_of(
     """Return where initializers go; the arguments of a compiler win over the session option.
 
     Raises:
-        InvalidArgument: two contradict each other, or one is wrong.
+        InvalidArgument: two contradict each other, one is wrong, or a name leaves the model's folder.
     """
     if file is not None and locate is not None:
         raise InvalidArgument(
@@ -160,24 +152,10 @@ def placement_of(
         )
     if locate is not None:
         return InitializerPlacement(locate=locate)
-    if file is not None:
-        return InitializerPlacement(file=file, threshold=threshold)
-    return InitializerPlacement(file=option)
-
-
-@dataclass(kw_only=True)
-class PlacedInitializers:
-    """What became of them.
-
-    Attributes:
-        contents: marker in the model to the bytes that belong there.
-        entry: what was written into the file of their own, None for nothing.
-        named: the files in which the host put some, as the model names them.
-    """
-
-    contents: dict[bytes, Embeddable] = field(default_factory=dict)
-    entry: PayloadEntry | None = None
-    named: dict[str, None] = field(default_factory=dict)
+    name = option if file is None else file
+    # In the one spelling that file and model agree on.
+    name = None if name is None else canonical(name)
+    return InitializerPlacement(file=name, threshold=0 if file is None else threshold)
 
 
 def place_initializers(
@@ -200,17 +178,17 @@ def place_initializers(
         Fail: the host's function raised.
         InvalidArgument: it said a place that the model could not name.
     """
-    placing = _Placing(placement, open_file, folder)
+    placed = PlacedInitializers(placement, open_file, folder)
     for tensor in model.graph.initializer:
         if tensor.name in weights:
-            placing.place(tensor, weights[tensor.name])
+            placed.place(tensor, weights[tensor.name])
     if placement.file is not None or placement.locate is not None:
         for body in _all_bodies(model.graph):
             inner = body_weights(body)
             for tensor in body.initializer:
                 if tensor.name in inner:
-                    placing.place(tensor, inner[tensor.name])
-    placed = placing.finish()
+                    placed.place(tensor, inner[tensor.name])
+    placed.close()
     write_seal(model, placed.entry)
     return placed
 
@@ -243,7 +221,15 @@ class _Stored:
             mapping[0].check_unchanged()
 
 
-class _Placing:
+class PlacedInitializers:
+    """Initializers of a context model, and where each went; see `place_initializers`.
+
+    Attributes:
+        contents: marker in the model to the bytes that belong there.
+        entry: what was written into the file of their own, None for nothing.
+        named: the files in which the host put some, as the model names them.
+    """
+
     def __init__(
         self, placement: InitializerPlacement, open_file: Callable[[str], Any], folder: Path | None
     ) -> None:
@@ -252,7 +238,9 @@ class _Placing:
         self._folder = folder
         self._writer: PayloadWriter | None = None
         self._offsets: dict[tuple[str, int], int] = {}
-        self._placed = PlacedInitializers()
+        self.contents: dict[bytes, Embeddable] = {}
+        self.entry: PayloadEntry | None = None
+        self.named: dict[str, None] = {}
 
     def place(self, tensor: TensorProto, weight: Weight) -> None:
         """Give one initializer its place."""
@@ -264,13 +252,12 @@ class _Placing:
         elif is_detached(tensor):
             marker = new_marker()
             replace_data(tensor, TensorProto(raw_data=marker))
-            self._placed.contents[marker] = _Stored(weight)
+            self.contents[marker] = _Stored(weight)
 
-    def finish(self) -> PlacedInitializers:
-        """Close the file's digests; return what became of all."""
+    def close(self) -> None:
+        """Close the digests of the file, if there is one."""
         if self._writer is not None:
-            self._placed.entry = close_sealed(self._writer)
-        return self._placed
+            self.entry = close_sealed(self._writer)
 
     def _where(self, weight: Weight) -> tuple[str, int] | None:
         """Return file and offset of an initializer; None for inside the model."""
@@ -312,7 +299,7 @@ class _Placing:
                 weight.name, f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
             )
         location = self._location(weight.name, path)
-        self._placed.named[location] = None
+        self.named[location] = None
         return location, offset
 
     def _location(self, tensor: str, path: str) -> str:

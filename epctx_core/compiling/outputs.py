@@ -10,7 +10,8 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeAlias
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
 
 from epctx_core.compiling.report import OutputFile
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from epctx_core.compiling.compile import CompileRequest
     from epctx_core.compiling.destination import Destination
+    from epctx_core.context.callbacks import CallbackSink
     from epctx_core.context.embedding import SerializedModel
     from epctx_core.options import CancellationFlag
 
@@ -29,17 +31,7 @@ STREAM_CHUNK = 64 << 10
 """Bytes that a stream gets at once; the last piece has what is left."""
 
 
-class DeliveredSink(Protocol):
-    """Where a payload is collected for the host; see `epctx_core.context.callbacks.CallbackSink`."""
-
-    def write(self, data: memoryview, /) -> int:
-        """Append bytes."""
-
-    def deliver(self) -> None:
-        """Hand over all that was written."""
-
-
-OpenDelivered: TypeAlias = Callable[[str], DeliveredSink]
+OpenDelivered: TypeAlias = "Callable[[str], CallbackSink]"
 """`open_delivered(name)` opens where a payload goes that the host's write callback shall get."""
 
 ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
@@ -58,6 +50,7 @@ class Outputs:
             lends it; None for one of its own.
 
     Attributes:
+        files: the names of those that were opened so far, but for the model.
         states: what the system says of the files that were published, but for the model; see `Publication.commit`.
     """
 
@@ -76,11 +69,12 @@ class Outputs:
         self._cancel = cancel
         self._model_sink = request.sink
         self._open_delivered = request.deliver
-        self._delivered: list[DeliveredSink] = []
-        self._files: list[str] = []
+        self._delivered: list[CallbackSink] = []
+        self.files: list[str] = []
         self.states: Mapping[str, os.stat_result] = {}
         self._publication = publication
         self._is_lent = publication is not None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Lock the folder, if files go into one, and look once more whether they may.
@@ -88,38 +82,21 @@ class Outputs:
         Raises:
             NoSuchFile, InvalidArgument, Fail: see `Publication` and `Destination.check`.
         """
-        if self._is_lent:
+        with ExitStack() as stack:
+            folder = self.destination.folder
+            if not self._is_lent and folder is not None:
+                self._publication = stack.enter_context(
+                    Publication(folder, before_writing=self._cancel.raise_if_requested)
+                )
             self.destination.check_model()
-        elif self.destination.folder is not None:
-            publication = Publication(self.destination.folder, before_writing=self._cancel.raise_if_requested)
-            self._publication = publication.__enter__()
-            try:
-                self.destination.check_model()
-            except BaseException as error:
-                publication.__exit__(type(error), error, error.__traceback__)
-                raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Discard what was not finished."""
-        if self._publication is not None and not self._is_lent:
-            self._publication.__exit__(kind, error, trace)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that were opened so far, but for the model."""
-        return tuple(self._files)
-
-    @property
-    def delivers(self) -> bool:
-        """Whether payloads go to the host's write callback."""
-        return self._open_delivered is not None and not self.embedded
-
-    def payload_name(self, suffix: str, name: str | None) -> str:
-        """Return what `ep_cache_context` calls a payload that is not embedded."""
-        return self.destination.binary_name(suffix, name)
+        self._stack.__exit__(kind, error, trace)
 
     def open_payload(self, name: str) -> BinaryIO:
         """Open where a payload goes.
@@ -129,11 +106,11 @@ class Outputs:
         """
         if self.embedded:
             return io.BytesIO()
-        if self._open_delivered is None or not self.delivers:
-            return self._create(name, self.destination.check_binary)
+        if self._open_delivered is None:
+            return self._create(name, "the context binary")
         sink = self._open_delivered(name)
         self._delivered.append(sink)
-        return sink  # type: ignore[return-value]
+        return sink
 
     def open_initializers(self, name: str) -> BinaryIO:
         """Open the file for the initializers that stay.
@@ -141,7 +118,7 @@ class Outputs:
         Raises:
             Fail: a file of that name belongs to another model.
         """
-        return self._create(name, self.destination.check_initializers)
+        return self._create(name, "the file for initializers")
 
     def finish(self, model: SerializedModel, named: Iterable[str] = ()) -> OutputFile | None:
         """Hand over payloads, then the model, then bring all files to their names.
@@ -158,15 +135,20 @@ class Outputs:
             InvalidArgument: the host wrote a file under a name that this compile writes.
             ModelLoadCanceled: the host asked to stop.
         """
-        self._refuse_own(named)
+        for name in named:
+            if name in {*self.files, self.destination.model}:
+                raise InvalidArgument(
+                    f"get_initializer_location_func named the file {name!r}, which this compile writes itself.",
+                    hint="Write initializers into a file of another name.",
+                )
         for sink in self._delivered:
             self._cancel.raise_if_requested()
             sink.deliver()
         written = self._write_model(model)
         self._cancel.raise_if_requested()
-        if self._publication is not None and not self._is_lent and (written is not None or self._files):
+        if self._publication is not None and not self._is_lent and (written is not None or self.files):
             self.states = self._publication.commit(
-                binaries=self._files,
+                binaries=self.files,
                 models=[] if written is None else [written.path],
                 new=[] if written is None or self.destination.replace else [written.path],
             )
@@ -189,41 +171,25 @@ class Outputs:
             self._cancel.raise_if_requested()
             yield piece
 
-    def _create(self, name: str, check: Callable[[str], None]) -> BinaryIO:
+    def _create(self, name: str, what: str) -> BinaryIO:
         if self._publication is None:
             raise InvalidArgument(f"there is no folder for the file {name!r}.")
         file = self._publication.create(name)
         # Looked at once the publication knows whether the name is free: whose file comes later, it keeps.
-        check(name)
-        self._files.append(name)
+        self.destination.check_file(name, what)
+        self.files.append(name)
         return file
-
-    def _refuse_own(self, named: Iterable[str]) -> None:
-        own = {*self._files, self.destination.model}
-        for name in named:
-            if name in own:
-                raise InvalidArgument(
-                    f"get_initializer_location_func named the file {name!r}, which this compile writes itself.",
-                    hint="Write initializers into a file of another name.",
-                )
 
 
 def sized(pieces: Iterable[memoryview], size: int) -> Iterator[bytes]:
     """Yield the same bytes in pieces of one size; the last one may be shorter."""
     waiting = bytearray()
     for piece in pieces:
-        start = 0
-        if waiting:
-            start = min(size - len(waiting), len(piece))
-            waiting += piece[:start]
-            if len(waiting) < size:
-                continue
-            yield bytes(waiting)
-            waiting.clear()
-        whole = start + (len(piece) - start) // size * size
-        for at in range(start, whole, size):
-            yield bytes(piece[at : at + size])
-        waiting += piece[whole:]
+        for at in range(0, len(piece), size):
+            waiting += piece[at : at + size]
+            if len(waiting) >= size:
+                yield bytes(waiting[:size])
+                del waiting[:size]
     if waiting:
         yield bytes(waiting)
 

@@ -45,8 +45,6 @@ class KeptNodes:
         contents: what stands for each embedded payload, and the payload.
         written: the entries of files that were written now, a part of `entries`.
         files: names of the files that the nodes name, relative to the new model.
-        exist: whether there are such nodes at all.
-        manifest: what that model says about them.
     """
 
     nodes: dict[BodyPath, dict[int, NodeProto]] = field(default_factory=dict)
@@ -54,8 +52,6 @@ class KeptNodes:
     contents: dict[bytes, LoadedPayload] = field(default_factory=dict)
     written: list[PayloadEntry] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    exist: bool = False
-    manifest: Manifest | None = None
 
 
 @dataclass(kw_only=True)
@@ -157,7 +153,7 @@ class PassThrough:
             InvalidGraph: a payload is not what the manifest says, or was written to meanwhile.
             Fail: a file that was to stay was replaced meanwhile, or the disk is full.
         """
-        kept = KeptNodes(exist=bool(self.records), manifest=self.manifest)
+        kept = KeptNodes()
         now = {record.name: (record.main_context, record.cache) for record in self.records}
         for carried in self._payloads:
             if carried.target is None:

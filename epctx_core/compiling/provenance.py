@@ -21,7 +21,9 @@ from epctx_core.context.metadata import (
 )
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.context.payload_writer import dump_manifest
+from epctx_core.context.weightless import MODE_KEY
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
+from epctx_core.options import WeightlessMode
 from epctx_core.plugin import BuildInfo, Compatibility
 from epctx_core.registry.guard import ask, blame, contract_broken, plain
 from epctx_core.registry.records import same_distribution
@@ -31,11 +33,10 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compiling.compile import Compile
-    from epctx_core.compiling.passthrough import KeptNodes
+    from epctx_core.context.weightless import SourceReference
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
-    from epctx_core.sessions.weightless import SourceLedger
 
 _HINT = "Compile the model that it was made from, or leave the EP out."
 
@@ -78,9 +79,8 @@ def check_mix(
 def add_metadata(
     proto: ModelProto,
     compile_: Compile,
-    entries: Sequence[PayloadEntry],
-    ledger: SourceLedger,
-    kept: KeptNodes,
+    payloads: Sequence[PayloadEntry],
+    used: Mapping[str, SourceReference],
     pending: Sequence[str] = (),
 ) -> None:
     """Write the manifest and compatibility texts of a context model, with what its source says of its nodes.
@@ -88,28 +88,27 @@ def add_metadata(
     Args:
         proto: gets them.
         compile_: its compile.
-        entries: of the payloads that were written.
-        ledger: which weights payloads left in the source.
-        kept: the nodes that were there already.
+        payloads: those of nodes that were there already, then those that were written.
+        used: the weights that payloads left in the source.
         pending: names of the payloads that a share group writes at its end.
     """
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
     assignment, providers = compile_.assignment, compile_.providers
-    old = kept.manifest or Manifest(source_digest="", providers={}, payloads=())
+    exist = bool(compile_.existing.records)
+    old = compile_.existing.manifest or Manifest(source_digest="", providers={}, payloads=())
     facts: dict[str, Mapping[str, Any]] = dict(old.providers)
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
         if partitions:
             facts[ep] = _maker_of(choice)
-        elif kept.exist:
+        elif exist:
             # What is said about this EP's nodes is about those that are there.
             continue
         # EPs without partitions are asked, too.
         info: str = ask(choice.record, choice.cls, "get_compatibility_info", partitions, choice.options)
         if info:
-            _set_compatibility_info(proto, ep, info, keep_others=kept.exist)
-    payloads = [*kept.entries, *entries]
+            _set_compatibility_info(proto, ep, info, keep_others=exist)
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
     running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
@@ -118,12 +117,13 @@ def add_metadata(
         source_digest=compile_.model.source.digest,
         providers=facts,
         payloads=payloads,
-        source_weights=_source_weights(old, ledger),
+        source_weights=_source_weights(old, used),
         pending=pending,
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
-    ledger.record(proto)
+    if providers.weightless is not WeightlessMode.NONE:
+        set_metadata(proto, MODE_KEY, str(int(providers.weightless)))
 
 
 def _set_compatibility_info(model: ModelProto, ep: str, info: str, *, keep_others: bool) -> None:
@@ -184,14 +184,14 @@ def build_info(choice: ProviderChoice) -> BuildInfo:
     return BuildInfo(**texts)
 
 
-def _source_weights(old: Manifest, ledger: SourceLedger) -> Mapping[str, Any]:
-    for name, reference in ledger.weights.items():
+def _source_weights(old: Manifest, used: Mapping[str, SourceReference]) -> Mapping[str, Any]:
+    for name, reference in used.items():
         if old.source_weights.get(name, reference) != reference:
             raise InvalidArgument(
                 f"the payloads that are there and the new ones leave different weights {name!r} in their source.",
                 hint="Compile the model that it was made from, or without weightless mode.",
             )
-    return {**old.source_weights, **ledger.weights}
+    return {**old.source_weights, **used}
 
 
 def options_fingerprint(choice: ProviderChoice) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
 from epctx_core.context.model_head import read_metadata
-from epctx_core.errors import InvalidArgument, errors_typed
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, errors_typed
 from epctx_core.options import SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
@@ -17,13 +17,19 @@ from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import means, simulates
 from epctx_core.sessions.compatibility import judge
 from epctx_core.sessions.providers import choose_provider
-from epctx_core.sessions.weightless import weightless_modes_text
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
     from epctx_core.sessions.providers import ProviderChoice
 
 LOOK = "verify_payloads"
+_OPTION = "ep.enable_weightless_mode"
+_TEXTS = {
+    frozenset(): "none",
+    frozenset({WeightlessMode.EXTERNAL_ONLY}): "external_only",
+    frozenset({WeightlessMode.ALL}): "all",
+    frozenset({WeightlessMode.EXTERNAL_ONLY, WeightlessMode.ALL}): "all_or_external_only",
+}
 CompiledModelCompatibility = Compatibility
 """The name that hosts know it by."""
 
@@ -144,3 +150,33 @@ def look_into(
             if finding.code not in CONTAINER_CODES:
                 raise contract_broken(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
     return findings
+
+
+def checked_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> WeightlessMode:
+    """Return the mode that EPs are asked to compile in.
+
+    Raises:
+        NotImplementedByProvider: an EP does not know weightless mode.
+        InvalidArgument: an EP knows it, but not this mode.
+    """
+    for choice in choices:
+        modes = choice.cls.weightless_modes
+        if modes is None:
+            raise NotImplementedByProvider(
+                f"{choice.name} does not know weightless mode, which {_OPTION} asks for.",
+                ep=choice.name,
+                hint=f"Leave {_OPTION} and ep.enable_weightless out, or compile without this EP.",
+            )
+        if asked not in modes:
+            raise InvalidArgument(
+                f"{choice.name} does not support weightless mode {int(asked)} ({asked.name}); "
+                f"it supports: {weightless_modes_text(modes)}.",
+                ep=choice.name,
+                hint=f"Set {_OPTION} to a mode that it supports, or leave it out.",
+            )
+    return asked
+
+
+def weightless_modes_text(modes: Collection[WeightlessMode] | None) -> str:
+    """Return what an EP supports in ONNX Runtime's words."""
+    return _TEXTS[frozenset(modes or ()) - {WeightlessMode.NONE}]

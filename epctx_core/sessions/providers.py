@@ -245,7 +245,7 @@ class ProviderSession:
         config = session.config()
         if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
             # A load needs no mode: payloads say what they left out.
-            from epctx_core.sessions.weightless import checked_mode
+            from epctx_core.sessions.ep_queries import checked_mode
 
             self.weightless = checked_mode(choices, config.weightless)
         self.reads_back, self.is_isolated = config.read_back, config.isolation is not Isolation.NONE
