@@ -288,9 +288,9 @@ class _Builder:
     def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
         if not self._config.share_contexts:
             return private_workspace
-        from epctx_core.sessions.shared_workspaces import LoadSharing
+        from epctx_core.sessions.shared_workspaces import load_workspaces
 
-        return LoadSharing(self._routing.nodes, folder, self._config, self._manifest).workspace_of
+        return load_workspaces(self._routing.nodes, folder, self._config, self._manifest)
 
     def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
         """Have EPs load their nodes, then compile their partitions."""

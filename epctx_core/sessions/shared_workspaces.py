@@ -9,6 +9,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epctx_core.context.scratch import PrivateWorkspace
@@ -22,23 +23,24 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.options import SessionConfig
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
 
 
 class SharedWorkspace(PrivateWorkspace):
     """A workspace with several users; implements `epctx_core.plugin.Workspace`. Made by `SharedWorkspaces`.
 
     Args:
-        release: told that one user left; gives whether it was the last.
+        leave: takes one user off; gives whether it was the last.
     """
 
-    def __init__(self, release: Callable[[SharedWorkspace], bool]) -> None:
+    def __init__(self, leave: Callable[[], bool]) -> None:
         super().__init__()
-        self._release = release
+        self.users = 0
+        self._leave = leave
 
     def close(self) -> None:
         """Leave; each user calls it once. The last one closes all objects."""
-        if self._release(self):
+        if self._leave():
             super().close()
 
 
@@ -48,40 +50,38 @@ class SharedWorkspaces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[Hashable, SharedWorkspace] = {}
-        self._users: dict[SharedWorkspace, tuple[Hashable, int]] = {}
 
     def join(self, key: Hashable) -> SharedWorkspace:
         """Return the workspace under a key; its `close` has to be called once for each call of this."""
         with self._lock:
-            workspace = self._found.get(key)
-            if workspace is None:
-                workspace = self._found[key] = SharedWorkspace(self._leave)
-            users = self._users.get(workspace, (key, 0))[1]
-            self._users[workspace] = key, users + 1
-            return workspace
+            if key not in self._found:
+                self._found[key] = SharedWorkspace(partial(self._leave, key))
+            self._found[key].users += 1
+            return self._found[key]
 
     def __len__(self) -> int:
         """How many workspaces have users."""
         with self._lock:
             return len(self._found)
 
-    def _leave(self, workspace: SharedWorkspace) -> bool:
+    def _leave(self, key: Hashable) -> bool:
         with self._lock:
-            key, users = self._users[workspace]
-            if users > 1:
-                self._users[workspace] = key, users - 1
-                return False
-            # Whoever comes now gets a new one.
-            del self._users[workspace], self._found[key]
-            return True
+            self._found[key].users -= 1
+            # Whoever comes after the last one gets a new workspace.
+            return not self._found[key].users and bool(self._found.pop(key))
 
 
 loaded_workspaces = PerProcess(SharedWorkspaces)
 """Of all sessions of one process that load context models with `ep.share_ep_contexts=1`."""
 
 
-class LoadSharing:
-    """Finds the workspaces of one session with `ep.share_ep_contexts=1`.
+def load_workspaces(
+    nodes: Mapping[str, Sequence[ContextNodeRecord]],
+    folder: ModelFolder | None,
+    config: SessionConfig,
+    manifest: Manifest | None,
+) -> WorkspaceOf:
+    """Return what gives the workspaces of one session with `ep.share_ep_contexts=1`: shared if all payloads are files.
 
     Args:
         nodes: EP type to its nodes.
@@ -89,54 +89,43 @@ class LoadSharing:
         config: the session's options.
         manifest: what the model says about its payloads, if it does.
     """
+    # A host that gives payloads itself, or wants its own copy, shares none.
+    if folder is None or config.data_reader is not None or not config.map_binaries:
+        return private_workspace
 
-    def __init__(
-        self,
-        nodes: Mapping[str, Sequence[ContextNodeRecord]],
-        folder: ModelFolder | None,
-        config: SessionConfig,
-        manifest: Manifest | None,
-    ) -> None:
-        self._nodes = nodes
-        self._folder = folder
-        # A host that gives payloads itself, or wants its own copy, shares none.
-        self._shares = config.data_reader is None and config.map_binaries
-        self._verification = config.verification
-        self._manifest = manifest
-
-    def workspace_of(self, choice: ProviderChoice) -> PrivateWorkspace | SharedWorkspace:
-        """Return the workspace of an EP: shared if all its payloads are files."""
-        binaries = self._binaries(choice.name) if self._shares else None
+    def workspace_of(choice: ProviderChoice) -> PrivateWorkspace:
+        binaries = _binaries(nodes.get(choice.name, ()), folder, manifest)
         if not binaries:
             return private_workspace(choice)
         # What one session opened was verified as that one asked for.
-        return loaded_workspaces.get().join((fingerprint([choice]), self._verification, binaries))
+        return loaded_workspaces.get().join((fingerprint([choice]), config.verification, binaries))
 
-    def _binaries(self, ep: str) -> frozenset[Hashable] | None:
-        """Return what tells an EP's binaries from all others; None if one is no file or is not there."""
-        if self._folder is None:
-            return None
-        found: dict[str, Hashable] = {}
-        for record in self._nodes.get(ep, ()):
-            name = record.file_name
-            if not record.main_context or name in found:
-                continue
-            identity = None
-            if name is not None:
-                identity = self._folder.identity(name, what="the context binary", node=record.name)
-            if name is None or identity is None:
-                return None
-            found[name] = identity, self._digest(name)
-        return frozenset(found.values())
+    return workspace_of
 
-    def _digest(self, name: str) -> str | None:
-        """Return what the model says that a binary is: one that says otherwise has to look for itself."""
-        if self._manifest is None:
+
+def _binaries(
+    records: Sequence[ContextNodeRecord], folder: ModelFolder, manifest: Manifest | None
+) -> frozenset[Hashable] | None:
+    """Return what tells an EP's binaries from all others; None if one is no file or is not there.
+
+    What the model says that a binary is counts, too: a session of which the model says otherwise has to look for itself.
+    """
+    found: dict[str, Hashable] = {}
+    for record in records:
+        name = record.file_name
+        if not record.main_context or name in found:
+            continue
+        identity = None
+        if name is not None:
+            identity = folder.identity(name, what="the context binary", node=record.name)
+        if name is None or identity is None:
             return None
-        if self._manifest.is_pending(name):
-            return "pending"
-        entry = self._manifest.entry(name, embedded=False)
-        return entry.root if entry is not None else None
+        digest = None
+        if manifest is not None:
+            entry = manifest.entry(name, embedded=False)
+            digest = "pending" if manifest.is_pending(name) else entry and entry.root
+        found[name] = identity, digest
+    return frozenset(found.values())
 
 
 def refuse_isolated(config: SessionConfig) -> None:
