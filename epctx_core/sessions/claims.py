@@ -26,8 +26,9 @@ from epctx_core.sessions.providers import check_compiled
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.plugin import CompiledPartition, KernelDef, Purpose
-    from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.options import SessionConfig
+    from epctx_core.plugin import CompiledPartition, Purpose
+    from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
 
@@ -47,24 +48,18 @@ class RefusalRecord:
 class Claims:
     """One EP's answer, checked."""
 
-    def __init__(
-        self, graph: GraphIndex, instances: ProviderInstances, ep: str, taken: Sequence[bool]
-    ) -> None:
-        self.ep = ep
+    def __init__(self, part: GraphAssignment, record: PluginRecord, refusals: list[RefusalRecord]) -> None:
+        self.ep = record.name
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
         self.exact: list[tuple[list[int], ComputeCapability]] = []
         self.single: list[int] = []
-        self.refusals: list[RefusalRecord] = []
-        self._graph = graph
-        self._record = instances.record(ep)
-        self._claimed = list(taken)
+        self._refusals = refusals
+        self._graph = part.graph
+        self._record = record
+        self._claimed = list(part.taken)
 
     def add(self, item: ComputeCapability | Refusal) -> None:
         """Check one item of the answer and file it."""
-        with blame(self._record, "get_capability"):  # whose iterators and items run
-            self._add(item)
-
-    def _add(self, item: ComputeCapability | Refusal) -> None:
         if isinstance(item, Refusal):
             reason: object = plain(item.reason)
             if type(reason) is not str:
@@ -89,7 +84,7 @@ class Claims:
 
     def refuse(self, reason: str, nodes: Iterable[int]) -> None:
         """Record nodes that are left to the next EP."""
-        self.refusals.append(RefusalRecord(ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)))
+        self._refusals.append(RefusalRecord(ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)))
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Record what the core left out of the groups that it made for the EP."""
@@ -147,22 +142,6 @@ class Claims:
 Refuse = Callable[[str, Sequence[int]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartitionLimits:
-    """What a host allows each EP.
-
-    Attributes:
-        min_nodes: smaller partitions are left to the next EP.
-        max_count: beyond so many the smallest are; None for no limit.
-    """
-
-    min_nodes: int = 1
-    max_count: int | None = None
-
-
-UNLIMITED = PartitionLimits()
-
-
 def whole_units(
     graph: GraphIndex, units: Sequence[Sequence[int]], taken: Sequence[bool], refuse: Refuse
 ) -> Sequence[Sequence[int]]:
@@ -208,37 +187,30 @@ def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Seque
     return [sorted(unit) for unit in merged.values()]
 
 
-def keep_within(
-    main: GraphAssignment,
-    ep: str,
-    limits: PartitionLimits,
-    refuse: Callable[[str, GraphIndex, Sequence[int]], None],
-) -> None:
-    """Give up an EP's partitions that are too small or too many, in the main graph and in bodies."""
-    if limits == UNLIMITED:
+def keep_within(assignment: Assignment, ep: str, config: SessionConfig) -> None:
+    """Give up an EP's partitions that are too small or too many for the host, in the main graph and in bodies."""
+    smallest, most = config.partition_min_nodes, config.partition_max_count
+    if smallest <= 1 and most is None:
         return
-    own = [(part, p) for part in _graphs(main) for p in part.partitions if p.ep == ep]
+    own = [(part, p) for part in _graphs(assignment.main) for p in part.partitions if p.ep == ep]
     # Of equal size the first in the model are kept: sorting is stable.
     own.sort(key=lambda item: -len(item[1].node_indices))
     dropped: dict[int, list[GraphPartition]] = {}
     for place, (part, partition) in enumerate(own):
-        reason = _too_many_or_small(place, len(partition.node_indices), limits)
-        if reason:
-            refuse(reason, part.graph, partition.node_indices)
-            dropped.setdefault(id(part), []).append(partition)
+        nodes = partition.node_indices
+        reason = f"a partition of {len(nodes)} node{'s' * (len(nodes) != 1)} is "
+        if len(nodes) < smallest:
+            reason += f"smaller than ep.partition_min_nodes={smallest}"
+        elif most is not None and place >= most:
+            reason += f"not among the ep.partition_max_count={most} largest"
+        else:
+            continue
+        assignment.refusals.append(RefusalRecord(ep=ep, reason=reason, graph=part.graph, nodes=tuple(nodes)))
+        dropped.setdefault(id(part), []).append(partition)
     if dropped:
-        for part in _graphs(main):
+        for part in _graphs(assignment.main):
             part.release(dropped.get(id(part), ()))
             _release_control_flow(part)
-
-
-def _too_many_or_small(place: int, size: int, limits: PartitionLimits) -> str:
-    nodes = f"a partition of {size} node{'s' * (size != 1)}"
-    if size < limits.min_nodes:
-        return f"{nodes} is smaller than ep.partition_min_nodes={limits.min_nodes}"
-    if limits.max_count is not None and place >= limits.max_count:
-        return f"{nodes} is not among the ep.partition_max_count={limits.max_count} largest"
-    return ""
 
 
 def _release_control_flow(part: GraphAssignment) -> None:
@@ -266,79 +238,50 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
         providers: the live EPs.
         compiles: False if only claims with `fuse=False` count.
     """
-    config, instances = providers.session.config(), providers.instances
-    limits = PartitionLimits(min_nodes=config.partition_min_nodes, max_count=config.partition_max_count)
+    instances, record = providers.instances, providers.instances.record(ep)
     has_kernels = instances.implements(ep, "get_kernel_registry")
     registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
     matcher = KernelMatcher(registry, assignment.carried)
     if registry is not None:
         assignment.matchers[ep] = matcher
-    turn = _Round(assignment.main.graph, instances, ep, matcher, assignment.refusals, compiles=compiles)
-    turn.ask(assignment.main)
-    keep_within(assignment.main, ep, limits, turn.refuse)
-
-
-class _Round:
-    """One EP's turn."""
-
-    def __init__(
-        self,
-        root: GraphIndex,
-        instances: ProviderInstances,
-        ep: str,
-        matcher: KernelMatcher,
-        refusals: list[RefusalRecord],
-        *,
-        compiles: bool,
-    ) -> None:
-        self._root = root
-        self._instances = instances
-        self._ep = ep
-        self._matcher = matcher
-        self._compiles = compiles
-        self._refusals = refusals
-
-    def refuse(self, reason: str, graph: GraphIndex, nodes: Sequence[int]) -> None:
-        """Record nodes that are left to the next EP."""
-        self._refusals.append(RefusalRecord(ep=self._ep, reason=reason, graph=graph, nodes=tuple(nodes)))
-
-    def ask(self, part: GraphAssignment, parent_node: Node | None = None) -> None:
-        """Ask for a graph's bodies, then for the graph."""
-        for node, body in part.open_bodies():
-            self.ask(body, Node(part.graph, node))
-        part.hold_control_flow()
-        if part.graph.nodes:
-            self._ask_graph(part, parent_node)
-
-    def _ask_graph(self, part: GraphAssignment, parent_node: Node | None) -> None:
-        view = GraphSlice(part.graph, part.partitioner, part.taken, parent_node, self._root)
-        lookup = RegistryLookup(self._matcher, part.graph.types)
-        answer = self._instances.call(self._ep, "get_capability", graph=view, kernels=lookup)
-        claims = Claims(part.graph, self._instances, self._ep, part.taken)
-        for item in answer:
-            claims.add(item)
+    for part, parent in _open_graphs(assignment.main):
+        view = GraphSlice(part.graph, part.partitioner, part.taken, parent, assignment.main.graph)
+        lookup = RegistryLookup(matcher, part.graph.types)
+        claims = Claims(part, record, assignment.refusals)
+        answer = instances.call(ep, "get_capability", graph=view, kernels=lookup)
+        with blame(record, "get_capability"):  # whose iterators and items run
+            for item in answer:
+                claims.add(item)
         claims.leave_out(view.left_out)
-        if not self._instances.implements(self._ep, "compile"):
+        if not instances.implements(ep, "compile"):
             claims.check_nothing_fused()
-        if self._compiles:
+        if compiles:
             part.hold(_exact_partitions(part, claims))
             for keep in (False, True):
                 part.hold(_partitions(part, claims, view, keep=keep))
         for index in claims.single:
-            kernel = self._kernel(lookup, view.node(index), claims)
-            part.kernel_nodes.append(KernelNode(ep=self._ep, graph=part.graph, node=index, kernel=kernel))
+            with blame(record, "get_kernel_registry"):
+                kernel = lookup.lookup(view.node(index))
+            if kernel is None:
+                why = lookup.refusal(view.node(index)) or "it has none of this operator"
+                what = (
+                    f"claims {claims.describe(index)} with fuse=False, but none of its kernels fits ({why})"
+                )
+                raise claims.broken(what)
+            part.kernel_nodes.append(KernelNode(ep=ep, graph=part.graph, node=index, kernel=kernel))
         part.take([[index] for index in claims.single])
-        self._refusals.extend(claims.refusals)
+    keep_within(assignment, ep, providers.session.config())
 
-    def _kernel(self, lookup: RegistryLookup, node: Node, claims: Claims) -> KernelDef:
-        """Return the kernel of a node that the EP claims with `fuse=False`."""
-        with blame(self._instances.record(self._ep), "get_kernel_registry"):
-            kernel = lookup.lookup(node)
-        if kernel is None:
-            called = claims.describe(node.index)
-            why = lookup.refusal(node) or "it has none of this operator"
-            raise claims.broken(f"claims {called} with fuse=False, but none of its kernels fits ({why})")
-        return kernel
+
+def _open_graphs(
+    part: GraphAssignment, parent: Node | None = None
+) -> Iterator[tuple[GraphAssignment, Node | None]]:
+    """Yield a graph's bodies, then the graph, each with its node: what was claimed in bodies is known by then."""
+    for node, body in part.open_bodies():
+        yield from _open_graphs(body, Node(part.graph, node))
+    part.hold_control_flow()
+    if part.graph.nodes:
+        yield part, parent
 
 
 def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
