@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
-from epctx_core.compiling.open_groups import check_member, check_shared_options, open_groups
+from epctx_core.compiling.group import check_member, check_shared_options, open_groups
 from epctx_core.compiling.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compiling.passthrough import PassThrough
 from epctx_core.compiling.provenance import check_mix

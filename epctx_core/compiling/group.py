@@ -1,14 +1,17 @@
 """Share group: its members, what their EPs have in common, and the publication at its end.
 
-Core of `ShareGroup` and of groups driven by session options. Knows no option and no table of groups.
+Core of `ShareGroup` and of groups that session options drive. Of these there is one table a process: models meet in a
+group if they go into one folder and are compiled by the same EPs with the same options.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,12 +25,19 @@ from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
-from epctx_core.errors import Fail
+from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.weights import share_digests
+from epctx_core.options import WeightlessMode
 from epctx_core.publish import Publication
+from epctx_core.registry.forking import PerProcess
 from epctx_core.sessions.providers import close_quietly
-from epctx_core.sessions.shared_workspaces import SharedWorkspace, SharedWorkspaces
+from epctx_core.sessions.shared_workspaces import (
+    SharedWorkspace,
+    SharedWorkspaces,
+    fingerprint,
+    refuse_isolated,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +47,83 @@ if TYPE_CHECKING:
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.weights import ExtentDigests
+    from epctx_core.options import SessionConfig
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
+
+_log = logging.getLogger("epctx.sharing")
+
+_FILES_ONLY = "A share group is context models in files with binaries in files beside them."
+
+
+def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bool, in_memory: bool) -> None:
+    """Raise InvalidArgument for options that leave nothing to share; before a model is read.
+
+    Args:
+        config: the session options.
+        embedded: whether payloads are stored in the model.
+        delivered: whether payloads go to the host's write callback.
+        in_memory: whether the model is handed over as bytes or to a stream.
+    """
+    if embedded:
+        raise InvalidArgument(
+            "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other: what is stored in each "
+            "model is shared by none.",
+            hint="Set ep.context_embed_mode=0 for a share group.",
+        )
+    if delivered:
+        raise InvalidArgument("a share group cannot hand payloads to a write callback.", hint=_FILES_ONLY)
+    refuse_isolated(config)
+    if in_memory:
+        raise InvalidArgument(
+            "a model of a share group cannot be compiled to bytes or to a stream.", hint=_FILES_ONLY
+        )
+    if config.weightless is not WeightlessMode.NONE:
+        raise InvalidArgument(
+            "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other: without weights in the "
+            "binary there is nothing to share.",
+            hint="Leave one of the two out.",
+        )
+
+
+def check_grouped_options(config: SessionConfig) -> None:
+    """Raise InvalidArgument for options that a model of a `ShareGroup` cannot have.
+
+    Args:
+        config: the model's session options.
+    """
+    check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
+    if config.stop_sharing:
+        raise InvalidArgument(
+            "ep.stop_share_ep_contexts=1 ends a group of session options, and a ShareGroup ends with its block or "
+            "finish().",
+            hint="Leave the option out; ep.share_ep_contexts=1 may stay.",
+        )
+    if config.context_file_path is not None:
+        raise InvalidArgument(
+            "ep.context_file_path names one model's output, and a ShareGroup places all of its models.",
+            hint="Leave it out; give ShareGroup an output_dir, and compile() a name.",
+        )
+
+
+def check_member(model: OpenModel, wanted: Destination) -> None:
+    """Raise for a model that cannot be a member where it shall go.
+
+    Whether binaries may be written is looked at when the group ends and its models are known.
+
+    Raises:
+        InvalidArgument: a model that was compiled before: its payloads would not be the group's.
+        EpctxError: see `Destination.check`.
+    """
+    if model.context_nodes:
+        node = model.context_nodes[0]
+        raise InvalidArgument(
+            f"{model.source.where} is a context model already (EPContext node {node.name!r}), and a share group "
+            "takes models that are not.",
+            path=model.source.path,
+            hint="Compile the model that it was made from.",
+        )
+    wanted.check({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,17 +177,19 @@ class PublishedMember:
         )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Group:
     """One share group. The first member that is written decides the binaries' names.
 
     Attributes:
         models: the paths of the members that were added, in order.
+        names: of groups that session options drive, the models that are being compiled.
         is_ending: whether its end is being written, or was.
         finished: whether its end was written.
     """
 
     models: list[Path] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
     is_ending: bool = False
     finished: bool = False
     _named: Destination | None = None
@@ -133,6 +220,17 @@ class Group:
         """Let a member that was read have what others found out: a file of weights is digested once."""
         share_digests(model.source.weights.values(), self._digests)
 
+    def abandon(self) -> None:
+        """Say which models were published and will never be completed, and let go of what EPs keep."""
+        pending = self.pending()
+        if pending:
+            _log.warning(
+                "a share group was never stopped: %s cannot be loaded. Compile its last model with "
+                "ep.stop_share_ep_contexts=1.",
+                ", ".join(repr(str(path)) for path in pending),
+            )
+        self.close()
+
     def add(self, member: Compile) -> None:
         """Take a member whose partitions were compiled."""
         with self._lock:
@@ -143,10 +241,10 @@ class Group:
         """Publish a member at once, its binaries pending."""
         with self._lock:
             self._refuse_finished(member)
-            with self._added(member):
-                named = self._named or member.destination
-                context = member.publish(member.outputs(named), self._graphs)
+            named = self._named or member.destination
+            context = member.publish(member.outputs(named), self._graphs)
             # Only now: of a member that failed, nothing may count.
+            self.add(member)
             self._named, self._graphs = named, _with(self._graphs, member)
             if context.pending and member.destination.folder is not None:
                 file = member.files[-1]
@@ -170,7 +268,7 @@ class Group:
         with (
             collection_paused(sum(member.model.node_count for member in members)),
             self._lock,
-            self._ending(last),
+            self._ending(),
             last.stage("write"),
             Publication(folder, before_writing=last.cancel.raise_if_requested) as publication,
         ):
@@ -221,9 +319,9 @@ class Group:
         with self._lock:
             self._refuse_finished(last)
             if is_member:
-                with self._added(last):
-                    # What is said of it includes the binaries.
-                    last.payloads = self.finish([last], last)
+                # What is said of it includes the binaries.
+                last.payloads = self.finish([last], last)
+                self.add(last)
             elif self._published:
                 self.finish([], last)
             self.is_ending = self.finished = True
@@ -235,17 +333,6 @@ class Group:
         for workspace in held.values():
             close_quietly(workspace.close, "what an EP kept for a share group")
 
-    @contextmanager
-    def _added(self, member: Compile) -> Iterator[None]:
-        """Add a member, and take it out again if it cannot be written."""
-        count = len(self.models)
-        self.add(member)
-        try:
-            yield
-        except BaseException:
-            del self.models[count:]
-            raise
-
     def _refuse_finished(self, member: Compile) -> None:
         if self.finished:
             raise Fail(
@@ -255,13 +342,8 @@ class Group:
             )
 
     @contextmanager
-    def _ending(self, last: Compile) -> Iterator[None]:
-        """Take nobody in while the end is written; if that fails, the group is open again.
-
-        Raises:
-            Fail: it was written already, perhaps while the lock was waited for.
-        """
-        self._refuse_finished(last)
+    def _ending(self) -> Iterator[None]:
+        """Take nobody in while the end is written; if that fails, the group is open again."""
         self.is_ending = True
         try:
             yield
@@ -274,3 +356,85 @@ def _with(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
     """Return the names of all members' graphs with those of a further one, whose nodes EPs described."""
     more = {ep: {p.name: p.graph_name for p in member.assignment.of(ep)} for ep in member.providers.choices}
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
+
+
+class OpenGroups:
+    """Groups by what their models have in common, until they end."""
+
+    def __init__(self) -> None:
+        # Held for a look at the table only: nothing is read, compiled, logged or closed under it.
+        self._lock = threading.Lock()
+        self._groups: dict[Hashable, Group] = {}
+
+    @contextmanager
+    def joined(self, wanted: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
+        """Give the group of a model while it is compiled and written.
+
+        A group whose first model fails is forgotten. A new one begins where the old one is being ended, where it
+        was never stopped and has the model already, or where all of its models are gone.
+
+        Raises:
+            Fail: the model is being compiled into its group already.
+        """
+        key = (os.path.realpath(wanted.folder or ""), fingerprint(choices))
+        model = wanted.model or ""
+        group, replaced = self._enter(key, model)
+        try:
+            if replaced is not None and not replaced.names:
+                # Whoever uses it still closes it.
+                replaced.abandon()
+            yield group
+        finally:
+            self._leave(key, group, model)
+
+    def abandon(self) -> None:
+        """Abandon the groups that are open still; the process ends."""
+        with self._lock:
+            groups, self._groups = list(self._groups.values()), {}
+        for group in groups:
+            group.abandon()
+
+    def _enter(self, key: Hashable, model: str) -> tuple[Group, Group | None]:
+        """Return the group that a model joins, and the one in whose place it is."""
+        with self._lock:
+            seen = self._groups.get(key)
+        # Files are looked at without the lock.
+        is_gone = seen is not None and seen.has_lost_all()
+        with self._lock:
+            group = self._groups.get(key)
+            if group is not None and model in group.names:
+                raise Fail(
+                    f"{model!r} is being compiled into its share group already.",
+                    hint="Give each model of a group a name of its own, and compile it once.",
+                )
+            replaced = None
+            if (
+                group is None
+                or group.is_ending
+                or any(path.name == model for path in group.models)
+                or (is_gone and group is seen and not group.names)
+            ):
+                replaced, group = group, Group()
+                self._groups[key] = group
+            group.names.add(model)
+            return group, replaced
+
+    def _leave(self, key: Hashable, group: Group, model: str) -> None:
+        with self._lock:
+            group.names.discard(model)
+            if group.names:
+                return
+            is_over = group.finished or not group.models
+            if not is_over:
+                # One whose end failed may be ended yet, unless another has its place by now.
+                is_over = self._groups.setdefault(key, group) is not group
+            elif self._groups.get(key) is group:
+                del self._groups[key]
+        if is_over:
+            group.abandon()
+
+
+open_groups = PerProcess(OpenGroups)
+"""Of each process."""
+
+atexit.register(lambda: open_groups.get().abandon())

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.destination import Destination, destination_of
-from epctx_core.compiling.group import Group
+from epctx_core.compiling.group import Group, check_grouped_options
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, placement_of
-from epctx_core.compiling.open_groups import check_grouped_options, shared_weight_bytes
 from epctx_core.compiling.report import make_report
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
@@ -26,11 +25,12 @@ from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from types import TracebackType
 
     from epctx_core.compiling.report import CompileReport, OutputFile
-    from epctx_core.sessions.providers import Progress, ProviderChoice
+    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.sessions.providers import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,12 @@ class ShareGroup:
             with member.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.providers))
-                eps = self._same_eps(member.choices)
+                eps = fingerprint(member.choices)
+                if self._members and eps != self._eps:
+                    raise InvalidArgument(
+                        "the models of a share group are compiled by the same EPs with the same options.",
+                        hint="Use a share group of its own for each set of EPs and options.",
+                    )
                 member.open()
                 stack.enter_context(member.settled(member.model, member.choices))
                 member.compile()
@@ -244,16 +249,6 @@ class ShareGroup:
             progress=self._progress,
             registry=self._registry,
         )
-
-    def _same_eps(self, choices: Sequence[ProviderChoice]) -> object:
-        """Return what tells the group's EPs and their options from others, or raise if these are others."""
-        eps = fingerprint(choices)
-        if self._members and eps != self._eps:
-            raise InvalidArgument(
-                "the models of a share group are compiled by the same EPs with the same options.",
-                hint="Use a share group of its own for each set of EPs and options.",
-            )
-        return eps
 
     @errors_typed("writing the share group")
     def finish(self) -> ShareReport:
@@ -343,3 +338,22 @@ def _stem(path: Path | None, name: str | None) -> str:
             hint="Give a name without a folder.",
         )
     return name
+
+
+def shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
+    """Return what the members' weights have each by itself, less what they have together.
+
+    Counted are the models' own bytes; an EP may store them in another type. Equal weights inside one member
+    count once.
+    """
+    shared = 0
+    known: set[tuple[str, str, int]] = set()
+    for partitions in members:
+        weights = {
+            (partition.ep, weight.digest, weight.nbytes)
+            for partition in partitions
+            for weight in partition.weights.values()
+        }
+        shared += sum(nbytes for _, _, nbytes in weights & known)
+        known |= weights
+    return shared
