@@ -81,7 +81,7 @@ class InferenceSession(Strict):
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
-            from epctx_core.compiling.export import session_export
+            from epctx_core.compiling.compile import session_export
 
             exporter = session_export(model, self._options, registry)
         self._state: SessionState | None = build_session(model, self._options, requested, registry, exporter)

@@ -10,14 +10,15 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
 from epctx_core.compiling.group import check_member, check_shared_options, open_groups
+from epctx_core.compiling.initializers import InitializerPlacement, check_weights_fit, placement_of
 from epctx_core.compiling.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compiling.passthrough import PassThrough
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
-from epctx_core.compiling.size import check_weights_fit
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import Fail, errors_typed
@@ -28,7 +29,7 @@ from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.claims import compile_partitions
-from epctx_core.sessions.compile_host import CompileCancellation
+from epctx_core.sessions.compile_host import CompileCancellation, path_of
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
     Progress,
@@ -43,10 +44,8 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.destination import Destination
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.compiling.group import Group
-    from epctx_core.compiling.initializers import InitializerPlacement
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.weights import ExtentDigests
     from epctx_core.publish import Publication
@@ -362,3 +361,43 @@ class Compile:
         weights = [] if context.initializers is None else [OutputFile.of(context.initializers)]
         self.files = (*weights, *([] if model is None else [model]))
         return model
+
+
+@errors_typed("loading the model")
+def session_export(
+    model: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
+) -> Compile:
+    """Return what writes the context model of a session; never over one that exists, as in ONNX Runtime.
+
+    Args:
+        model: what the session runs, a path or bytes.
+        session: the session's options.
+        registry: where EPs are looked up.
+
+    Raises:
+        InvalidArgument: options that contradict a share group, or an output path that names a folder.
+        Fail: the context model exists, or the system refuses its path.
+    """
+    config = session.config()
+
+    def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
+        return destination_of(
+            path_of(model),
+            config.context_file_path,
+            replace=False,
+            initializers=config.external_initializers_file,
+        )
+
+    export = Compile(
+        CompileRequest(
+            session=session,
+            model=model,
+            find_destination=destination,
+            embedded=config.embed,
+            placement=placement_of(None, 0, None, config.external_initializers_file),
+            registry=registry,
+            plain=False,
+        )
+    )
+    export.check_place(has_payloads=True)
+    return export

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import GraphProto, NodeProto
 
-from epctx_core.compiling.initializers import place_initializers
+from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import add_metadata
-from epctx_core.compiling.size import check_size
 from epctx_core.context.embedding import SerializedModel, embed
 from epctx_core.context.metadata import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies

@@ -1,7 +1,8 @@
 """Where the initializers that stay go: into the model, into one file beside it, or wherever the host says.
 
-Bytes are not copied on the way: the model holds a marker for them (`context.embedding`), a file gets them
-streamed like a payload's weights. Knows no folder and opens no file.
+What a protobuf cannot hold is said as early as it can be known. Bytes are not copied on the way: the model holds a
+marker for them (`context.embedding`), a file gets them streamed like a payload's weights. Knows no folder and opens no
+file.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from epctx_core.graph.weights import (
     place_externally,
     replace_data,
 )
+from epctx_core.options import WeightlessMode
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
@@ -37,10 +39,20 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.weights import Weight
+    from epctx_core.sessions.assignment import Assignment
 
 _LAST_OFFSET = (1 << 63) - 1
 DEFAULT_THRESHOLD = 1024
 """Bytes from which `ModelCompiler` puts an initializer into the external file."""
+
+PROTOBUF_LIMIT = (2 << 30) - 1
+"""Bytes above which a protobuf cannot be written."""
+
+_EMBED_LESS = "Set ep.context_embed_mode=0, so that payloads go into a file of their own."
+_PLACE_OUTSIDE = (
+    "Set ep.context_model_external_initializers_file_name (external_initializers_file_path of "
+    "ModelCompiler), so that they go into a file of their own; or have an EP take more of the model."
+)
 
 _PAGE = 4096
 _LINE = 64
@@ -327,3 +339,51 @@ def _bad_place(tensor: str, what: str) -> InvalidArgument:
         hint="Give None to keep it in the model, or where its bytes lie: a file in the folder of the context model, "
         "the offset, and the number of bytes.",
     )
+
+
+def check_weights_fit(
+    assignment: Assignment,
+    placement: InitializerPlacement,
+    weightless: WeightlessMode,
+    *,
+    embedded: bool,
+) -> None:
+    """Raise before anything is compiled if the weights alone exceed what a context model can hold.
+
+    Args:
+        assignment: who takes what.
+        placement: where the initializers that stay go.
+        weightless: which weights payloads leave in the source.
+        embedded: whether payloads with the weights that EPs took are stored in the model.
+
+    Raises:
+        Fail: they do.
+    """
+    taken: list[Weight] = []
+    if embedded and weightless is not WeightlessMode.ALL:
+        every = (weight for partition in assignment.partitions for weight in partition.weights.values())
+        taken = [w for w in every if weightless is WeightlessMode.NONE or w.extent is None]
+    # Those of the main graph alone lie outside the protobuf.
+    graph = assignment.main.graph
+    read = (name for node in assignment.main.left_over() for name in graph.inputs[node])
+    left = (graph.weights[name] for name in read if name in graph.weights)
+    stored = [*taken, *(weight for weight in left if placement.stays_inside(weight.nbytes))]
+    once = {id(weight): weight for weight in stored}.values()
+    if sum(weight.nbytes for weight in once) > PROTOBUF_LIMIT:
+        # Equal weights are stored once in a payload. To know it costs reading them, so only here.
+        by_content = {weight.digest: weight.nbytes for weight in once}
+        check_size(sum(by_content.values()), embedded=embedded and bool(taken), at_least=True)
+
+
+def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:
+    """Raise if a context model of that many bytes is more than a protobuf can hold.
+
+    Raises:
+        Fail: it is.
+    """
+    if size > PROTOBUF_LIMIT:
+        raise Fail(
+            f"the context model would have {'at least ' if at_least else ''}{size:,} bytes; a protobuf holds at most "
+            f"{PROTOBUF_LIMIT:,}.",
+            hint=_EMBED_LESS if embedded else _PLACE_OUTSIDE,
+        )

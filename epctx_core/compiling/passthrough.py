@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from onnx import AttributeProto, NodeProto
 
-from epctx_core.compiling.size import check_size
+from epctx_core.compiling.initializers import check_size
 from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
 from epctx_core.context.named_files import free_name, is_payload_name

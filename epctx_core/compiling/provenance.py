@@ -108,7 +108,11 @@ def add_metadata(
         # EPs without partitions are asked, too.
         info: str = ask(choice.record, choice.cls, "get_compatibility_info", partitions, choice.options)
         if info:
-            _set_compatibility_info(proto, ep, info, keep_others=exist)
+            earlier = [text for text in all_compatibility_info(proto).get(ep, ()) if text != info]
+            set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)
+            # What it said before is kept where nodes are still there that it is about.
+            if exist and earlier:
+                set_metadata(proto, EARLIER_PREFIX + ep, json.dumps(earlier))
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
     running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
@@ -124,14 +128,6 @@ def add_metadata(
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
     if providers.weightless is not WeightlessMode.NONE:
         set_metadata(proto, MODE_KEY, str(int(providers.weightless)))
-
-
-def _set_compatibility_info(model: ModelProto, ep: str, info: str, *, keep_others: bool) -> None:
-    """Write what an EP says now; what it said before is kept where nodes are still there that it is about."""
-    earlier = [text for text in all_compatibility_info(model).get(ep, ()) if text != info]
-    set_metadata(model, COMPATIBILITY_PREFIX + ep, info)
-    if keep_others and earlier:
-        set_metadata(model, EARLIER_PREFIX + ep, json.dumps(earlier))
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
