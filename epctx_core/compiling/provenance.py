@@ -27,7 +27,6 @@ from epctx_core.options import WeightlessMode
 from epctx_core.plugin import BuildInfo, Compatibility
 from epctx_core.registry.guard import ask, blame, contract_broken, plain
 from epctx_core.registry.records import same_distribution
-from epctx_core.sessions.compatibility import judge
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -66,7 +65,7 @@ def check_mix(
                 hint=_HINT,
             )
         for info in infos.get(ep, ()):
-            if judge(choice, info) is Compatibility.EP_UNSUPPORTED:
+            if choice.judge(info) is Compatibility.EP_UNSUPPORTED:
                 raise InvalidGraph(
                     f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
                     f"they were compiled for {info!r}.",

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
@@ -20,9 +21,9 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
-from epctx_core.sessions.compatibility import check_compatibility
 from epctx_core.sessions.loading import (
     Routing,
+    check_compatibility,
     context_folder,
     load_context_nodes,
     source_folder,
@@ -154,11 +155,6 @@ def _is_unchanged(model: OpenModel) -> bool:
         return False
 
 
-def _prefers_latency(config: SessionConfig) -> bool | None:
-    """Say whether weights are prepacked, which is a copy of each session's own: in a share group only on request."""
-    return False if config.share_contexts and config.prefer_latency is None else config.prefer_latency
-
-
 class Exporter(Protocol):
     """Writes the context model of a session beside making it; called in the order of its methods."""
 
@@ -206,24 +202,24 @@ class _Builder:
         )
         self._providers = ProviderSession(session, registry)
         self._level = GraphOptimizationLevel(session.graph_optimization_level)
+        shares, latency = self._config.share_contexts, self._config.prefer_latency
         self._engine = CpuEngine(
             EnginePolicy(
                 intra_op_num_threads=session.intra_op_num_threads,
-                prefer_latency=_prefers_latency(self._config),
+                # Prepacked weights are a copy of each session's own: in a share group only on request.
+                prefer_latency=False if shares and latency is None else latency,
                 optimizes=self._level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
             )
         )
 
     def build(self) -> SessionState:
         """Return the finished session, or close what was begun."""
-        try:
-            with contextlib.ExitStack() as stack:
-                state = self._build(stack)
-                self._checks.finish()
-                return state
-        except BaseException:
-            self._providers.close()
-            raise
+        with contextlib.ExitStack() as begun, contextlib.ExitStack() as stack:
+            begun.callback(self._providers.close)
+            state = self._build(stack)
+            self._checks.finish()
+            begun.pop_all()
+        return state
 
     def _build(self, stack: contextlib.ExitStack) -> SessionState:
         nodes, exporter = self._model.context_nodes, self._exporter
@@ -251,7 +247,11 @@ class _Builder:
             from epctx_core.sessions.optimise import optimise_model
 
             self._model = optimise_model(self._model, self._providers, self._level)
-        assignment = self._assign(settled=self._routing.settled if exporter is None else ())
+        # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
+        settled = self._routing.settled if exporter is None else ()
+        has_kernels = partial(self._providers.instances.implements, hook="get_kernel_registry")
+        eps = [ep for ep in self._providers.choices if ep not in settled or has_kernels(ep)]
+        assignment = assign_nodes(self._model, self._providers, eps, kernels_only=settled)
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
         self._check_allowed(assignment, groups)
         if exporter is not None:
@@ -269,21 +269,6 @@ class _Builder:
         for part, cpu in groups:
             part.fix(cpu)
         return self._finish(assignment, planner)
-
-    def _assign(self, settled: Collection[str]) -> Assignment:
-        """Ask EPs for what they take.
-
-        Args:
-            settled: the EPs whose nodes are in the model: they decided what to compile when it was compiled,
-                and are asked for kernels only.
-        """
-        instances = self._providers.instances
-        eps = [
-            ep
-            for ep in self._providers.choices
-            if ep not in settled or instances.implements(ep, "get_kernel_registry")
-        ]
-        return assign_nodes(self._model, self._providers, eps, kernels_only=settled)
 
     def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
         if not self._config.share_contexts:
@@ -335,7 +320,11 @@ class _Builder:
         instances = self._providers.instances
         with collection_paused(self._model.node_count):
             plan = planner.plan(assignment.main)
-        types = self._model.types
+        types, assigned = self._model.types, None
+        if self._config.record_assignments:
+            from epctx_core.sessions.explanation import assigned_subgraphs
+
+            assigned = assigned_subgraphs(assignment, instances.names, self._routing.nodes)
         return SessionState(
             metadata=model_metadata(self._model),
             inputs=[node_arg(name, types) for name in graph.input_names],
@@ -343,10 +332,5 @@ class _Builder:
             providers=self._providers,
             run=_with_run_hooks(plan.run, instances),
             defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
-            assigned=self._assigned(assignment) if self._config.record_assignments else None,
+            assigned=assigned,
         )
-
-    def _assigned(self, assignment: Assignment) -> Sequence[OrtEpAssignedSubgraph]:
-        from epctx_core.sessions.explanation import assigned_subgraphs
-
-        return assigned_subgraphs(assignment, self._providers.instances.names, self._routing.nodes)

@@ -68,84 +68,45 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
             input_types=[index.types.get(value) for value in index.input_names],
             output_types=[index.types.get(value) for value in index.output_names],
         )
-    proto = graph.nodes[node]
-    called = graph.node_name(node)
-    run = _make_control_flow(
-        proto.op_type,
-        called,
-        explicit_inputs=len(explicit),
-        outputs=len(graph.outputs[node]),
-        attributes={a.name: attribute_value(a) for a in proto.attribute if a.name not in plans},
-        bodies=bodies,
-    )
+    proto, called = graph.nodes[node], graph.node_name(node)
+    given, wanted = len(explicit), len(graph.outputs[node])
+    # An If's branches take nothing; a Loop's body gives the condition, too.
+    needs = {"If": (0, wanted), "Loop": (given, wanted + 1)}.get(proto.op_type, (given, wanted))
+    for name, body in bodies.items():
+        found = len(body.input_types), len(body.output_types)
+        if found != needs:
+            raise InvalidGraph(
+                f"the {name} of {called!r} has {found[0]} inputs and {found[1]} outputs; its node needs {needs[0]} and "
+                f"{needs[1]}."
+            )
+    if proto.op_type == "If":
+        run = _if(bodies["then_branch"], bodies["else_branch"])
+    elif proto.op_type == "Loop":
+        run = _loop(bodies["body"])
+    else:
+        attributes = {a.name: attribute_value(a) for a in proto.attribute if a.name not in plans}
+        run = _Scan(bodies["body"], given, attributes).run
     return without_omitted(
         StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
     )
 
 
-def _make_control_flow(
-    op_type: str,
-    name: str,
-    *,
-    explicit_inputs: int,
-    outputs: int,
-    attributes: Mapping[str, Any],
-    bodies: Mapping[str, Body],
-) -> NestedRun:
-    """Return what runs a control-flow node.
+def _if(then_branch: Body, else_branch: Body) -> NestedRun:
+    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        branch = then_branch if _only(inputs[0], "the condition of If") else else_branch
+        return branch.run((), inputs, options)
 
-    Args:
-        op_type: If, Loop or Scan.
-        name: of the node, for messages.
-        explicit_inputs: how many inputs the node itself has; captured values follow them.
-        outputs: how many it gives.
-        attributes: the node's attributes.
-        bodies: attribute name to body.
-
-    Raises:
-        InvalidGraph: a body has not the inputs or outputs that the node needs.
-    """
-    if op_type == "If":
-        branches = bodies["then_branch"], bodies["else_branch"]
-        for attribute, body in bodies.items():
-            _check(f"the {attribute} of {name!r}", body, inputs=0, outputs=outputs)
-        return _If(*branches).run
-    body = bodies["body"]
-    if op_type == "Loop":
-        _check(f"the body of {name!r}", body, inputs=explicit_inputs, outputs=outputs + 1)
-        return _Loop(body).run
-    _check(f"the body of {name!r}", body, inputs=explicit_inputs, outputs=outputs)
-    return _Scan(body, explicit_inputs, attributes).run
+    return run
 
 
-def _check(what: str, body: Body, *, inputs: int, outputs: int) -> None:
-    found = len(body.input_types), len(body.output_types)
-    if found != (inputs, outputs):
-        raise InvalidGraph(
-            f"{what} has {found[0]} inputs and {found[1]} outputs; its node needs {inputs} and {outputs}."
-        )
+def _loop(body: Body) -> NestedRun:
+    """Return what runs a Loop: its body takes (iteration, condition, carried...), gives (condition, carried..., scanned...)."""
+    count = len(body.input_types) - 2
+    types = body.output_types[1 + count :]
 
-
-class _If:
-    def __init__(self, then_branch: Body, else_branch: Body) -> None:
-        self._branches = (else_branch, then_branch)
-
-    def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        return self._branches[_truth(inputs[0], "the condition of If")].run((), inputs, options)
-
-
-class _Loop:
-    """The body takes (iteration, condition, carried...) and gives (condition, carried..., scanned...)."""
-
-    def __init__(self, body: Body) -> None:
-        self._body = body
-        self._carried = len(body.input_types) - 2
-
-    def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        body, count = self._body, self._carried
-        trips = None if inputs[0] is None else _number(inputs[0], "the trip count of Loop")
-        going = inputs[1] is None or bool(_truth(inputs[1], "the condition of Loop"))
-        types = body.output_types[1 + count :]
+    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        trips = None if inputs[0] is None else int(_only(inputs[0], "the trip count of Loop"))
+        going = inputs[1] is None or bool(_only(inputs[1], "the condition of Loop"))
         carried = list(inputs[2 : 2 + count])
         scanned: list[list[Any]] = [[] for _ in types]
         iteration = 0
@@ -155,7 +116,7 @@ class _Loop:
                 _scalar(going, np.bool_, body.input_types[1]),
             ]
             condition, *results = body.run([*own, *carried], inputs, options)
-            going = bool(_truth(condition, "the condition that a Loop's body gives"))
+            going = bool(_only(condition, "the condition that a Loop's body gives"))
             carried = results[:count]
             for rows, row in zip(scanned, results[count:], strict=True):
                 rows.append(row)
@@ -164,6 +125,8 @@ class _Loop:
             # Nothing touched them: a result never aliases an input.
             carried = [copy.copy(value) for value in carried]
         return [*carried, *(_stacked(rows, t) for rows, t in zip(scanned, types, strict=True))]
+
+    return run
 
 
 class _Scan:
@@ -220,14 +183,6 @@ class _Scan:
 
 def _per_value(attributes: Mapping[str, Any], name: str, count: int) -> list[int]:
     return list(attributes.get(name, [0] * count))
-
-
-def _truth(value: Any, what: str) -> int:
-    return int(bool(_only(value, what)))
-
-
-def _number(value: Any, what: str) -> int:
-    return int(_only(value, what))
 
 
 def _only(value: Any, what: str) -> Any:

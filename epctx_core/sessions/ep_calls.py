@@ -1,4 +1,4 @@
-"""How an EP's code is called in `run`: whether it gives what it said.
+"""Calls of an EP's code in `run`: whether it gives what it said, and what of a model's declarations the values refute.
 
 Knows what a step gives and what the contract asks for, and no plan.
 """
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, RuntimeException
 from epctx_core.plugin import ValueInfo
-from epctx_core.registry.guard import contract_broken, plain
+from epctx_core.registry.guard import contract_broken, describe, plain
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
@@ -69,9 +69,6 @@ def checked(
     run_and_check = _checked(run, results, boundary.outputs)
     if not boundary.hints and not boundary.input_hints:
         return run_and_check
-    # Few models declare what is not proven.
-    from epctx_core.sessions.declarations import tell_with_inputs
-
     return tell_with_inputs(run_and_check, boundary, record)
 
 
@@ -195,3 +192,50 @@ def has_shape(array: np.ndarray, wanted: TensorType) -> bool:
         not isinstance(dim, int) or dim == length
         for dim, length in zip(wanted.shape, array.shape, strict=True)
     )
+
+
+def tell_of_outputs(run: RunStep, boundary: Boundary) -> RunStep:
+    """Return a step's `run` that says once of each value that it has another shape than the model declares."""
+    if not boundary.hints:
+        return run
+    left = dict(boundary.hints)
+
+    def run_and_tell(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        answer = run(inputs, buffers)
+        for place, value in list(left.items()):
+            result = answer[place]
+            other = isinstance(result, np.ndarray) and not has_shape(result, value.type)
+            if other and left.pop(place, None) is not None:
+                _log.warning("%s.", _falsely_declared(value, result))
+        return answer
+
+    return run_and_tell
+
+
+def _falsely_declared(value: ValueInfo, found: np.ndarray) -> str:
+    return (
+        f"the model declares {value.type} for the value {value.name!r}, and its operators give "
+        f"{found.dtype}{list(found.shape)}"
+    )
+
+
+def tell_with_inputs(run: RunStep, boundary: Boundary, record: PluginRecord) -> RunStep:
+    """Return an EP's `run` that tells of its outputs, and names a false declaration of an input where the EP fails."""
+    if not boundary.input_hints:
+        return tell_of_outputs(run, boundary)
+
+    def run_with_hints(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        try:
+            return run(inputs, buffers)
+        except Exception as error:
+            for place, value in boundary.input_hints.items():
+                if isinstance(inputs[place], np.ndarray) and not has_shape(inputs[place], value.type):
+                    raise RuntimeException(
+                        f"{_falsely_declared(value, inputs[place])}; {record.name} was given what is declared, and "
+                        f"fails: {describe(error)}",
+                        ep=record.name,
+                        hint=f"Remove the value_info {value.name!r} from the model and compile it again.",
+                    ) from error
+            raise
+
+    return tell_of_outputs(run_with_hints, boundary)

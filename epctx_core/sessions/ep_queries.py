@@ -15,7 +15,6 @@ from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider,
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import means, simulates
-from epctx_core.sessions.compatibility import judge
 from epctx_core.sessions.providers import choose_provider
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def get_model_compatibility(
     said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
     texts = [*([] if info is None else [info]), *texts_of(choice.name, said)]
     # The numbers rise with what speaks against the model.
-    return max((judge(choice, text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
+    return max((choice.judge(text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
 
 
 @errors_typed("reading the model's compatibility")

@@ -55,15 +55,7 @@ class NodeExplanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {
-            "name": self.name,
-            "operator": self.operator,
-            "ep": self.ep,
-            "partition": self.partition,
-            "kernel": self.kernel,
-            "compiled": self.compiled,
-            "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals],
-        }
+        return {**vars(self), "refusals": [{"ep": ep, "reason": reason} for ep, reason in self.refusals]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,34 +201,25 @@ def assigned_subgraphs(
         eps: the session's EPs.
         loaded: EP type to its EPContext nodes.
     """
+    graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
     found: list[OrtEpAssignedSubgraph] = []
+
+    def add(ep: str, graph: GraphIndex, places: Sequence[int]) -> None:
+        nodes = tuple(
+            OrtEpAssignedNode(name=graph.node_name(i), domain=graph.domains[i], op_type=graph.op_types[i])
+            for i in places
+        )
+        found.append(OrtEpAssignedSubgraph(ep_name=ep, nodes=nodes))
+
     for ep in eps:
-        nodes = _of_provider(assignment, ep, loaded.get(ep, ()))
-        found += [OrtEpAssignedSubgraph(ep_name=ep, nodes=group) for group in nodes]
+        for partition in assignment.of(ep):
+            add(ep, partition.graph, partition.node_indices)
+        for record in loaded.get(ep, ()):
+            add(ep, graphs[record.path], [record.index])
+        for kernel in (kernel for part in assignment.graphs for kernel in part.kernel_nodes):
+            if kernel.ep == ep:
+                add(ep, kernel.graph, [kernel.node])
     for part in assignment.graphs:
         for place in sorted({*part.left_over(), *part.executed}):
-            found.append(OrtEpAssignedSubgraph(ep_name=CPU_EP, nodes=_nodes(part.graph, [place])))
+            add(CPU_EP, part.graph, [place])
     return found
-
-
-def _of_provider(
-    assignment: Assignment, ep: str, loaded: Sequence[ContextNodeRecord]
-) -> Iterator[tuple[OrtEpAssignedNode, ...]]:
-    graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
-    for partition in assignment.of(ep):
-        yield _nodes(partition.graph, partition.node_indices)
-    for record in loaded:
-        yield _nodes(graphs[record.path], [record.index])
-    for part in assignment.graphs:
-        for kernel in part.kernel_nodes:
-            if kernel.ep == ep:
-                yield _nodes(part.graph, [kernel.node])
-
-
-def _nodes(graph: GraphIndex, places: Sequence[int]) -> tuple[OrtEpAssignedNode, ...]:
-    return tuple(
-        OrtEpAssignedNode(
-            name=graph.node_name(place), domain=graph.domains[place], op_type=graph.op_types[place]
-        )
-        for place in places
-    )

@@ -95,17 +95,8 @@ class ModelInfo:
         return {
             "ep_contexts": [
                 {
-                    "name": n.name,
-                    "body": n.body,
-                    "source": n.source,
-                    "main_context": n.main_context,
-                    "embed_mode": n.embed_mode,
-                    "partition_name": n.partition_name,
-                    "payload_file": n.payload_file,
-                    "payload_bytes": n.payload_bytes,
-                    "problem": n.problem,
+                    **vars(n),
                     "attributes": {k: v for k, v in n.attributes.items() if isinstance(v, (str, int, float))},
-                    "plugin": None if n.plugin is None else dict(n.plugin),
                 }
                 for n in self.ep_contexts
             ],

@@ -10,8 +10,7 @@ from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.view import Node
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
-from epctx_core.sessions.declarations import tell_of_outputs
-from epctx_core.sessions.ep_calls import Boundary, checked
+from epctx_core.sessions.ep_calls import Boundary, checked, tell_of_outputs
 from epctx_core.sessions.plan import StepSpec, without_omitted
 
 if TYPE_CHECKING:

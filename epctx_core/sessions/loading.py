@@ -1,4 +1,7 @@
-"""Loading: EPContext nodes go to the EPs that their sources name, their payloads are found, and each becomes a step."""
+"""Loading: EPContext nodes go to the EPs that their sources name, their payloads are found, and each becomes a step.
+
+The text under `ep_compatibility_info.<EP type>` in the model's metadata is the EP's own; only that EP judges it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.context.metadata import all_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.options import Isolation, Verification
-from epctx_core.plugin import Purpose
+from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
 from epctx_core.sessions.providers import (
@@ -26,6 +30,8 @@ from epctx_core.sessions.providers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from onnx import ModelProto
+
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
@@ -35,11 +41,15 @@ if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.plan import StepSpec
-    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.providers")
 
+_UNSUPPORTED_HINT = (
+    "Compile the source model again with the EP that is installed here, or give the options that "
+    "describe the device it was compiled for."
+)
 _WEIGHTS_ONLY = (
     " 'session.model_external_initializers_file_folder_path' says where weights are, not context binaries."
 )
@@ -250,6 +260,56 @@ def find_maker(
         if record.name == source and record.undecided and same_distribution(record.distribution, maker):
             return registry.resolve(f"{maker}:{record.name}")
     return None
+
+
+def accept(choice: ProviderChoice, info: str) -> Compatibility:
+    """Return an EP's verdict on what it once wrote, unless it cannot run that any more.
+
+    Raises:
+        InvalidGraph: it cannot.
+        PluginError: see `ProviderChoice.judge`.
+    """
+    verdict = choice.judge(info)
+    if verdict == Compatibility.EP_UNSUPPORTED:
+        raise InvalidGraph(
+            f"{choice.name} does not support this compiled model: the model was compiled for {info!r}.",
+            ep=choice.name,
+            hint=_UNSUPPORTED_HINT,
+        )
+    return verdict
+
+
+def suboptimal(choice: ProviderChoice, info: str) -> Fail:
+    """Return the error for a model that an EP would rather compile again."""
+    return Fail(
+        f"{choice.name} runs this compiled model less well than a new one: the model was compiled for {info!r}.",
+        ep=choice.name,
+        hint="Compile the source model again.",
+    )
+
+
+def check_compatibility(
+    model: ModelProto, choices: Iterable[ProviderChoice], *, fail_on_suboptimal: bool
+) -> list[str]:
+    """Ask each EP of a session to judge what it once wrote about the model; return warnings.
+
+    Called before any EP instance exists.
+
+    Raises:
+        InvalidGraph: an EP says that it cannot run the model any more.
+        Fail: an EP would rather compile again, and the host wants that to be an error.
+        PluginError: an EP raised, or gave something else than a verdict.
+    """
+    infos = all_compatibility_info(model)
+    warnings = []
+    said = ((choice, info) for choice in choices for info in infos.get(choice.name, ()))
+    for choice, info in said:
+        if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+            error = suboptimal(choice, info)
+            if fail_on_suboptimal:
+                raise error
+            warnings.append(error.message)
+    return warnings
 
 
 def load_context_nodes(

@@ -14,6 +14,7 @@ from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
 from epctx_core.errors import (
     InvalidArgument,
     NotImplementedByProvider,
+    PluginError,
     conceal,
     concealed,
     suggestion,
@@ -22,11 +23,18 @@ from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import tell_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
-from epctx_core.plugin import CompiledPartition, ExecutionProvider, ModelIdentity, ProviderContext, Purpose
+from epctx_core.plugin import (
+    Compatibility,
+    CompiledPartition,
+    ExecutionProvider,
+    ModelIdentity,
+    ProviderContext,
+    Purpose,
+)
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import check_answer, contract_broken, describe
+from epctx_core.registry.guard import ask, check_answer, contract_broken, describe
 from epctx_core.registry.instances import ProviderInstances, closers
 from epctx_core.registry.records import PluginRecord
 
@@ -39,6 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
+_DYNAMIC = "set_dynamic_options"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 
@@ -73,6 +82,15 @@ class ProviderChoice:
     def binary_suffix(self) -> str:
         """The `[ep]` part of the context binary's name."""
         return self.cls.binary_suffix or self.cls.name
+
+    def judge(self, info: str) -> Compatibility:
+        """Return the EP's verdict on what it once wrote about a compiled model.
+
+        Raises:
+            PluginError: it raised, or gave something else.
+        """
+        verdict: Compatibility = ask(self.record, self.cls, "validate_compatibility", info, self.options)
+        return verdict
 
     def public_options(self) -> dict[str, Any]:
         """Return the options that may be shown: no secret ones."""
@@ -316,6 +334,50 @@ class ProviderSession:
     def keep(self, results: Iterable[Any]) -> None:
         """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
         self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))
+
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Give each EP the options that it declares; one that declares none is given all, and judges itself.
+
+        Raises:
+            NotImplementedByProvider: no EP of the session takes dynamic options.
+            InvalidArgument: no EP has such an option, or a value is not allowed.
+            PluginError: an EP failed.
+        """
+        takers = [ep for ep in self.instances.names if self.instances.implements(ep, _DYNAMIC)]
+        if not takers:
+            raise NotImplementedByProvider(
+                "no EP of this session takes dynamic options.",
+                hint=f"Its EPs: {', '.join(self.instances.names) or 'the CPU EP alone'}.",
+            )
+        declared = {ep: {o.name: o for o in self.choices[ep].cls.dynamic_options} for ep in takers}
+        known = sorted({name for own in declared.values() for name in own})
+        for key in options if all(declared.values()) else ():
+            if key not in known:
+                raise InvalidArgument(
+                    f"no EP of this session has the dynamic option {key!r}.{suggestion(key, known)}",
+                    hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
+                )
+        parts = {
+            ep: {k: v for k, v in options.items() if not own or k in own} for ep, own in declared.items()
+        }
+        # All are checked before any EP hears of one.
+        for ep, own in declared.items():
+            for key in own.keys() & options.keys():
+                own[key].parse(ep, options[key])
+        for ep, part in parts.items():
+            if not part:
+                continue
+            try:
+                self.instances.call(ep, _DYNAMIC, options=part)
+            except PluginError as error:
+                if not isinstance(error.__cause__, ValueError):
+                    raise
+                # What the contract has an EP raise for an option that it does not take.
+                raise InvalidArgument(
+                    f"{ep} refuses the dynamic options: {error.__cause__}",
+                    ep=ep,
+                    hint=f"Given were {sorted(part)}.",
+                ) from error
 
     def close(self) -> None:
         """Close runnables, shut all EPs down, release what they shared; further calls do nothing.

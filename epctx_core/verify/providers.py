@@ -19,9 +19,8 @@ from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import types_of
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.sessions.assignment import assign_nodes
-from epctx_core.sessions.compatibility import accept, suboptimal
 from epctx_core.sessions.ep_queries import look_into
-from epctx_core.sessions.loading import Routing, load_nodes
+from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal
 from epctx_core.sessions.plan import Planner, StepSpec
 from epctx_core.sessions.providers import ProviderSession
 
