@@ -306,9 +306,8 @@ class Group:
             last.cancel.raise_if_requested()
             names = [*(m.files[-1].path for m in members), *(m.path.name for m, _ in earlier)]
             if names:
-                files = [*outputs.files, *(name for _, each, _ in models for name in each.files)]
                 new = [m.files[-1].path for m in members if not m.destination.replace]
-                states = publication.commit(binaries=files, models=names, new=new)
+                states = publication.commit(names, new)
                 digests = {name: digest for *_, c in models for name, digest in c.digests.items()}
                 note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
             self.finished = True

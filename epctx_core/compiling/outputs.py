@@ -148,7 +148,6 @@ class Outputs:
         self._cancel.raise_if_requested()
         if self._publication is not None and not self._is_lent and (written is not None or self.files):
             self.states = self._publication.commit(
-                binaries=self.files,
                 models=[] if written is None else [written.path],
                 new=[] if written is None or self.destination.replace else [written.path],
             )

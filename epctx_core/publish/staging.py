@@ -23,7 +23,6 @@ from epctx_core.context.unfinished import (
     STAGING_PREFIX,
     canonical,
     folders_of,
-    is_file,
     link_free,
     mode_of,
 )
@@ -147,8 +146,6 @@ class Publication:
             InvalidArgument: it is no folder, or this thread is publishing into it already.
             Fail: the folder can't be created, locked or written.
         """
-        if self._lock is not None:
-            raise InvalidArgument("This publication is already open.", path=self.folder)
         self.folder = Path(os.path.realpath(self.folder))
         lock = posix.FolderLock(self.folder)
         try:
@@ -182,31 +179,13 @@ class Publication:
     def create(self, name: str) -> BinaryIO:
         """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
 
+        A name at which nothing lies when it is created is claimed at the commit, never replaced, unless it is a model's.
+
         Args:
             name: relative to the folder, with "/" between parts; sub-folders are created.
 
         Raises:
             InvalidArgument: the name leaves the folder, passes through a link, or was created already.
-            Fail: the disk is full or the folder was removed.
-        """
-        path, key = self.staged_path(name), canonical(name)
-        try:
-            file = StagedFile(path, self.folder, self._before_writing)
-        except FileExistsError as exc:
-            raise _taken(name) from exc
-        except OSError as exc:
-            raise failure(f"creating {name!r}", self.folder, exc) from exc
-        self._files[key] = file
-        return file
-
-    def staged_path(self, name: str) -> Path:
-        """Return where the file for a final name is staged; the folder around it exists afterwards.
-
-        For tools that write files themselves: what lies here at the commit is published. A name at which
-        nothing lies when it is first asked for is claimed at the commit, never replaced, unless it is a model's.
-
-        Raises:
-            InvalidArgument: as for `create`.
             Fail: the disk is full or the folder was removed.
         """
         staging, key = self._open_staging(), canonical(name)
@@ -220,12 +199,17 @@ class Publication:
             if link_free(staging / NEW, key) is None:
                 raise _taken(name)
             make_folders(staging / NEW, key)
-            self._free.setdefault(key, mode_of(self.folder / key) is None)
-        return staging / NEW / key
+            free = mode_of(self.folder / key) is None
+        try:
+            file = StagedFile(staging / NEW / key, self.folder, self._before_writing)
+        except FileExistsError as exc:
+            raise _taken(name) from exc
+        except OSError as exc:
+            raise failure(f"creating {name!r}", self.folder, exc) from exc
+        self._files[key], self._free[key] = file, free
+        return file
 
-    def commit(
-        self, *, binaries: Sequence[str], models: Sequence[str], new: Collection[str] = ()
-    ) -> dict[str, os.stat_result]:
+    def commit(self, models: Sequence[str], new: Collection[str] = ()) -> dict[str, os.stat_result]:
         """Bring every staged file to its final name, all or none; the publication is over afterwards.
 
         Order: staged files to disk, hard links of what will be replaced, the journal (from here on a
@@ -233,9 +217,9 @@ class Publication:
         in one step of the system that replaces nothing; if that fails, all before it is taken back.
 
         Args:
-            binaries: names that models depend on, such as context binaries and external initializers. One
-                that was there when it was staged is replaced; one that was not must still be free.
-            models: names of context models; replaced if they exist.
+            models: names of context models; replaced if they exist. All other files are what models depend on, such as
+                context binaries and external initializers: one that was there when it was created is replaced; one that
+                was not must still be free.
             new: those of the models that must not exist: refused before anything else changes, too.
 
         Returns:
@@ -243,19 +227,17 @@ class Publication:
             of file systems that count time too coarsely for it.
 
         Raises:
-            InvalidArgument: a name was not staged, is given twice, or a staged one is missing here;
-                the publication stays open.
             Fail: a name that must be free is taken, one is taken by something that is no file, or the
                 system refused a step. The old state is there, or reachable as after a kill if the disk
                 refuses that as well; the hint then says so.
         """
         staging = self._open_staging()
-        names = [canonical(name) for name in (*binaries, *models)]
+        last = [canonical(name) for name in models]
+        names = [*(name for name in self._files if name not in last), *last]
         with reported("looking at what is there", self.folder):
             (staging / NEW).stat()  # a folder that vanished is not a file that was never staged
-            self._check_names(names)
             kept = {canonical(name) for name in new}
-            steps = [self._step(n, model=i >= len(binaries), new=n in kept) for i, n in enumerate(names)]
+            steps = [self._step(n, model=n in last, new=n in kept) for n in names]
             folders = _missing_folders(self.folder, names)
         journal = Journal(steps=tuple(steps), folders=tuple(folders))
         self._staging = None  # whatever interrupts us now, leaving must not discard a journal
@@ -299,18 +281,6 @@ class Publication:
                 hint="Use it in a with statement, and commit once.",
             )
         return self._staging
-
-    def _check_names(self, names: list[str]) -> None:
-        given: set[str] = set()
-        for name in names:
-            if name in given:
-                raise InvalidArgument(f"The file {name!r} is given twice to commit.")
-            given.add(name)
-            if not is_file(self.staged_path(name)):
-                raise InvalidArgument(f"The file {name!r} was given to commit but was never staged.")
-        for name in self._files:
-            if name not in given:
-                raise InvalidArgument(f"The file {name!r} was staged but not given to commit.")
 
     def _step(self, name: str, *, model: bool, new: bool) -> Step:
         """Plan one file.

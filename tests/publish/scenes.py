@@ -52,8 +52,7 @@ def put(folder: Path, files: Files, *, replace: bool = True) -> None:
         for name, data in files.items():
             publication.create(name).write(data)
         models = [name for name in files if name.endswith(".onnx")]
-        binaries = [name for name in files if name not in models]
-        publication.commit(binaries=binaries, models=models, new=() if replace else models)
+        publication.commit(models=models, new=() if replace else models)
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

@@ -217,6 +217,6 @@ def test_a_folder_that_is_moved_away_before_the_commit_is_named(tmp_path: Path) 
     with pytest.raises(Fail, match=str(folder)) as caught, Publication(folder) as publication:
         publication.create("m.onnx").write(b"y")
         folder.rename(tmp_path / "elsewhere")
-        publication.commit(binaries=[], models=["m.onnx"])
+        publication.commit(models=["m.onnx"])
 
     assert caught.value.hint

@@ -104,18 +104,10 @@ def test_a_staged_file_can_be_read_back_and_patched(tmp_path: Path) -> None:
         file.write(memoryview(bytearray(b"xy")))
         file.seek(0)
         content = file.read()
-        publication.commit(binaries=["a.bin"], models=[])
+        publication.commit(models=[])
 
     assert content == b"012xy56789"
     assert (tmp_path / "a.bin").read_bytes() == content
-
-
-def test_a_file_that_a_tool_put_at_its_staged_path_is_published(tmp_path: Path) -> None:
-    with Publication(tmp_path) as publication:
-        publication.staged_path("bin/tool.bin").write_bytes(b"by a tool")
-        publication.commit(binaries=["bin/tool.bin"], models=[])
-
-    assert (tmp_path / "bin" / "tool.bin").read_bytes() == b"by a tool"
 
 
 def test_a_link_to_a_folder_is_published_through(scenes: ModuleType, tmp_path: Path) -> None:
@@ -136,7 +128,7 @@ def test_a_link_to_a_file_is_replaced_and_what_it_leads_to_is_kept(tmp_path: Pat
 
     with Publication(folder) as publication:
         publication.create("m.onnx").write(b"new")
-        publication.commit(binaries=[], models=["m.onnx"])
+        publication.commit(models=["m.onnx"])
 
     assert not (folder / "m.onnx").is_symlink()
     assert (folder / "m.onnx").read_bytes() == b"new"
@@ -164,7 +156,7 @@ def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_p
 
     with pytest.raises(Fail, match="exists already"), Publication(tmp_path) as publication:
         publication.create("m.onnx")
-        publication.commit(binaries=[], models=["m.onnx"], new=["m.onnx"])
+        publication.commit(models=["m.onnx"], new=["m.onnx"])
 
     assert (tmp_path / "m.onnx").readlink() == Path("nowhere")
 
@@ -194,7 +186,7 @@ def test_a_binary_whose_name_was_free_is_not_put_over_what_came_since(
         for name, data in scenes.NEW.items():
             publication.create(name).write(data)
         (tmp_path / "a_qnn.bin").write_bytes(b"a stranger's")
-        publication.commit(binaries=scenes.BINARIES, models=scenes.MODELS)
+        publication.commit(models=scenes.MODELS)
 
     assert caught.value.hint
     assert scenes.snapshot(tmp_path) == {"a_qnn.bin": b"a stranger's"}
@@ -243,7 +235,7 @@ def test_a_name_taken_by_something_that_is_no_file_is_refused(tmp_path: Path, ki
 
     with pytest.raises(Fail, match="not a regular file"), Publication(tmp_path) as publication:
         publication.create("m.onnx")
-        publication.commit(binaries=[], models=["m.onnx"])
+        publication.commit(models=["m.onnx"])
 
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
@@ -269,11 +261,8 @@ LEAVING = [
 
 @pytest.mark.parametrize("name", [*LEAVING, ".epctx-1/new/x", "a/.EPCTX-1"])
 def test_a_name_that_leaves_the_folder_or_enters_staging_is_refused(tmp_path: Path, name: str) -> None:
-    with Publication(tmp_path) as publication:
-        with pytest.raises(InvalidArgument, match="can't be published"):
-            publication.create(name)
-        with pytest.raises(InvalidArgument, match="can't be published"):
-            publication.staged_path(name)
+    with Publication(tmp_path) as publication, pytest.raises(InvalidArgument, match="can't be published"):
+        publication.create(name)
 
     assert list(interrupted_copies(tmp_path, name)) == []
 
@@ -299,38 +288,22 @@ def test_a_name_can_be_staged_once(tmp_path: Path, names: Sequence[str]) -> None
             publication.create(names[1])
 
 
-def test_a_commit_must_name_each_staged_file_once(tmp_path: Path) -> None:
-    with Publication(tmp_path) as publication:
-        publication.create("a.bin")
-        publication.create("m.onnx")
-
-        with pytest.raises(InvalidArgument, match=r"'m.onnx' was staged but not given"):
-            publication.commit(binaries=["a.bin"], models=[])
-        with pytest.raises(InvalidArgument, match="given twice"):
-            publication.commit(binaries=["a.bin", "./a.bin"], models=["m.onnx"])
-        with pytest.raises(InvalidArgument, match="never staged"):
-            publication.commit(binaries=["a.bin", "b.bin"], models=["m.onnx"])
-        publication.commit(binaries=["a.bin"], models=["m.onnx"])
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "m.onnx"]
-
-
 def test_a_publication_is_over_after_its_commit(tmp_path: Path) -> None:
     with Publication(tmp_path) as publication:
         publication.create("m.onnx")
-        publication.commit(binaries=[], models=["m.onnx"])
+        publication.commit(models=["m.onnx"])
 
         with pytest.raises(InvalidArgument, match="not open"):
             publication.create("n.onnx")
         with pytest.raises(InvalidArgument, match="not open"):
-            publication.commit(binaries=[], models=[])
+            publication.commit(models=[])
 
 
 def test_a_commit_returns_what_the_system_says_of_each_binary(tmp_path: Path) -> None:
     with Publication(tmp_path) as publication:
         publication.create("a.bin").write(b"a")
         publication.create("m.onnx").write(b"m")
-        states = publication.commit(binaries=["a.bin"], models=["m.onnx"])
+        states = publication.commit(models=["m.onnx"])
 
     assert states == {"a.bin": (tmp_path / "a.bin").stat()}
 
@@ -350,7 +323,7 @@ def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
 
     with Publication(tmp_path) as publication, scenes.intercepted(meddle, ("unlink",)):
         publication.create("a.bin").write(b"a")
-        states = publication.commit(binaries=["a.bin"], models=[])
+        states = publication.commit(models=[])
 
     assert states == {}
 
@@ -361,7 +334,7 @@ def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_its
             Publication(tmp_path).__enter__()
         with pytest.raises(InvalidArgument, match="already publishing"):
             finish_interrupted(tmp_path)
-        with pytest.raises(InvalidArgument, match="already open"):
+        with pytest.raises(InvalidArgument, match="already publishing"):
             publication.__enter__()
 
     finish_interrupted(tmp_path)
