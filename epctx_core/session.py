@@ -312,7 +312,7 @@ class InferenceSession(Strict):
                 time.sleep(_POLL_SECONDS)
             state, self._state = self._state, None
             if state is not None:
-                state.close()
+                state.providers.close()
 
     def _open(self) -> SessionState:
         if self._state is None or self._is_inherited:
@@ -360,7 +360,7 @@ class InferenceSession(Strict):
         if self._is_inherited:
             keep_forever(state)
         else:
-            state.close()
+            state.providers.close()
 
 
 def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
@@ -73,10 +72,6 @@ class SessionState:
     run: PlanRun
     defaults: Mapping[str, np.ndarray]
     assigned: Sequence[OrtEpAssignedSubgraph] | None
-
-    def close(self) -> None:
-        """Release everything; further calls do nothing."""
-        self.providers.close()
 
 
 def _with_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
@@ -214,12 +209,14 @@ class _Builder:
 
     def build(self) -> SessionState:
         """Return the finished session, or close what was begun."""
-        with contextlib.ExitStack() as begun, contextlib.ExitStack() as stack:
-            begun.callback(self._providers.close)
-            state = self._build(stack)
-            self._checks.finish()
-            begun.pop_all()
-        return state
+        try:
+            with contextlib.ExitStack() as stack:
+                state = self._build(stack)
+                self._checks.finish()
+                return state
+        except BaseException:
+            self._providers.close()
+            raise
 
     def _build(self, stack: contextlib.ExitStack) -> SessionState:
         nodes, exporter = self._model.context_nodes, self._exporter
@@ -249,8 +246,12 @@ class _Builder:
             self._model = optimise_model(self._model, self._providers, self._level)
         # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
         settled = self._routing.settled if exporter is None else ()
-        has_kernels = partial(self._providers.instances.implements, hook="get_kernel_registry")
-        eps = [ep for ep in self._providers.choices if ep not in settled or has_kernels(ep)]
+        instances = self._providers.instances
+        eps = [
+            ep
+            for ep in instances.names
+            if ep not in settled or instances.implements(ep, "get_kernel_registry")
+        ]
         assignment = assign_nodes(self._model, self._providers, eps, kernels_only=settled)
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
         self._check_allowed(assignment, groups)
