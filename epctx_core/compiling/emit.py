@@ -21,7 +21,7 @@ from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, file
 from epctx_core.context.weights_folder import Seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import named_bodies, placed_nodes
+from epctx_core.graph.bodies import placed_nodes
 from epctx_core.graph.splice import splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
@@ -93,26 +93,16 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in partitions})
     if not starts:
         return
-    graph = model.graph
-    suspects: list[tuple[BodyPath, int, str]] = [
-        ((), place, name) for place, name in enumerate(graph.names) if name.startswith(starts)
-    ]
-    suspects += [
-        (path, place, node.name)
-        for holder in graph.holders
-        for attribute, body in named_bodies(graph.nodes[holder])
-        for path, place, node in placed_nodes(body, ((holder, attribute),))
-        if node.name.startswith(starts)
-    ]
+    suspects = [item for item in placed_nodes(model.graph.graph) if item[2].name.startswith(starts)]
     if not suspects:
         return
     names = {partition.name for partition in partitions}
     taken = {(p.graph.path, place) for p in partitions for place in p.node_indices}
-    for path, place, name in suspects:
-        if name in names and not _is_taken(path, place, taken):
+    for path, place, node in suspects:
+        if node.name in names and not _is_taken(path, place, taken):
             raise InvalidGraph(
-                f"{model.source.where} has a node {name!r} that stays, and an EPContext node would get the same name.",
-                node=name,
+                f"{model.source.where} has a node {node.name!r} that stays, and an EPContext node would get the same name.",
+                node=node.name,
                 path=model.source.path,
                 hint="Set ep.context_node_name_prefix, or rename that node.",
             )

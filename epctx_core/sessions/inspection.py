@@ -22,7 +22,7 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.loading import find_maker
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ValueInfoProto
 
     from epctx_core.context.manifest import Manifest
     from epctx_core.graph.bodies import BodyPath
@@ -139,17 +139,20 @@ def inspect_model(
     graphs = dict(all_graphs(model.graph)) if any(record.path for record in records) else {}
     manifest = read_manifest(model, None if budget is None else budget.manifest_entries)
     folder = ModelFolder(path.parent, path) if path is not None else None
+    own = "" if path is None else path.name
+    named = (*(record.file_name for record in records), *map(text_of, external_locations(model)))
+    sources = (str(r.attributes[FILE_ATTRIBUTE]) for r in records if FILE_ATTRIBUTE in r.attributes)
     return ModelInfo(
         path=path,
         ep_contexts=[_node_info(record, graphs, folder, registry, manifest) for record in records],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
-        required_files=_required_files(model, records, "" if path is None else path.name),
+        required_files=list(dict.fromkeys(name for name in named if name and name != own)),
         inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
         outputs=_values(model.graph.output, set()),
         producer=f"{_shown(model.producer_name)} {_shown(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_shown(next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")),
-        source_files=_source_files(records, manifest),
+        source_files=files_of(manifest.source_weights.values() if manifest is not None else (), sources),
         external_dependencies=stated_dependencies(model),
     )
 
@@ -226,18 +229,6 @@ def _body_name(graphs: Mapping[BodyPath, GraphProto], record: ContextNodeRecord)
         name = text_of(node.name) or f"{text_of(node.op_type)}_{place}"
         parts.append(f"{name}.{text_of(attribute)}")
     return "/".join(parts)
-
-
-def _required_files(model: ModelProto, records: Sequence[ContextNodeRecord], own: str) -> list[str]:
-    binaries = (record.file_name for record in records)
-    weights = map(text_of, external_locations(model))
-    return list(dict.fromkeys(name for name in (*binaries, *weights) if name and name != own))
-
-
-def _source_files(records: Sequence[ContextNodeRecord], manifest: Manifest | None) -> tuple[str, ...]:
-    """Return what has to be there of the source model."""
-    models = (str(r.attributes[FILE_ATTRIBUTE]) for r in records if FILE_ATTRIBUTE in r.attributes)
-    return files_of(manifest.source_weights.values() if manifest is not None else (), models)
 
 
 def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:

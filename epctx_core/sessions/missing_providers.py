@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, InvalidArgument, NotImplementedByProvider, PluginError, suggestion
@@ -38,18 +38,9 @@ class SkippedProvider:
     reason: str
     hint: str | None = None
 
-    @classmethod
-    def because(cls, name: str, error: EpctxError) -> SkippedProvider:
-        """Return what an error says about an EP."""
-        return cls(name=name, reason=error.message, hint=error.hint)
-
-    def brings(self, source: str) -> bool:
-        """Whether a node's source looks like this EP's."""
-        return _stem(self.name) == _stem(source)
-
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {"name": self.name, "reason": self.reason, "hint": self.hint}
+        return asdict(self)
 
 
 @contextmanager
@@ -105,7 +96,7 @@ class OptionalNames:
             if purpose is not None:
                 check_availability(record, purpose, registry)
         except EpctxError as error:
-            return SkippedProvider.because(name, error)
+            return SkippedProvider(name=name, reason=error.message, hint=error.hint)
         return record
 
     def is_option(self, key: str) -> bool:
@@ -128,29 +119,21 @@ def find_kernel_provider(
         is_isolated: whether it would be in a process of its own, for its kernels alone: functions cannot leave that.
     """
     if is_isolated:
-        found: PluginRecord | SkippedProvider = SkippedProvider(
-            name=ep, reason="ep.isolate=all leaves kernels out"
-        )
+        reason = "ep.isolate=all leaves kernels out"
     else:
-        found = _route(ep, registry, purpose)
-    if not isinstance(found, SkippedProvider):
-        return found
+        try:
+            record = registry.route(ep)
+        except PluginError as error:
+            reason = error.message
+        else:
+            found = None if record is None else OptionalNames.find(record.name, registry, purpose)
+            if not isinstance(found, SkippedProvider) and found is not None:
+                return found
+            reason = registry.explain_missing(ep)[0] if found is None else found.reason
     _log.warning(
-        "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s",
-        *(ep, found.reason),
+        "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s", ep, reason
     )
     return None
-
-
-def _route(ep: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
-    try:
-        record = registry.route(ep)
-    except PluginError as error:
-        return SkippedProvider.because(ep, error)
-    if record is not None:
-        return OptionalNames.find(record.name, registry, purpose)
-    why, hint = registry.explain_missing(ep)
-    return SkippedProvider(name=ep, reason=why, hint=hint)
 
 
 def nobody_loads(
@@ -167,36 +150,22 @@ def nobody_loads(
         skipped: optional EPs that the session goes without.
         registry: where EPs are looked up.
     """
-    skip = next((skip for skip in skipped if skip.brings(node.source)), None)
+    skip = next((skip for skip in skipped if _stem(skip.name) == _stem(node.source)), None)
+    # By names alone: the host named which EPs may be imported.
+    known = {s.casefold() for record in registry.records() if record.usable for s in record.sources}
+    hint: str | None
     if skip is not None:
-        return _nobody(node, f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint)
-    return _nobody(node, *_why(node, listed, registry))
-
-
-def _why(node: ContextNodeRecord, listed: Sequence[str] | None, registry: Registry) -> tuple[str, str]:
-    """Return why nobody takes a node and what to do about it."""
-    if listed is not None and _is_installed(node.source, registry):
-        return (
-            f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}",
-            "Add the EP that takes it to the providers, or give no providers to have it found.",
-        )
-    if not node.source:
-        return "the model does not say which EP made it", "It needs the attribute 'source'."
-    return registry.explain_missing(node.source)
-
-
-def _nobody(node: ContextNodeRecord, why: str, hint: str | None) -> NotImplementedByProvider:
+        why, hint = f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint
+    elif listed is not None and node.source.casefold() in known:
+        why = f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}"
+        hint = "Add the EP that takes it to the providers, or give no providers to have it found."
+    elif not node.source:
+        why, hint = "the model does not say which EP made it", "It needs the attribute 'source'."
+    else:
+        why, hint = registry.explain_missing(node.source)
     source = repr(node.source) if node.source else "no source"
     return NotImplementedByProvider(
         f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
         node=node.name,
         hint=hint,
-    )
-
-
-def _is_installed(source: str, registry: Registry) -> bool:
-    """Whether an EP with such a source is installed, by names alone: the host named which may be imported."""
-    return any(
-        record.usable and source.casefold() in {s.casefold() for s in record.sources}
-        for record in registry.records()
     )

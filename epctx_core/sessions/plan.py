@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import onnx
 
@@ -102,15 +102,12 @@ class Plan:
             self._template[slots[name]] = value
         self._input_count = len(inputs)
         self._given = given & set(self._outputs)
-        self._only = self._only_step()
-
-    def _only_step(self) -> Step | None:
-        """Return the step of a plan that does nothing but hand everything through one step."""
-        if len(self.steps) != 1 or self._given:
-            return None
-        step = self.steps[0]
-        whole = step.inputs == tuple(range(1, 1 + self._input_count)) and step.outputs == self._outputs
-        return step if whole and not step.spec.nested else None
+        # The step of a plan that does nothing but hand everything through one step.
+        self._only: Step | None = None
+        if len(self.steps) == 1 and not self._given and not self.steps[0].spec.nested:
+            only = self.steps[0]
+            whole = only.inputs == tuple(range(1, 1 + len(inputs))) and only.outputs == self._outputs
+            self._only = only if whole else None
 
     def run(self, feeds: Sequence[np.ndarray], options: RunOptions | None = None) -> list[Any]:
         """Run all steps; return the model's outputs in order.
@@ -206,26 +203,13 @@ def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | Non
     )
 
 
-def partition_step(partition: GraphPartition, compiled: CompiledPartition, owner: PluginRecord) -> StepSpec:
-    """Return the step of a partition that an EP compiled."""
-    name = repr(partition)
-    boundary = Boundary.of(partition.graph.types, partition.input_names, partition.output_names)
-    return StepSpec(
-        name=name,
-        ep=partition.ep,
-        run=checked(_run_of(compiled), owner, f"the run of {name}", boundary),
-        inputs=partition.input_names,
-        outputs=partition.output_names,
-    )
-
-
 def context_step(
     record: ContextNodeRecord, types: TypeTable, loaded: CompiledPartition, owner: PluginRecord
 ) -> StepSpec:
     """Return the step of an EPContext node that an EP loaded; `types` are those of its graph."""
     boundary = Boundary.of(types, record.inputs, record.outputs)
     hook = f"the run of {record.name!r}"
-    run = checked(_run_of(loaded), owner, hook, boundary, context_node=record.name)
+    run = checked(cast("RunStep", loaded.run), owner, hook, boundary, context_node=record.name)
     return without_omitted(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
 
 
@@ -241,12 +225,6 @@ def without_omitted(step: StepSpec) -> StepSpec:
         return [results[place] for place in kept]
 
     return step._replace(run=run_and_drop, outputs=[step.outputs[place] for place in kept], in_place=False)
-
-
-def _run_of(compiled: CompiledPartition) -> RunStep:
-    if compiled.run is None:
-        raise AssertionError("check_compiled lets nothing without `run` through")
-    return compiled.run
 
 
 class Planner:
@@ -275,8 +253,11 @@ class Planner:
         """Take what EPs compiled."""
         for partition, runnable in compiled.items():
             steps = self._steps.setdefault(partition.graph, {})
-            owner = self._instances.record(partition.ep)
-            steps[partition.node_indices[0]] = partition_step(partition, runnable, owner)
+            owner, name = self._instances.record(partition.ep), repr(partition)
+            inputs, outputs = partition.input_names, partition.output_names
+            boundary = Boundary.of(partition.graph.types, inputs, outputs)
+            run = checked(cast("RunStep", runnable.run), owner, f"the run of {name}", boundary)
+            steps[partition.node_indices[0]] = StepSpec(name, partition.ep, run, inputs, outputs)
 
     @cached_property
     def _left_over(self) -> LeftOverSteps:
