@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from onnx import AttributeProto, NodeProto
+from onnx import NodeProto
+from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
 from epctx_core.context.embedding import new_marker
@@ -78,6 +79,23 @@ class _Carried:
         """Takes ranges of the payload that need not stay in memory."""
         return self.payload.mapped.forget if self.payload.mapped is not None else None
 
+    def verified(self) -> PayloadEntry | None:
+        """Return what the manifest says, checked against all bytes."""
+        if self.entry is not None:
+            self.entry.check_whole(self.payload.view, self.nodes[0].name, forget=self.forget)
+        return self.entry
+
+    def lies_in(self, folder: Path | None) -> bool:
+        """Whether a model in a folder that names the file gets the very file that was read."""
+        mapped = self.payload.mapped
+        if folder is None or mapped is None or self.file is None:
+            return False
+        try:
+            with ModelFolder(folder).open(self.file, what="the context binary") as file:
+                return mapped.is_at(Path(file.path))
+        except InvalidGraph:
+            return False
+
 
 class PassThrough:
     """The EPContext nodes of a model that is compiled again, and their payloads.
@@ -129,7 +147,7 @@ class PassThrough:
                 carried.target = None
             elif carried.file is not None:
                 carried.target = carried.file
-                carried.stays = folder is not None and _lies_in(folder, carried)
+                carried.stays = carried.lies_in(folder)
             else:
                 source = carried.nodes[0].source
                 suffix = source if is_payload_name(source) else "context"
@@ -173,7 +191,13 @@ class PassThrough:
                 if carried.target is not None and not carried.stays:
                     kept.written.append(entry)
         for record in self.records:
-            self._write(record, *now[record.name], kept)
+            main, cache = now[record.name]
+            # Rewritten if anything of the core's changed in it.
+            if (main, cache, self._embedded) != (record.main_context, record.cache, record.embed_mode):
+                node = self._model.graph_of(record).nodes[record.index]
+                kept.nodes.setdefault(record.path, {})[record.index] = _rewritten(
+                    node, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
+                )
         return kept
 
     def _find(self, config: SessionConfig) -> list[_Carried]:
@@ -206,7 +230,7 @@ class PassThrough:
 
     def _keep_inside(self, carried: _Carried) -> PayloadEntry | None:
         """Verify what is stored in the model; return its entry."""
-        entry, first = _verified(carried), carried.nodes[0]
+        entry, first = carried.verified(), carried.nodes[0]
         # A record's name is made up where the node has none of its own: the next reader would make another.
         if entry is None or self._model.graph_of(first).nodes[first.index].name != first.name:
             return None
@@ -217,10 +241,10 @@ class PassThrough:
     ) -> PayloadEntry | None:
         """Copy a payload into its file, or see that it is still there; return its entry."""
         if not carried.stays:
-            entry = _verified(carried) or digested(name, carried.payload.view, carried.forget)
+            entry = carried.verified() or digested(name, carried.payload.view, carried.forget)
             carried.payload.copy_to(open_file(name))
             return replace(entry, name=name, embedded=False)
-        if self._folder is None or not _lies_in(self._folder, carried):
+        if not carried.lies_in(self._folder):
             raise Fail(
                 f"the context binary {name!r} was replaced while {self._model.source.where} was compiled.",
                 node=carried.nodes[0].name,
@@ -241,35 +265,6 @@ class PassThrough:
         shared = [] if carried.target is not None else [node.name for node in carried.nodes[1:]]
         return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
 
-    def _write(self, record: ContextNodeRecord, main: bool, cache: bytes | None, kept: KeptNodes) -> None:
-        """Rewrite a node if anything of the core's changed in it."""
-        if (main, cache, self._embedded) == (record.main_context, record.cache, record.embed_mode):
-            return
-        proto = self._model.graph_of(record).nodes[record.index]
-        node = _rewritten(
-            proto, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
-        )
-        kept.nodes.setdefault(record.path, {})[record.index] = node
-
-
-def _lies_in(folder: Path, carried: _Carried) -> bool:
-    """Whether a model in a folder that names a payload's file gets the very file that was read."""
-    mapped = carried.payload.mapped
-    if mapped is None or carried.file is None:
-        return False
-    try:
-        with ModelFolder(folder).open(carried.file, what="the context binary") as file:
-            return mapped.is_at(Path(file.path))
-    except InvalidGraph:
-        return False
-
-
-def _verified(carried: _Carried) -> PayloadEntry | None:
-    """Return what the manifest says about a payload, checked against all of its bytes."""
-    if carried.entry is not None:
-        carried.entry.check_whole(carried.payload.view, carried.nodes[0].name, forget=carried.forget)
-    return carried.entry
-
 
 def _rewritten(node: NodeProto, **values: int | bytes | None) -> NodeProto:
     """Return a copy of a node with other attributes; None takes one away. The old payload is not copied."""
@@ -278,17 +273,10 @@ def _rewritten(node: NodeProto, **values: int | bytes | None) -> NodeProto:
         if field_.name != "attribute":
             copy_field(copy, field_.name, value)
     for attribute in node.attribute:
-        if attribute.name not in values:
+        name = attribute.name
+        if name not in values:
             copy.attribute.append(attribute)
-        else:
-            _add(copy, attribute.name, values.pop(attribute.name))
-    for name, value in values.items():
-        _add(copy, name, value)
+        elif (value := values.pop(name)) is not None:
+            copy.attribute.append(make_attribute(name, value))
+    copy.attribute.extend(make_attribute(n, value) for n, value in values.items() if value is not None)
     return copy
-
-
-def _add(node: NodeProto, name: str, value: int | bytes | None) -> None:
-    if isinstance(value, int):
-        node.attribute.add(name=name, type=AttributeProto.INT, i=value)
-    elif value is not None:
-        node.attribute.add(name=name, type=AttributeProto.STRING, s=value)

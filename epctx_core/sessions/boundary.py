@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.sessions.ep_calls import has_shape, has_type
 
 if TYPE_CHECKING:
     from onnx import TypeProto
@@ -179,12 +180,12 @@ def _checked(argument: NodeArg, value: Any) -> Any:
             f"the input {argument.name!r} is no array of {wanted.dtype}: {error}.",
             hint="Give a numpy array, or a list of numbers nested evenly.",
         ) from error
-    if array.dtype != wanted.dtype and not _is_text(array, wanted):
+    if not has_type(array, wanted):
         raise InvalidArgument(
             f"the input {argument.name!r} is {array.dtype}; the model takes {wanted.dtype}.",
             hint=f"Convert it: array.astype({str(wanted.dtype)!r}).",
         )
-    if wanted.shape is not None and not _fits(array.shape, wanted.shape):
+    if not has_shape(array, wanted):
         raise InvalidArgument(
             f"the input {argument.name!r} has the shape {list(array.shape)}; the model takes {wanted}.",
             hint="A length that is a name is open; a free dimension override of the session options fixes it.",
@@ -210,13 +211,3 @@ def _as_objects(argument: NodeArg, array: np.ndarray) -> np.ndarray:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"the input {argument.name!r} has bytes that are no UTF-8: {error}.") from error
     return text.astype(object)
-
-
-def _is_text(array: np.ndarray, wanted: TensorType) -> bool:
-    return wanted.elem_type == onnx.TensorProto.STRING and array.dtype.kind in "OUST"
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[Dimension, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        not isinstance(w, int) or s == w for s, w in zip(shape, wanted, strict=True)
-    )

@@ -65,16 +65,9 @@ def checked(
         boundary: what it has to give.
         context_node: the node that an EP loaded, of which only the file says what it gives.
     """
-    results = _Results(record, hook, boundary.outputs, context_node)
-    run_and_check = _checked(run, results, boundary.outputs)
-    if not boundary.hints and not boundary.input_hints:
-        return run_and_check
-    return tell_with_inputs(run_and_check, boundary, record)
-
-
-def _checked(run: RunStep, results: _Results, outputs: Sequence[ValueInfo]) -> RunStep:
+    outputs = boundary.outputs
     dtype, shape = (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
-    array, check = np.ndarray, results.check
+    array, check = np.ndarray, _Results(record, hook, outputs, context_node).check
 
     def run_and_check(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
         answer = run(inputs, buffers)
@@ -95,19 +88,18 @@ def _checked(run: RunStep, results: _Results, outputs: Sequence[ValueInfo]) -> R
                     return answer
         return check(answer, inputs, buffers)
 
-    return run_and_check
+    if not boundary.hints and not boundary.input_hints:
+        return run_and_check
+    return tell_with_inputs(run_and_check, boundary, record)
 
 
-class _Results:
-    """What a step of an EP gives, looked at closely."""
+class _Results(NamedTuple):
+    """What a step of an EP gives, looked at closely; attributes as arguments of `checked`."""
 
-    def __init__(
-        self, record: PluginRecord, hook: str, outputs: Sequence[ValueInfo], context_node: str | None
-    ) -> None:
-        self._context_node = context_node
-        self._record = record
-        self._hook = hook
-        self._outputs = outputs
+    record: PluginRecord
+    hook: str
+    outputs: Sequence[ValueInfo]
+    context_node: str | None
 
     def check(
         self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
@@ -122,8 +114,8 @@ class _Results:
         results = plain(results)
         if type(results) is not list:
             raise self._broken(f"gave a {kind} instead of a list of arrays")
-        if len(results) != len(self._outputs):
-            raise self._broken(f"gave {len(results)} results for {len(self._outputs)} outputs")
+        if len(results) != len(self.outputs):
+            raise self._broken(f"gave {len(results)} results for {len(self.outputs)} outputs")
         for place, result in enumerate(results):
             if buffers is None:
                 self._check_one(place, result, inputs)
@@ -139,7 +131,7 @@ class _Results:
         Raises:
             PluginError, InvalidGraph: see `check`.
         """
-        name, wanted = self._name(place), self._outputs[place].type
+        name, wanted = self._name(place), self.outputs[place].type
         if isinstance(result, np.ndarray):
             if _shares_memory(result, inputs):
                 raise self._broken(f"gave an output {name} that shares memory with an input")
@@ -149,24 +141,24 @@ class _Results:
             return
         if not result.flags.c_contiguous:
             raise self._broken(f"gave an output {name} that is not C-contiguous")
-        if not (_has_type(result, wanted) and has_shape(result, wanted)):
+        if not (has_type(result, wanted) and has_shape(result, wanted)):
             found = f"{result.dtype}{list(result.shape)}"
-            if self._context_node is not None:
+            if self.context_node is not None:
                 raise InvalidGraph(
-                    f"{self._record.label} gave {found} for the output {name}, which is {wanted} in the context model, "
-                    f"in {self._hook}.",
-                    node=self._context_node,
-                    ep=self._record.name,
+                    f"{self.record.label} gave {found} for the output {name}, which is {wanted} in the context model, "
+                    f"in {self.hook}.",
+                    node=self.context_node,
+                    ep=self.record.name,
                     hint="The model was changed after it was compiled, or the EP computes wrongly: compile it again. If "
                     "the error stays, report it to the EP's vendor.",
                 )
             raise self._broken(f"gave {found} for the output {name}, which is {wanted}")
 
     def _name(self, place: int) -> str:
-        return repr(self._outputs[place].name)
+        return repr(self.outputs[place].name)
 
     def _broken(self, what: str) -> PluginError:
-        return contract_broken(self._record, self._hook, what)
+        return contract_broken(self.record, self.hook, what)
 
 
 def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
@@ -179,7 +171,8 @@ def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
     return any(isinstance(value, np.ndarray) and np.may_share_memory(result, value) for value in inputs)
 
 
-def _has_type(array: np.ndarray, wanted: TensorType) -> bool:
+def has_type(array: np.ndarray, wanted: TensorType) -> bool:
+    """Whether an array has a type."""
     # Text comes as objects or as one of numpy's own kinds.
     return array.dtype == wanted.dtype or (wanted.dtype == object and array.dtype.kind in "OUST")
 

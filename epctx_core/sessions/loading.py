@@ -175,7 +175,7 @@ class Routing:
         for node in nodes:
             self.add(node)
         for ep in manifest.kernel_providers if manifest is not None and requested is None and purpose else ():
-            self._add_kernel_provider(ep, session, registry, purpose)
+            self._add_kernel_provider(ep, purpose)
 
     def add(self, node: ContextNodeRecord) -> None:
         """Give a node to the EP that takes its source.
@@ -226,23 +226,23 @@ class Routing:
 
             names = [choice.name for choice in self.choices] if exhaustive else None
             raise nobody_loads(node, names, self._skipped, registry)
-        if all(choice.name != record.name for choice in self.choices):
-            self.choices.append(choose_provider(record, {}, self._session, registry))
+        self._choose(record)
         return record.name
 
-    def _add_kernel_provider(
-        self, ep: str, session: SessionOptions, registry: Registry, purpose: Purpose | None
-    ) -> None:
+    def _add_kernel_provider(self, ep: str, purpose: Purpose | None) -> None:
         """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
         from epctx_core.sessions.missing_providers import find_kernel_provider
 
-        is_isolated = session.config().isolation is Isolation.ALL and ep not in self.nodes
-        found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
-        if found is None:
-            return
-        self.kernel_providers.append(found.name)
-        if all(choice.name != found.name for choice in self.choices):
-            self.choices.append(choose_provider(found, {}, session, registry))
+        is_isolated = self._session.config().isolation is Isolation.ALL and ep not in self.nodes
+        found = find_kernel_provider(ep, self._registry, purpose, is_isolated=is_isolated)
+        if found is not None:
+            self.kernel_providers.append(found.name)
+            self._choose(found)
+
+    def _choose(self, record: PluginRecord) -> None:
+        """Add an EP that the host did not name, unless it is there."""
+        if all(choice.name != record.name for choice in self.choices):
+            self.choices.append(choose_provider(record, {}, self._session, self._registry))
 
 
 def find_maker(
