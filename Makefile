@@ -1,3 +1,4 @@
+# make install make .venv with every package of epctx, from this clone
 # make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
 # make lint    ruff, mypy and import-linter only
@@ -18,12 +19,14 @@ FUZZ_CORPUS ?= .fuzz/corpus
 PROJECTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 PLUGINS := $(patsubst %/pyproject.toml,%,$(filter plugins/%,$(PROJECTS)))
 # On one command line: the plugins pin epctx-core, which pip must find here and not on an index.
-EDITABLE = --editable ".[ort,cli,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
+EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
 # A worker that dies ends the run: pytest-xdist 3.8 waits for ever after it has replaced one of loadfile's.
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint stress fuzz bench differential minimums docs size clean
+.PHONY: install demo test lint stress fuzz bench differential minimums docs size clean
+
+install: .venv/.installed
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py

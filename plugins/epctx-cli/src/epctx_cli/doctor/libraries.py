@@ -13,7 +13,8 @@ from typing import Any
 from epctx_cli.doctor.findings import Remark, note, problem
 
 CORE = "epctx-core"
-_NOT_FOR_USERS = "test"
+_NOT_LISTED = frozenset({"all", "test"})
+"""Extras: of all packages the others have the libraries, and users test nothing."""
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?\s*\(?(?P<bounds>[^;()]*)\)?\s*"
     r"(;.*extra\s*==\s*['\"](?P<extra>[\w.-]+)['\"])?.*"
@@ -60,7 +61,7 @@ def libraries() -> list[Library] | None:
     except PackageNotFoundError:
         return None
     matches = [match for text in requirements if (match := _REQUIREMENT.fullmatch(text.strip()))]
-    return [_library(match) for match in matches if match["extra"] != _NOT_FOR_USERS]
+    return [_library(match) for match in matches if match["extra"] not in _NOT_LISTED]
 
 
 def _library(match: re.Match[str]) -> Library:

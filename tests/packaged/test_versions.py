@@ -1,0 +1,71 @@
+"""All first-party packages have one version, and those that belong together ask for exactly that."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+
+import pytest
+from packaged.distributions import CORE, FOLDERS
+from packaging.requirements import Requirement
+
+from epctx_core import __version__
+
+PROJECTS = {
+    name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    for name, folder in FOLDERS.items()
+}
+PLUGINS = sorted(set(FOLDERS) - {CORE})
+
+
+def extras(name):
+    return PROJECTS[name].get("optional-dependencies", {})
+
+
+def needs_of_own(name):
+    """Return what a package and its extras need of epctx's own packages."""
+    texts = [*PROJECTS[name]["dependencies"], *(text for found in extras(name).values() for text in found)]
+    return [need for need in map(Requirement, texts) if need.name.startswith("epctx-")]
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_package_has_the_cores_version(name):
+    assert PROJECTS[name]["version"] == __version__
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_package_that_says_its_version_says_that(name):
+    (package,) = (FOLDERS[name] / "src").glob("epctx_*")
+
+    said = [
+        node.value.value
+        for node in ast.parse((package / "__init__.py").read_bytes()).body
+        if isinstance(node, ast.Assign)
+        and [ast.unparse(target) for target in node.targets] == ["__version__"]
+    ]
+
+    assert set(said) <= {__version__}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_package_asks_for_packages_that_are_here_in_this_version(name):
+    for need in needs_of_own(name):
+        assert need.name in FOLDERS
+        assert need.specifier.contains(__version__), str(need)
+        assert all(one.version == __version__ for one in need.specifier if one.operator == "==")
+
+
+def test_the_cores_extras_ask_for_exactly_this_version():
+    asked = [need for need in needs_of_own(CORE) if need.name != CORE]
+
+    assert {str(need.specifier) for need in asked} == {f"=={__version__}"}
+
+
+def test_the_extra_all_brings_every_package():
+    asked = [Requirement(text) for text in extras(CORE)["all"]]
+    (core,) = [need for need in asked if need.name == CORE]
+    own = {need.name for need in asked if need.name != CORE}
+    by_others = {Requirement(text).name for extra in core.extras for text in extras(CORE)[extra]}
+
+    assert core.extras == set(extras(CORE)) - {"all", "test"}
+    assert own | by_others >= set(PLUGINS)
