@@ -5,13 +5,18 @@ A package that imports this module requires exactly its own version of the core.
 
 | name | used by | for |
 |---|---|---|
-| `HOOKS` | epctx-conformance | giving a watching implementation a hook's whole signature |
+| `DescribedInstance`, `describe_instance` | epctx-isolation | making a session's EP instance in another process |
+| `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
 | `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
-| `ProcessGroup` | epctx-cli | trying a plugin in a process that ends with all that it started |
+| `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
+| `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
+| `ProviderInstances` | epctx-isolation | calling hooks of the instance that loads there |
+| `ReceivedModel`, `SentModel` | epctx-isolation | having a copy of a model in another process, and naming its parts |
 | `end_in_any_case` | epctx-conformance, epctx-cli | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
-| `implemented_hooks` | epctx-conformance | skipping checks of hooks that an EP does not have |
+| `implemented_hooks` | epctx-conformance, epctx-isolation | skipping hooks that an EP does not have |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
+| `pack_payload`, `pack_weights`, `unpack_weights` | epctx-isolation | sending bytes, or in which file they lie |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 """
 
@@ -24,15 +29,29 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_core.context.manifest import *
+    from epctx_core.context.private_payloads import *
+    from epctx_core.graph.transfer import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
+    from epctx_core.registry.instances import *
     from epctx_core.registry.loading import *
+    from epctx_core.sessions.described import *
 
 _HOME = {
     "epctx_core.context.manifest": ("read_manifest",),
+    "epctx_core.context.private_payloads": ("PrivatePayloads",),
+    "epctx_core.graph.transfer": (
+        "ReceivedModel",
+        "SentModel",
+        "pack_payload",
+        "pack_weights",
+        "unpack_weights",
+    ),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
+    "epctx_core.registry.instances": ("ProviderInstances",),
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
+    "epctx_core.sessions.described": ("DescribedInstance", "describe_instance"),
 }
 _NAMES = [name for names in _HOME.values() for name in names]
 if not TYPE_CHECKING:  # they take a computed list for an empty one

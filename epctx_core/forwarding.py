@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -26,18 +27,31 @@ def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
     found = next((place for place, names in home.items() if name in names), None)
     if found is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    value = getattr(import_installed(found, needed_by=f"{module}.{name}"), name)
+    setattr(sys.modules[module], name, value)
+    return value
+
+
+def import_installed(module: str, *, needed_by: str) -> ModuleType:
+    """Import a module that may be of another package of epctx.
+
+    Args:
+        module: its name.
+        needed_by: what a host asked for that needs it.
+
+    Raises:
+        PackageMissing: the package is not installed.
+    """
     try:
-        value = getattr(import_module(found), name)
+        return import_module(module)
     except ModuleNotFoundError as error:
-        package = found.partition(".")[0]
+        package = module.partition(".")[0]
         if error.name != package:
             raise
         from epctx_core.errors import PackageMissing
 
         distribution = package.replace("_", "-")
         raise PackageMissing(
-            f"{module}.{name} is in the package {distribution}, which is not installed.",
+            f"{needed_by} needs the package {distribution}, which is not installed.",
             hint=f"pip install {distribution}",
         ) from error
-    setattr(sys.modules[module], name, value)
-    return value

@@ -341,8 +341,9 @@ class SessionConfig:
         cache=CachePart.LOAD,
         doc="Which work of EPs is done in a process of its own, so that a crash or a hang there is an error here:"
         " empty: none; compile: what a compile asks of them; all: loading and running, too.",
-        errors="`PluginError`: the process crashed, hung or broke the protocol. `InvalidArgument`: together with a"
-        " share group, or for an EP with kernels of its own that is not only to load.",
+        errors="`PackageMissing`: epctx-isolation is not installed. `PluginError`: the process crashed, hung or broke the"
+        " protocol. `InvalidArgument`: together with a share group, or for an EP with kernels of its own that is not only"
+        " to load.",
     )
     isolation_seconds = SessionOption(
         key="ep.isolate_timeout_seconds",

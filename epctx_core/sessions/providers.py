@@ -19,6 +19,7 @@ from epctx_core.errors import (
     concealed,
     suggestion,
 )
+from epctx_core.forwarding import import_installed
 from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import tell_without_effect
@@ -454,18 +455,19 @@ def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -
     """Return the class of the instance: the EP's own, or one that has its work done in another process."""
     if config.isolation is Isolation.NONE:
         return choice.cls
-    # Not needed by hosts that isolate nothing.
-    from epctx_core.isolation.proxy import isolated_class
-    from epctx_core.isolation.remote import IsolatedEp
-
-    ep = IsolatedEp(
-        record=choice.record,
-        cls=choice.cls,
-        isolation=config.isolation,
-        seconds=config.isolation_seconds,
-        max_bytes=config.isolation_bytes,
+    mode = config.isolation.value
+    package = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode}")
+    cls: type[ExecutionProvider] = package.isolated_class(
+        package.IsolatedEp(
+            record=choice.record,
+            cls=choice.cls,
+            mode=mode,
+            seconds=config.isolation_seconds,
+            max_bytes=config.isolation_bytes,
+        ),
+        purpose,
     )
-    return isolated_class(ep, purpose)
+    return cls
 
 
 def check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:

@@ -16,6 +16,7 @@ CORE: Final = "epctx-core"
 SDK: Final = "epctx-sim-sdk"
 KIT: Final = "epctx-conformance"
 COMMANDS: Final = "epctx-cli"
+ISOLATION: Final = "epctx-isolation"
 FOLDERS: Final = {CORE: ROOT} | {folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))}
 """By distribution, the folder of its pyproject.toml."""
 
@@ -74,9 +75,11 @@ class Environment:
         """Remove distributions."""
         self.pip("uninstall", "--quiet", "--yes", *names)
 
-    def python(self, code: str) -> str:
+    def python(self, code: str, *arguments: str | Path) -> str:
         """Run a program."""
-        return called(self._folder / "bin" / "python", "-c", code, env=self._variables, cwd=self._folder)
+        return called(
+            self._folder / "bin" / "python", "-c", code, *arguments, env=self._variables, cwd=self._folder
+        )
 
     def epctx(self, *arguments: str | Path) -> dict[str, Any]:
         """Run the command `epctx`; return the JSON that it printed."""

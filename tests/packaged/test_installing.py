@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from end_to_end.share_models import example, write_model
-from end_to_end.sim_eps import PACKAGES
-from packaged.distributions import COMMANDS, CORE, FOLDERS, SDK, Environment
+from end_to_end.sim_eps import PACKAGES, QNN
+from packaged.distributions import COMMANDS, CORE, FOLDERS, ISOLATION, SDK, Environment
 
 EPS = sorted(PACKAGES)
 USE_OF_KIT = """
@@ -26,6 +26,19 @@ USE_OF_COMMANDS = """
 import subprocess, sys
 done = subprocess.run([sys.executable, "-m", "epctx_core", "plugins", "list"], capture_output=True, text=True)
 print(done.returncode, done.stderr.splitlines()[-1].strip())
+"""
+USE_OF_ISOLATION = """
+import sys
+import epctx_core as epctx
+options = epctx.SessionOptions()
+options.add_provider("QNN")
+options.add_session_config_entry("ep.isolate", "compile")
+try:
+    report = epctx.ModelCompiler(options, sys.argv[1]).compile_to_file()
+except ImportError as error:
+    print(type(error).__name__, error.hint)
+else:
+    print([partition.ep for partition in report.partitions])
 """
 
 
@@ -116,6 +129,19 @@ def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(en
 
     check_core(environment)
     assert without_caches(environment.files()) == without_caches(before)
+
+
+def test_isolation_is_missed_by_name_and_works_once_its_package_is_installed(environment, tmp_path):
+    environment.install(PACKAGES[QNN])
+    model = write_model(QNN, tmp_path / "m.onnx", rows=4)
+
+    before = environment.python(USE_OF_ISOLATION, model)
+    environment.install(ISOLATION)
+    after = environment.python(USE_OF_ISOLATION, model)
+    environment.uninstall(ISOLATION, PACKAGES[QNN], SDK)
+
+    assert before == "PackageMissing pip install epctx-isolation\n"
+    assert after == f"['{QNN}']\n"
 
 
 @pytest.mark.parametrize("ep", EPS)

@@ -9,7 +9,6 @@ import pytest
 from registry.providers import ep
 
 from epctx_core.errors import PluginError
-from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS
 from epctx_core.plugin.hookspecs import HOOKS, Hook, HookSpecs, hookspec
 from epctx_core.registry.loading import find_problems
 
@@ -52,11 +51,3 @@ def test_implementations_of_a_new_hook_are_checked_by_its_row(own_hook):
     (problem,) = find_problems(ep("A", prefer=lambda self, tags: []))
 
     assert "takes 'tags', which the hook does not give (it gives ep, nodes, tag)" in problem.what
-
-
-def test_each_type_of_a_hook_that_travels_has_a_codec_and_no_codec_is_for_nothing():
-    travelling = [hook for hook in HOOKS.values() if hook.travels]
-
-    arguments = {kind for hook in travelling for name, kind in hook.arguments.items() if name != "ep"}
-    assert arguments == set(ARGUMENTS)
-    assert {hook.answer for hook in travelling} == set(ANSWERS)

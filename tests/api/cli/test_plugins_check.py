@@ -157,7 +157,7 @@ def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to
 
     assert said.code == 3
     assert re.fullmatch(
-        r"error: epctx_core\.testing\.\w+ is in the package epctx-conformance, which is not installed\.\n"
+        r"error: epctx_core\.testing\.\w+ needs the package epctx-conformance, which is not installed\.\n"
         r"  pip install epctx-conformance\n",
         said.err,
     )

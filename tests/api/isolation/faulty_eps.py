@@ -22,7 +22,14 @@ from end_to_end.engine_eps import Alpha, packed
 from onnx import TensorProto, numpy_helper
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import CompiledPartition, EPContextNode, ProviderOption, Refusal, hookimpl
+from epctx_core.plugin import (
+    CompiledPartition,
+    ComputeCapability,
+    EPContextNode,
+    ProviderOption,
+    Refusal,
+    hookimpl,
+)
 
 
 def lines():
@@ -338,6 +345,21 @@ class ClaimsNonsense(Alpha):
     @hookimpl
     def get_capability(self, graph):
         return [CompiledPartition(None)]
+
+
+class ClaimsStrangers(Alpha):
+    """Claims what is no node of the graph that it is asked about."""
+
+    name = "StrangersExecutionProvider"
+    options = (ProviderOption("what", str, default="", doc="What it claims."),)
+
+    @hookimpl
+    def get_capability(self, graph):
+        if graph.parent_node is not None:
+            self.inner = graph.nodes[0]
+            return []
+        strangers = {"number": 99, "text": "Relu", "inner": getattr(self, "inner", None)}
+        return [ComputeCapability([strangers[self.context.options["what"]]])]
 
 
 class RefusesNonsense(Alpha):

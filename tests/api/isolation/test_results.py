@@ -16,6 +16,7 @@ from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import chain, example, finished, saved, snapshot
 from isolation.faulty_eps import (
     ClaimsNonsense,
+    ClaimsStrangers,
     Converting,
     Faulty,
     Lying,
@@ -328,6 +329,25 @@ def test_an_ep_with_kernels_is_refused(tmp_path):
 def test_a_wrong_claim_is_the_contract_broken_as_without_isolation(tmp_path):
     with pytest.raises(epctx.PluginError, match="gave a CompiledPartition instead of a ComputeCapability"):
         compiled(tmp_path / "out", source(tmp_path), ClaimsNonsense, options_for(ClaimsNonsense))
+
+
+@pytest.mark.parametrize("isolate", ["compile", ""])
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("number", "names node 99, which the graph does not have"),
+        ("text", "names something else than nodes of the graph"),
+        ("inner", r"names node '.*' \(\w+\), which is in another graph"),
+    ],
+)
+def test_what_is_no_node_of_the_graph_is_the_contract_broken_as_without_isolation(
+    tmp_path, isolate, what, message
+):
+    model = saved(onnx.parser.parse_model(IF), tmp_path / "m.onnx")
+    options = options_for(ClaimsStrangers, isolate=isolate, provider_options={"what": what})
+
+    with pytest.raises(epctx.PluginError, match=message):
+        compiled(tmp_path / "out", model, ClaimsStrangers, options)
 
 
 @pytest.mark.parametrize("isolate", ["compile", ""])

@@ -5,49 +5,36 @@ They look the same, and ask the host for what is the host's to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.graph.mapping import CHUNK
-from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphSlice
-from epctx_core.graph.view import Node
-from epctx_core.isolation.models import decode_weights, open_file
+from epctx_core.ext import unpack_weights
 
 if TYPE_CHECKING:
     import os
 
-    from epctx_core.graph.weights import Weight
-    from epctx_core.isolation.channel import Message
-    from epctx_core.isolation.models import ReceivedModel
-    from epctx_core.isolation.service import Host
-    from epctx_core.plugin import ContextNode, NodeView, TensorView
+    from epctx_core.ext import ReceivedModel
+    from epctx_core.plugin import ContextNode, KernelDef, NodeView, TensorView
+    from epctx_isolation.channel import Message
+    from epctx_isolation.service import Host
 
 _BUFFERED = 1 << 20
 """Bytes of small writes that go to the host together."""
+_CHUNK = 8 << 20
+"""Bytes of a large write that go at once."""
 
 
-class RemoteSlice(GraphSlice):
-    """A graph of which the host knows what was taken; implements `GraphView`."""
+class NoKernels:
+    """Kernels of an EP that has none; implements `KernelLookup`."""
 
-    def __init__(self, host: Host, model: ReceivedModel, said: Mapping[str, Any]) -> None:
-        graph = model.graph(said["path"])
-        taken = [False] * len(graph.nodes)
-        for index in said["taken"]:
-            taken[index] = True
-        super().__init__(graph, Partitioner(()), taken, _parent(model, graph.path), model.root)
-        self._host = host
+    def lookup(self, node: NodeView) -> KernelDef | None:  # noqa: ARG002 - for whatever node
+        """Return None."""
+        return None
 
-    def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
-        """Group nodes into the fewest convex partitions: the host knows what earlier EPs took."""
-        by_index = {node.index: node for node in nodes}
-        answer = self._host.ask("convex_groups", {"nodes": list(by_index)})
-        return [[by_index[index] for index in group] for group in answer.items("groups")]
-
-
-def _parent(model: ReceivedModel, path: Sequence[tuple[int, str]]) -> Node | None:
-    return Node(model.graph(path[:-1]), path[-1][0]) if path else None
+    def refusal(self, node: NodeView) -> str | None:  # noqa: ARG002 - the same
+        """Return None."""
+        return None
 
 
 class RemotePayload:
@@ -67,8 +54,8 @@ class RemotePayload:
         if len(self._buffer) + len(view) > _BUFFERED:
             self.flush()
         if len(view) > _BUFFERED:
-            for start in range(0, len(view), CHUNK):
-                self._host.tell("write", {"payload": self.number}, [view[start : start + CHUNK]])
+            for start in range(0, len(view), _CHUNK):
+                self._host.tell("write", {"payload": self.number}, [view[start : start + _CHUNK]])
         else:
             self._buffer += view
         self.size += len(view)
@@ -93,7 +80,7 @@ class RemotePayload:
             answer = self._host.ask("write_tensor", {**head, "place": place})
         else:
             claims = {"name": view.name, "nbytes": view.nbytes, "digest": view.digest}
-            answer = self._host.ask("write_foreign", head | claims, pieces=view.chunks())
+            answer = self._host.ask("write_tensor", head | claims, pieces=view.chunks())
         self.size = answer.number("size")
         return answer.number("offset")
 
@@ -101,7 +88,7 @@ class RemotePayload:
         """Append the content of a file; return its offset."""
         offset = self.size
         with Path(path).open("rb", buffering=0) as file:
-            while piece := file.read(CHUNK):
+            while piece := file.read(_CHUNK):
                 self.write(piece)
         return offset
 
@@ -137,13 +124,10 @@ class RemotePayloadView:
     def __init__(self, host: Host, answer: Message) -> None:
         self._host = host
         self._number = answer.number("payload")
-        self.name = answer.text("name")
+        (content,) = unpack_weights(answer.head, answer.blobs)
+        self.name, self.view = content.name, content.array().data
         self.digest: str | None = answer.head["digest"]
         self.verified = answer.flag("verified")
-        if "file" in answer.head:
-            self.view = open_file(answer.items("file")).view
-        else:
-            self.view = answer.only_blob().toreadonly()
 
     def as_file(self) -> str:
         """Return a path with the same content."""
@@ -166,8 +150,8 @@ class RemoteReader:
             self._known[number] = RemotePayloadView(self._host, answer)
         return self._known[number]
 
-    def source_tensor(self, name: str) -> Weight:
+    def source_tensor(self, name: str) -> TensorView:
         """Return a weight that a payload left in the source model."""
         answer = self._host.ask("source_tensor", {"name": name})
-        (weight,) = decode_weights(answer, answer.blobs)
+        (weight,) = unpack_weights(answer.head, answer.blobs)
         return weight

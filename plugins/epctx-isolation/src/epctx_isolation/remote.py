@@ -8,25 +8,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.errors import EpctxError, Fail, concealed
-from epctx_core.isolation.channel import Channel, Message, ProtocolError, decode_error, encode_error
-from epctx_core.isolation.models import send_model
-from epctx_core.isolation.process import ChildProcess
-from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.registry.guard import describe, plugin_error
+from epctx_core.errors import EpctxError, Fail, PluginError, concealed
+from epctx_core.ext import HOOKS, describe_instance
+from epctx_isolation.channel import Channel, Message, ProtocolError, decode_error, describe, encode_error
+from epctx_isolation.process import ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
-    from epctx_core.errors import PluginError
-    from epctx_core.graph.index import GraphIndex
-    from epctx_core.options import Isolation
+    from epctx_core import PluginRecord
+    from epctx_core.ext import SentModel
     from epctx_core.plugin import ExecutionProvider, ProviderContext, Purpose
-    from epctx_core.registry.records import PluginRecord
 
 Answer: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
 Answers: TypeAlias = "Mapping[str, Callable[[Message], Answer]]"
@@ -47,14 +43,14 @@ class IsolatedEp:
     Attributes:
         record: what is known about the plugin.
         cls: the EP's own class.
-        isolation: which of its work is done there.
+        mode: which of its work is done there: `ep.isolate`, "compile" or "all".
         seconds: for one call.
         max_bytes: of memory for data, and in one message; None for any.
     """
 
     record: PluginRecord
     cls: type[ExecutionProvider]
-    isolation: Isolation
+    mode: str
     seconds: int
     max_bytes: int | None
 
@@ -68,7 +64,7 @@ class RemoteProvider:
         purpose: what the one there is made for.
 
     Raises:
-        EpctxError: it could not be made there; see `ProviderInstances.add`.
+        EpctxError: it could not be made there; see `DescribedInstance`.
         PluginError: its process died or took too long.
     """
 
@@ -78,16 +74,21 @@ class RemoteProvider:
         self._limit = ep.seconds
         self._lock = threading.RLock()
         self._closed = self._busy = False
-        self._process = ChildProcess(limit=ep.max_bytes)
+        self._describe = partial(describe_instance, ep.record, context, purpose)
+        self._process = ChildProcess(context.scratch, limit=ep.max_bytes)
+        level = context.logger.getEffectiveLevel()
         try:
-            self.call("__init__", _description(ep, context, purpose))
+            self.call(
+                "__init__",
+                {**self._describe(), "label": ep.record.label, "level": level, "max_bytes": ep.max_bytes},
+            )
         except BaseException:
             self._close()
             raise
 
-    def policy(self) -> dict[str, Any]:
+    def engine(self) -> Any:
         """Return how engines are set up by now; a session says more of it while it is made."""
-        return _policy(self._context)
+        return self._describe()["engine"]
 
     @property
     def channel(self) -> Channel:
@@ -102,7 +103,7 @@ class RemoteProvider:
         answers: Answers | None = None,
         *,
         sizes: Sequence[int] | None = None,
-        model: GraphIndex | None = None,
+        model: SentModel | None = None,
     ) -> Message:
         """Have the EP do something and return what it gave.
 
@@ -127,18 +128,20 @@ class RemoteProvider:
                     ep=self._record.name,
                     hint="An isolated EP does one thing at a time: close its session elsewhere than in a callback.",
                 )
-            self._busy, seconds = True, self._seconds(hook)
+            self._busy = True
+            # The first call waits for a process that has yet to start.
+            seconds = max(self._limit, _START_SECONDS) if hook == "__init__" else self._limit
             try:
                 with self._process.watched(seconds, None if hook in _OF_RUNS else self._context.cancel):
                     if model is not None:
-                        send_model(self.channel, model)
+                        said, model_sizes, pieces = model.packet()
+                        self.channel.send({"do": "model", **said}, pieces, model_sizes)
                     self.channel.send({"do": "call", "hook": hook, "seconds": seconds, **head}, blobs, sizes)
                     outcome = _Call(self, answers or {}).outcome()
             except (OSError, EOFError) as error:
                 raise self._ended(hook) from error
             except ProtocolError as error:
-                self._process.kill(f"it was ended because what it sent is no answer ({error})")
-                raise self._ended(hook) from error
+                raise self.refuse(hook, error) from error
             except BaseException:
                 # Whatever it does now is for nobody, and the next message would be of this call.
                 self._process.kill("it was ended because its call was")
@@ -150,12 +153,8 @@ class RemoteProvider:
             raise outcome
         return outcome
 
-    def _seconds(self, hook: str) -> int:
-        """Return what a call may take; the first one waits for a process that has yet to start."""
-        return max(self._limit, _START_SECONDS) if hook == "__init__" else self._limit
-
-    def refuse(self, hook: str, what: ProtocolError) -> PluginError:
-        """End the process because of an answer that is well-formed and wrong; return the error to raise."""
+    def refuse(self, hook: str, what: Exception) -> PluginError:
+        """End the process because of what it sent; return the error to raise."""
         self._process.kill(f"it was ended because what it sent is no answer ({what})")
         return self._ended(hook)
 
@@ -165,7 +164,7 @@ class RemoteProvider:
             if self._closed:
                 return
             try:
-                self.call("shutdown", {"arguments": {}})
+                self.call("shutdown", {})
             finally:
                 self._close()
 
@@ -188,10 +187,13 @@ class RemoteProvider:
         return self._died(hook)
 
     def _died(self, hook: str) -> PluginError:
-        return plugin_error(
-            f"{self._record.label} failed in {hook}: its process is gone; {self._process.how_it_ended()}",
-            self._record,
+        record = self._record
+        return PluginError(
+            f"{record.label} failed in {hook}: its process is gone; {self._process.how_it_ended()}",
+            ep=record.name,
             hook=hook,
+            distribution=record.distribution,
+            version=record.version,
             hint="Report it to the plugin's vendor with the model. ep.isolate_timeout_seconds and "
             "ep.isolate_max_bytes are what its process may take.",
         )
@@ -223,11 +225,11 @@ class _Call:
 
     def _error(self, message: Message) -> Exception:
         """Return what the EP raised; an error of ours that came back is the one that we raised."""
-        number = message.head.get("host")
-        if number is None:
+        if "host" not in message.head:
             return decode_error(message)
-        if type(number) is not int or not 0 <= number < len(self._raised):
-            raise ProtocolError(f"our error {number!r:.80}")
+        number = message.number("host")
+        if number >= len(self._raised):
+            raise ProtocolError(f"our error {number}")
         return self._raised[number]
 
     def _serve(self, message: Message, *, replies: bool) -> None:
@@ -257,30 +259,3 @@ class _Call:
             return answer(message)
         self._remote.told(message)
         return {}, ()
-
-
-def _description(ep: IsolatedEp, context: ProviderContext, purpose: Purpose) -> dict[str, Any]:
-    """Return all that is needed to make the instance there."""
-    names = ("name", "sources", "distribution", "version", "entry_point")
-    return {
-        "record": {name: getattr(ep.record, name) for name in names},
-        "options": dict(context.options),
-        "session_config": dict(context.session_config),
-        "purpose": purpose.value,
-        "target": context.target,
-        "model": {
-            "name": context.model.name,
-            "digest": context.model.digest,
-            "opset_imports": dict(context.model.opset_imports),
-        },
-        "weightless": int(context.weightless),
-        "threads": context.intra_op_num_threads,
-        "logger": context.logger.name,
-        "level": context.logger.getEffectiveLevel(),
-        "policy": _policy(context),
-        "max_bytes": ep.max_bytes,
-    }
-
-
-def _policy(context: ProviderContext) -> dict[str, Any]:
-    return asdict(context.engine.policy if isinstance(context.engine, CpuEngine) else EnginePolicy())

@@ -6,6 +6,7 @@ class, its words and what it names, never as an object.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import threading
@@ -176,6 +177,13 @@ _FIELDS = ("node", "ep", "path", "hint")
 _PLUGIN_FIELDS = ("hook", "distribution", "version")
 _LONGEST = 1 << 16
 """Characters of one text of an error."""
+
+
+def describe(error: BaseException) -> str:
+    """Return type and text of an exception, also of one whose text can't be had."""
+    with contextlib.suppress(Exception, SystemExit, GeneratorExit):  # it is a plugin's exception class
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__
 
 
 class RemoteError(Exception):

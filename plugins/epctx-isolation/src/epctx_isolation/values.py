@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from epctx_core.isolation.channel import Message, ProtocolError, whole_numbers
 from epctx_core.plugin import ContextNode, TensorType, ValueInfo
+from epctx_isolation.channel import Message, ProtocolError, whole_numbers
 
 _LENGTH = np.dtype("<u8")
 """The length of each element of a tensor of text, all of them before the text in UTF-8."""
@@ -27,17 +27,11 @@ _PROTOS = {
 
 
 def encode_attribute(value: Any) -> Any:
-    """Return an attribute's value as JSON can hold it.
-
-    Raises:
-        TypeError: no attribute can hold it.
-    """
-    if isinstance(value, (str, bool)):
+    """Return an attribute's value as JSON can hold it; of what no attribute can hold its type, for the core to judge."""
+    if value is None or isinstance(value, (str, bool)):
         return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
     if isinstance(value, numbers.Real):
-        return float(value)
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray):
@@ -46,7 +40,12 @@ def encode_attribute(value: Any) -> Any:
         return {type(value).__name__: base64.b64encode(value.SerializeToString()).decode()}
     if isinstance(value, Sequence):
         return [encode_attribute(item) for item in value]
-    raise TypeError(f"{type(value).__name__} is no type of an attribute")
+    return foreign(value)
+
+
+def foreign(value: object) -> dict[str, str]:
+    """Return what arrives as an object without any content, of a type of the same name."""
+    return {"type": type(value).__name__}
 
 
 def decode_attribute(value: Any) -> Any:
@@ -61,18 +60,20 @@ def decode_attribute(value: Any) -> Any:
         return value
     try:
         ((kind, text),) = value.items()
+        if kind == "type":
+            return type(text[:80], (), {})()
         data = base64.b64decode(text, validate=True)
         return data if kind == "bytes" else _PROTOS[kind].FromString(data)
     except (ValueError, TypeError, KeyError, binascii.Error, DecodeError):
         raise ProtocolError(f"{value!r:.80} is no attribute") from None
 
 
-def decode_attributes(values: object) -> dict[str, Any]:
-    """Return a node's attributes by name; see `decode_attribute`."""
-    if type(values) is not dict:
-        raise ProtocolError(f"{values!r:.80} are no attributes")
+def decode_attributes(pairs: object) -> dict[Any, Any]:
+    """Return a node's attributes, of which names and values are given; see `decode_attribute`."""
     try:
-        return {name: decode_attribute(value) for name, value in values.items()}
+        return {decode_attribute(name): decode_attribute(value) for name, value in pairs}  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise ProtocolError(f"{pairs!r:.80} are no attributes") from None
     except RecursionError:
         raise ProtocolError("an attribute in lists within lists") from None
 

@@ -37,7 +37,7 @@ def main() -> None:
     source, sink = _take_line()
     (length,) = struct.unpack("<I", _exactly(source, 4))
     sys.path[:] = json.loads(_exactly(source, length))["path"]
-    from epctx_core.isolation.service import serve
+    from epctx_isolation.service import serve
 
     serve(source, sink)
 

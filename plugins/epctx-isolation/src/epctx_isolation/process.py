@@ -22,15 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail
-from epctx_core.isolation.channel import Channel
-from epctx_core.process_group import ProcessGroup
+from epctx_core.ext import ProcessGroup
+from epctx_isolation.channel import Channel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import IO
 
-    from epctx_core.plugin.provider import Cancellation
+    from epctx_core.plugin import Cancellation
 
 GRACE_SECONDS = 5.0
 """How long a process may take to stop by itself when the host asks it to."""
@@ -50,16 +51,17 @@ class ChildProcess:
         channel: messages to and from it.
 
     Args:
+        scratch: makes a private folder.
         limit: bytes behind one message that are taken from it; None for any.
 
     Raises:
         Fail: no process could be started.
     """
 
-    def __init__(self, *, limit: int | None) -> None:
+    def __init__(self, scratch: Callable[[], AbstractContextManager[Path]], *, limit: int | None) -> None:
         self._folder = contextlib.ExitStack()
         try:
-            folder = os.fspath(self._folder.enter_context(scratch_folder()))
+            folder = os.fspath(self._folder.enter_context(scratch()))
             self._line = _Line()
             self._folder.callback(self._line.close)
             self._printed = _Printed()

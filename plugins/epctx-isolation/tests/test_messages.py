@@ -11,12 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from end_to_end.small_models import chain
-
-from epctx_core.errors import InvalidGraph, PluginError
-from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphSlice
-from epctx_core.isolation.channel import (
+from epctx_isolation.channel import (
     LONGEST_HEAD,
     MOST_BLOBS,
     Channel,
@@ -25,14 +20,18 @@ from epctx_core.isolation.channel import (
     decode_error,
     encode_error,
 )
-from epctx_core.isolation.codecs import decode_claims, decode_descriptions
-from epctx_core.isolation.models import encode_file, open_file, weight_at
-from epctx_core.isolation.values import (
+from epctx_isolation.codecs import WriterAnswers, decode_claims, decode_descriptions
+from epctx_isolation.values import (
     decode_arrays,
     decode_attribute,
     encode_arrays,
     encode_attribute,
 )
+
+from epctx_core.errors import InvalidGraph, PluginError
+from epctx_core.ext import SentModel
+from epctx_core.graph.partition import Partitioner
+from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.options import SessionOptions
 from epctx_core.sessions.source import open_model
 
@@ -47,9 +46,9 @@ def framed(head):
 
 
 @pytest.fixture(scope="module")
-def graph():
-    model = open_model(chain(["Add", "Relu", "Mul"]).SerializeToString(), SessionOptions().config())
-    return model.graph
+def view():
+    graph = open_model(chain(["Add", "Relu", "Mul"]).SerializeToString(), SessionOptions().config()).graph
+    return GraphSlice(graph, Partitioner(graph.predecessors), [False] * 3)
 
 
 def test_a_message_arrives_as_it_was_sent():
@@ -87,30 +86,6 @@ def test_what_is_no_message_is_noticed_before_anything_is_made_of_it(data):
         received(data, limit=100)
 
 
-def test_a_file_is_mapped_as_the_host_has_it_open_whatever_lies_under_its_name_now(tmp_path):
-    path = tmp_path / "w.bin"
-    path.write_bytes(b"first")
-    with path.open("rb") as file:
-        mapped = MappedFile(file.fileno(), str(path))
-    path.unlink()
-    path.write_bytes(b"other")
-
-    opened = open_file(encode_file(mapped))
-
-    assert (bytes(opened.view), opened.path) == (b"first", str(path))
-
-
-def test_a_file_of_a_host_that_is_gone_is_not_another_one(tmp_path):
-    path = tmp_path / "w.bin"
-    path.write_bytes(b"first")
-    with path.open("rb") as file:
-        _, *identity = encode_file(MappedFile(file.fileno(), str(path)))
-    path.write_bytes(b"another")
-
-    with pytest.raises(InvalidGraph, match="was replaced or removed"):
-        open_file([[str(path), "/proc/0/fd/0"], *identity])
-
-
 def test_a_message_that_ends_early_is_the_end():
     with pytest.raises(EOFError):
         received(framed({"sizes": [1 << 20]}))
@@ -118,42 +93,69 @@ def test_a_message_that_ends_early_is_the_end():
 
 @pytest.mark.parametrize(
     "claims",
-    [None, 1, [1], [[]], [{}], [{"nodes": [3], "fuse": True, "keep": False}], [{"nodes": [-1], "reason": ""}],
-     [{"nodes": [True], "fuse": True, "keep": False}], [{"nodes": [0], "fuse": 1, "keep": False}],
-     [{"nodes": [0], "reason": 5}], [{"nodes": "0", "reason": "r"}]],
+    [None, 1, [1], [[]], [{}], [{"nodes": [0], "fuse": True, "keep": False}],
+     [{"nodes": [0], "fuse": 1, "keep": False, "exact": False}], [{"nodes": "0", "reason": "r"}],
+     [{"nodes": [True], "reason": "r"}], [{"nodes": ["0"], "reason": "r"}], [{"nodes": [[[], 3]], "reason": "r"}],
+     [{"nodes": [[[[0, "body"]], 0]], "reason": "r"}], [{"nodes": [[0]], "reason": "r"}],
+     [{"nodes": [0], "reason": {"eval": "r"}}],
+     [{"nodes": [0], "fuse": True, "keep": False, "exact": True, "token": -1}]],
 )  # fmt: skip
-def test_claims_name_nodes_of_the_graph(graph, claims):
-    view = GraphSlice(graph, Partitioner(graph.predecessors), [False] * 3)
-
+def test_claims_say_all_that_claims_say_and_name_parts_of_the_model(view, claims):
     with pytest.raises(ProtocolError):
-        decode_claims(Message({"claims": claims}), view)
+        decode_claims(Message({"claims": claims}), view, SentModel(view))
+
+
+def test_what_an_ep_claims_and_is_no_node_of_the_view_is_left_for_the_core_to_judge(view):
+    said = Message({"claims": [{"nodes": [1, 99, -1, None, [[], 2]], "reason": 5}]})
+
+    (refusal,) = decode_claims(said, view, SentModel(view))
+
+    assert refusal.reason == 5
+    assert refusal.nodes[:3] == [view.nodes[1], 99, -1]
+    assert type(refusal.nodes[3]) is object
+    assert refusal.nodes[4] == view.nodes[2]
 
 
 @pytest.mark.parametrize(
     ("nodes", "attributes"),
     [
-        ([[1, None, 1, 0, ""]], [{}]),
-        ([[0, 1, 1, 0, ""]], [{}]),
-        ([[0, None, 1, 1, ""]], [{}]),
-        ([[0, None, -1, 0, ""]], [{}]),
-        ([[0, None, 1, 0, 5]], [{}]),
-        ([[0, None, 1, 0]], [{}]),
-        ([{"place": 0}], [{}]),
-        ([], [[]]),
-        ([], [{"a": {"bytes": "?"}}]),
-        ([], [{"a": {"TensorProto": "////"}}]),
-        ([], [{"a": {"eval": ""}}]),
-        ([], [{"a": {}}]),
-        ([], [{"a": json.loads("[" * 900 + "]" * 900)}]),
+        ([[1, None, 1, 0, "", None]], [[]]),
+        ([[-2, None, 1, 0, "", None]], [[]]),
+        ([[0, 1, 1, 0, "", None]], [[]]),
+        ([[0, -2, 1, 0, "", None]], [[]]),
+        ([[0, True, 1, 0, "", None]], [[]]),
+        ([[0, None, 1, 1, "", None]], [[]]),
+        ([[0, None, 2, 0, "", None]], [[]]),
+        ([[0, None, 1, 0, {"eval": ""}, None]], [[]]),
+        ([[0, None, 1, 0, ""]], [[]]),
+        ([{"place": 0}], [[]]),
+        ([], [{}, 1]),
+        ([], [[["a"]]]),
+        ([], [[["a", {"bytes": "?"}]]]),
+        ([], [[["a", {"TensorProto": "////"}]]]),
+        ([], [[["a", {"eval": ""}]]]),
+        ([], [[["a", {"type": 5}]]]),
+        ([], [[["a", {"type": "\0"}]]]),
+        ([], [[["a", {"type": "\ud800"}]]]),
+        ([], [[["a", {}]]]),
+        ([], [[[["a"], 1]]]),
+        ([], [[["a", json.loads("[" * 900 + "]" * 900)]]]),
         (None, []),
     ],
 )
 def test_descriptions_name_what_was_compiled_and_written(nodes, attributes):
-    def no_payload(number):
-        raise ProtocolError(f"the payload {number}")
-
     with pytest.raises(ProtocolError):
-        decode_descriptions(Message({"nodes": nodes, "attributes": attributes}), [object()], no_payload)
+        decode_descriptions(Message({"nodes": nodes, "attributes": attributes}), [object()], [object()])
+
+
+def test_what_an_ep_describes_and_the_host_does_not_know_is_left_for_the_core_to_judge():
+    said = Message({"nodes": [[-1, -1, 1, 0, 5, {"type": "set"}]], "attributes": [[[5, 5]]]})
+    known = object()
+
+    (node,) = decode_descriptions(said, [known], [known])
+
+    assert known not in (node.partition, node.payload)
+    assert (node.attributes, node.doc_string, type(node.graph_name).__name__) == ({5: 5}, 5, "set")
 
 
 @pytest.mark.parametrize(
@@ -169,9 +171,11 @@ def test_an_array_has_the_bytes_that_its_shape_needs(kinds, sizes):
 @pytest.mark.parametrize(
     "place", [None, [], [[], 1], [[], "nothing"], [[[0, "body"]], "w0"], [5, "w0"], [[[[], []]], "w0"]]
 )
-def test_a_weight_is_named_by_graph_and_name(graph, place):
+def test_a_weight_is_named_by_graph_and_name(view, place):
+    reference = WriterAnswers(None, SentModel(view), None).by_name()["reference"]
+
     with pytest.raises(ProtocolError):
-        weight_at(graph, place)
+        reference(Message({"place": place}))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +206,7 @@ def test_an_error_keeps_its_class_and_all_that_it_names():
 
 @pytest.mark.parametrize(
     "value",
-    [1, -(1 << 62), 0.1, float("inf"), "é", b"\xff\0", [1, 2], [], ["a", b"b"], [0.5], True],
+    [None, 1, -(1 << 62), 0.1, float("inf"), "é", b"\xff\0", [1, 2], [], ["a", b"b"], [0.5], True],
 )
 def test_an_attribute_arrives_as_it_was(value):
     found = decode_attribute(json.loads(json.dumps(encode_attribute(value))))
@@ -215,8 +219,13 @@ def test_numbers_of_numpy_and_tensors_are_attributes_too():
 
     assert encode_attribute(np.int64(5)) == 5
     assert np.array_equal(onnx.numpy_helper.to_array(decode_attribute(encode_attribute(array))), array)
-    with pytest.raises(TypeError, match="set is no type of an attribute"):
-        encode_attribute({1})
+
+
+def test_of_what_no_attribute_can_hold_the_type_arrives():
+    found = decode_attribute(json.loads(json.dumps(encode_attribute({1}))))
+
+    assert type(found).__name__ == "set"
+    assert not isinstance(found, set)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4", "uint8", "bool", "float16", "float8_e4m3fn"])
@@ -285,7 +294,8 @@ def test_text_has_the_lengths_that_it_says_and_is_utf_8(shape, blob):
 def test_messages_with_bits_turned_over_are_messages_or_none():
     pipe = io.BytesIO()
     Channel(io.BytesIO(), pipe).send(
-        {"say": "result", "runnables": [0, 1], "nodes": [[0, None, 1, 0, ""]]}, [b"x" * 64]
+        {"say": "result", "runnables": [0, 1], "nodes": [[0, None, 1, 0, "", None]], "attributes": [[]]},
+        [b"x" * 64],
     )
     generator = random.Random(0)  # noqa: S311 - damage, no secrets
     good = pipe.getvalue()
@@ -298,7 +308,7 @@ def test_messages_with_bits_turned_over_are_messages_or_none():
         try:
             message = received(bytes(data), limit=1 << 20)
             message.numbers("runnables")
-            decode_descriptions(message, [None], lambda number: number)
+            decode_descriptions(message, [object()], [])
         except (ProtocolError, EOFError) as error:
             outcomes.add(type(error))
 

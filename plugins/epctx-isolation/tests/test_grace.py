@@ -7,12 +7,12 @@ import threading
 import numpy as np
 import pytest
 from end_to_end.small_models import example
+from epctx_isolation import process
 from isolation.faulty_eps import Faulty
 from isolation.scenes import is_alive, nothing_left, options_for, registry_of, source
 from isolation.test_ending import wait_for
 
 import epctx_core as epctx
-from epctx_core.isolation import process
 
 
 def test_the_wish_to_cancel_loads_ends_no_run(tmp_path, monkeypatch):

@@ -14,42 +14,31 @@ import os
 import queue
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.scratch import PrivateWorkspace
-from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.errors import EpctxError, RuntimeException
-from epctx_core.isolation.channel import (
+from epctx_core import SessionOptions
+from epctx_core.errors import EpctxError, PluginError, RuntimeException
+from epctx_core.ext import HOOKS, DescribedInstance, ReceivedModel
+from epctx_isolation.channel import (
     Channel,
     HostError,
     Message,
     ProtocolError,
     decode_error,
+    describe,
     encode_error,
 )
-from epctx_core.isolation.codecs import ANSWERS, ARGUMENTS
-from epctx_core.isolation.models import ReceivedModel
-from epctx_core.isolation.values import decode_arrays, encode_arrays
-from epctx_core.options import CancellationFlag, WeightlessMode
-from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
-from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.registry.guard import blame, describe, plugin_error
-from epctx_core.registry.instances import ProviderInstances, closers
-from epctx_core.registry.loading import import_provider
-from epctx_core.registry.records import PluginRecord, PluginState
+from epctx_isolation.codecs import ANSWERS, ARGUMENTS
+from epctx_isolation.values import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
-    from epctx_core.graph.subgraph import GraphPartition
-    from epctx_core.isolation.remote import Answer
-    from epctx_core.isolation.stand_ins import RemotePayloadView, RemoteSlice, RemoteWriter
-    from epctx_core.plugin import CompiledPartition, ContextNode
+    from epctx_core.plugin import CompiledPartition, ContextNode, GraphView, Partition
+    from epctx_isolation.remote import Answer
+    from epctx_isolation.stand_ins import RemotePayloadView, RemoteWriter
 
 _LATER = 3.0
 """Seconds after a call's time at which the process ends by itself: its host should have ended it, and is gone."""
@@ -61,11 +50,9 @@ def serve(source: int, sink: int) -> None:
     """Do what the host asks for over a line, until it asks for the end."""
     faulthandler.enable()
     host = Host(Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb")))
-    start = host.next_message()
-    service = Service(host, start)
-    over = _perform(service, host, start)
-    while not over:
-        over = _perform(service, host, host.next_message())
+    service = Service(host)
+    while not _perform(service, host, host.next_message()):
+        pass
     logging.shutdown()
     # The EP's threads and exit handlers may never end.
     os._exit(0)
@@ -98,16 +85,15 @@ def _told(service: Service, hook: str, error: BaseException) -> dict[str, Any]:
         if raised is origin:
             return {"host": number}
     if isinstance(origin, MemoryError) and service.max_bytes is not None:
-        error = plugin_error(
-            f"{service.record.label} needed more memory in {hook} than the {service.max_bytes:,} bytes that "
+        error = PluginError(
+            f"{service.label} needed more memory in {hook} than the {service.max_bytes:,} bytes that "
             "its process may have.",
-            service.record,
-            hook=hook,
             hint="Set ep.isolate_max_bytes higher, or leave it out.",
         )
     elif not isinstance(error, EpctxError):
-        what = f"{service.record.label} failed in {hook}: {describe(error)}"
-        error = plugin_error(what, service.record, hook=hook)
+        blamed = RuntimeException if hook == "run" else PluginError
+        said = blamed(f"{service.label} failed in {hook}: {describe(error)}")
+        said.__cause__, error = error, said
     return encode_error(error)
 
 
@@ -140,44 +126,52 @@ def _limit_memory(max_bytes: int | None) -> None:
 
 
 class Service:
-    """One EP instance and what the host has shown it."""
+    """One EP instance and what the host has shown it.
 
-    def __init__(self, host: Host, start: Message) -> None:
-        self.max_bytes: int | None = start.head["max_bytes"]
-        self.record = PluginRecord(**start.head["record"], state=PluginState.DISCOVERED)
-        self.received: Message | None = None
+    Attributes:
+        instance: the EP's; made by the first call.
+        max_bytes: of memory that the process may take; None for any.
+        label: how messages call the EP.
+        received: a model that nobody asked for yet.
+        graph, nodes, writer, tokens, partitions, runnables, payloads: what codecs of one argument leave to those of others, and
+            of answers.
+    """
+
+    instance: DescribedInstance
+    graph: GraphView
+    writer: RemoteWriter
+
+    def __init__(self, host: Host) -> None:
         self.host = host
-        self._instances = ProviderInstances()
-        self._model_now: ReceivedModel | None = None
-        self._policy = EnginePolicy()
-        # What codecs of one argument leave to those of others, and of answers.
-        self.graph: RemoteSlice
+        self.max_bytes: int | None = None
+        self.label = ""
+        self.received: Message | None = None
+        self._model: ReceivedModel
         self.nodes: list[ContextNode] = []
-        self.writer: RemoteWriter
         self.tokens: list[object] = []
-        self.partitions: list[GraphPartition] = []
+        self.partitions: list[Partition] = []
         self.runnables: list[CompiledPartition] = []
         self.payloads: dict[int, RemotePayloadView] = {}
-        self._own: Mapping[str, Callable[[Message], Answer]] = {
-            "__init__": self._start,
-            "run": self._run,
-            "shutdown": self._shutdown,
-        }
 
     def perform(self, hook: str, message: Message) -> Answer:
         """Do what a message says; return what the host gets."""
-        own = self._own.get(hook)
-        return self._call(hook, message) if own is None else own(message)
+        if hook == "__init__":
+            self._start(message.head)
+        elif hook == "run":
+            return self._run(message)
+        elif hook == "shutdown":
+            self.instance.close()
+        else:
+            return self._call(hook, message)
+        return _NOTHING
 
     @property
     def model(self) -> ReceivedModel:
         """The model that the host sent last, indexed when it is first needed."""
         if self.received is not None:
             message, self.received = self.received, None
-            self._model_now = ReceivedModel(message)
-        if self._model_now is None:
-            raise AssertionError("the host sends a model before it speaks of it")
-        return self._model_now
+            self._model = ReceivedModel(message.head, message.blobs)
+        return self._model
 
     def _call(self, hook: str, message: Message) -> Answer:
         """Call a hook by the table of hooks."""
@@ -187,54 +181,21 @@ class Service:
             for name, kind in row.arguments.items()
             if name in said
         }
-        answer: Answer = ANSWERS[row.answer].send(
-            self, row, self._instances.call(self.record.name, hook, **given)
-        )
+        answer: Answer = ANSWERS[row.answer].send(self, self.instance.call(hook, given))
         return answer
 
-    def _start(self, message: Message) -> Answer:
-        head = message.head
-        self.set_policy(head["policy"])
+    def _start(self, said: Mapping[str, Any]) -> None:
         logger = logging.getLogger("epctx")
         logger.addHandler(LogToHost(self.host))
-        logger.setLevel(head["level"])
+        logger.setLevel(said["level"])
         logger.propagate = False
+        self.label, self.max_bytes = said["label"], said["max_bytes"]
         _limit_memory(self.max_bytes)
         bytearray(1 << 20)  # with less left, native code fails in ways that do not say that it is memory
-        outcome = import_provider(self.record)
-        if outcome.cls is None:
-            raise plugin_error(
-                f"{self.record.label} cannot be used in a process of its own: {outcome.record.reason}.",
-                self.record,
-                hint="There its class has to be found by its module's name: a class of a script or of a function is not.",
-            ) from outcome.error
-        self._instances.add(self.record, outcome.cls, self._context(head))
-        return _NOTHING
-
-    def _context(self, head: Mapping[str, Any]) -> ProviderContext:
-        return ProviderContext(
-            options=MappingProxyType(head["options"]),
-            session_config=MappingProxyType(head["session_config"]),
-            purpose=Purpose(head["purpose"]),
-            target=head["target"],
-            model=ModelIdentity(**head["model"]),
-            logger=logging.getLogger(f"epctx{head['logger'].removeprefix('epctx')}"),
-            cancel=self.host.cancel,
-            progress=self._progress,
-            scratch=_scratch,
-            engine=CpuEngine(self._policy),
-            workspace=PrivateWorkspace(),
-            weightless=WeightlessMode(head["weightless"]),
-            intra_op_num_threads=head["threads"],
-        )
+        self.instance = DescribedInstance(said, self.host.session, self._progress)
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         self.host.tell("progress", {"stage": stage, "done": done, "total": total})
-
-    def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """Set engines up as the host's are by now."""
-        for name, value in policy.items():
-            setattr(self._policy, name, value)
 
     def _run(self, message: Message) -> Answer:
         runnable = self.runnables[message.number("runnable")]
@@ -243,40 +204,20 @@ class Service:
         inputs = decode_arrays(message)
         for array in inputs:
             array.setflags(write=False)
-        try:
-            kinds, blobs = encode_arrays(runnable.run(inputs, None))
-        except (EpctxError, MemoryError):
-            raise
-        except Exception as error:
-            raise RuntimeException(f"{self.record.label} failed in run: {describe(error)}") from error
+        kinds, blobs = encode_arrays(runnable.run(inputs, None))
         return {"arrays": kinds}, blobs
-
-    def _shutdown(self, message: Message) -> Answer:
-        for close in closers(self.runnables):
-            with blame(self.record, "shutdown"):
-                close()
-        name = self.record.name
-        if name in self._instances.names and self._instances.implements(name, "shutdown"):
-            return self._call("shutdown", message)
-        return _NOTHING
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="epctx-") as folder:
-        yield Path(folder)
 
 
 class Host:
     """The other end of the channel.
 
     Attributes:
-        cancel: set when the host wants the EP to stop.
+        session: its flag says when the host wants the EP to stop.
         raised: what the host's failures became here, by their numbers.
     """
 
     def __init__(self, channel: Channel) -> None:
-        self.cancel = CancellationFlag()
+        self.session = SessionOptions()
         self.raised: dict[int, Exception] = {}
         self._channel = channel
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -289,7 +230,7 @@ class Host:
             while True:
                 message = self._channel.receive()
                 if message.head.get("do") == "cancel":
-                    self.cancel.set(True)
+                    self.session.set_load_cancellation_flag(True)
                 else:
                     self._messages.put(message)
         except (OSError, EOFError, ProtocolError):

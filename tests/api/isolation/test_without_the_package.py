@@ -1,0 +1,56 @@
+"""`ep.isolate` where epctx-isolation is not installed: said, and never ignored."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from end_to_end.engine_eps import Alpha
+from isolation.scenes import compiled, options_for, registry_of, source
+
+import epctx_core as epctx
+from epctx_core.errors import PackageMissing
+
+
+class Absent:
+    """Python's own answer where there is no such package."""
+
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "epctx_isolation":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.fixture(autouse=True)
+def absent(monkeypatch):
+    """Let Python find no package of this name."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "epctx_isolation"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+
+
+@pytest.mark.parametrize("mode", ["compile", "all"])
+def test_a_compile_says_what_to_install_and_writes_nothing(tmp_path, mode):
+    with pytest.raises(
+        PackageMissing, match=f"ep.isolate={mode} needs the package epctx-isolation"
+    ) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=mode))
+
+    assert caught.value.hint == "pip install epctx-isolation"
+    assert isinstance(caught.value, epctx.NotFound)
+    assert isinstance(caught.value, ImportError)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["compile", "all"])
+def test_a_session_says_what_to_install(tmp_path, mode):
+    with pytest.raises(PackageMissing, match=f"ep.isolate={mode} needs the package epctx-isolation"):
+        epctx.InferenceSession(
+            source(tmp_path), options_for(Alpha, isolate=mode), registry=registry_of(Alpha)
+        )
+
+
+def test_without_the_option_nothing_needs_the_package(tmp_path):
+    written = compiled(tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=""))
+
+    assert len(list(written.iterdir())) == 2
