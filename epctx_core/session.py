@@ -75,7 +75,13 @@ class InferenceSession(Strict):
         **tuning: object,
     ) -> None:
         self._process = getpid()
-        _tell_tuning(tuning)
+        for name in tuning:
+            if name not in _TUNING:
+                raise InvalidArgument(
+                    f"InferenceSession has no argument {name!r}.{suggestion(name, _TUNING)}",
+                    hint="See help(epctx_core.InferenceSession).",
+                )
+            tell_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
         model = given_model(path_or_bytes)
         self._options = given_options(SessionOptions() if sess_options is None else sess_options)
         requested = requested_providers(self._options, providers, provider_options)
@@ -370,13 +376,3 @@ def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> li
         kind = f"{type(options).__module__}.{type(options).__name__}"
         raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
     return run_stoppably(state.run, feeds, options)
-
-
-def _tell_tuning(tuning: Mapping[str, object]) -> None:
-    for name in tuning:
-        if name not in _TUNING:
-            raise InvalidArgument(
-                f"InferenceSession has no argument {name!r}.{suggestion(name, _TUNING)}",
-                hint="See help(epctx_core.InferenceSession).",
-            )
-        tell_without_effect(f"InferenceSession({name}=...)", _TUNING[name])

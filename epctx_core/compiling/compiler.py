@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,7 +221,12 @@ class ModelCompiler:
 
     def _run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
-        with self._in_progress():
+        if not self._running.acquire(blocking=False):
+            raise Fail(
+                "Compilation is already in progress with this ModelCompiler.",
+                hint="Wait for it, or make another ModelCompiler.",
+            )
+        try:
             request = CompileRequest(
                 session=self._session,
                 model=self._model,
@@ -237,19 +241,9 @@ class ModelCompiler:
                 deliver=self._write_function.opener(),
             )
             self._report = Compile(request).run()
-        return self._report
-
-    @contextmanager
-    def _in_progress(self) -> Iterator[None]:
-        if not self._running.acquire(blocking=False):
-            raise Fail(
-                "Compilation is already in progress with this ModelCompiler.",
-                hint="Wait for it, or make another ModelCompiler.",
-            )
-        try:
-            yield
         finally:
             self._running.release()
+        return self._report
 
     def _refuse_while_running(self, what: str) -> None:
         if self._running.locked():

@@ -32,6 +32,7 @@ from epctx_core.plugin import Purpose, Severity
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
 from epctx_core.sessions.loading import load_nodes
+from epctx_core.sessions.providers import ProviderSession
 from epctx_core.sessions.source import inferred_types
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin import ContextNode, ContextReader, TensorView
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.sessions.providers import ProviderChoice
 
 _log = logging.getLogger("epctx.compile")
 
@@ -171,11 +172,10 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
         context.cancel.raise_if_requested()
         if whole:
             # A process of its own for a few milliseconds of reading would cost more than many a compile.
-            session = (
-                providers
-                if providers.is_isolated
-                else stack.enter_context(closing(providers.open_to_read(ep, context)))
-            )
+            session = providers
+            if not providers.is_isolated:
+                session = stack.enter_context(closing(ProviderSession(providers.session, providers.registry)))
+                session.add(choice, choice.cls, context)
             load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
             return
         for finding in look_into(choice, context, nodes, reader) or ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_core.context.unfinished import (
     JOURNAL,
@@ -79,22 +79,16 @@ def encode(journal: Journal) -> bytes:
 def decode(data: bytes) -> Journal | None:
     """Return the journal that bytes hold, or None for anything that `encode` would not have written."""
     try:
-        journal = _from_fields(json.loads(data))
+        fields = json.loads(data)
+        steps = [
+            Step(name=canonical(s["name"]), model=s["kind"] == _MODEL, existed=s["existed"], claim=s["claim"])
+            for s in fields["steps"]
+        ]
+        journal = Journal(steps=tuple(steps), folders=tuple(map(canonical, fields["folders"])))
         exact = encode(journal) == data
     except (ValueError, TypeError, KeyError, RecursionError):
         return None  # InvalidArgument, for a name that leaves the folder, is a ValueError
     return journal if exact and _is_consistent(journal) else None
-
-
-def _from_fields(fields: dict[str, Any]) -> Journal:
-    if fields["version"] != VERSION:
-        raise ValueError(fields["version"])
-    steps = [
-        Step(name=canonical(s["name"]), model=s["kind"] == _MODEL, existed=s["existed"], claim=s["claim"])
-        for s in fields["steps"]
-    ]
-    folders = [canonical(name) for name in fields["folders"]]
-    return Journal(steps=tuple(steps), folders=tuple(folders))
 
 
 def _is_consistent(journal: Journal) -> bool:

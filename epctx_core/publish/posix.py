@@ -162,7 +162,11 @@ class FolderLock:
             status = os.fstat(descriptor)
             key = (os.getpid(), status.st_dev, status.st_ino)
             self._refuse_own(key)
-            self._wait(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _log.info("waiting for another publication into %s", self._folder)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             current = os.path.samestat(status, self._folder.stat())
         except BaseException:
             os.close(descriptor)
@@ -181,13 +185,6 @@ class FolderLock:
                 path=self._folder,
                 hint="Finish the first publication before the next one into the same folder.",
             )
-
-    def _wait(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _log.info("waiting for another publication into %s", self._folder)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 class FileLock:

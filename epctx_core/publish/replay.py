@@ -253,18 +253,12 @@ def settle_all(folder: Path) -> None:
 
 def _settle(folder: Path, staging: Path) -> None:
     undo = journal.read(folder, staging, UNDO)
+    committed = None if undo is not None else journal.read(folder, staging, JOURNAL)
     if undo is not None:
         roll_back(folder, staging, undo)
-    else:
-        _go_on(folder, staging)
+    elif committed is not None:
+        try:
+            roll_forward(folder, staging, committed)
+        except NameTakenError:
+            withdraw(folder, staging, committed)  # another model took the name since the kill; it stays
     discard(staging)
-
-
-def _go_on(folder: Path, staging: Path) -> None:
-    committed = journal.read(folder, staging, JOURNAL)
-    if committed is None:
-        return
-    try:
-        roll_forward(folder, staging, committed)
-    except NameTakenError:
-        withdraw(folder, staging, committed)  # another model took the name since the kill; it stays

@@ -149,7 +149,13 @@ class Publication:
         self.folder = Path(os.path.realpath(self.folder))
         lock = posix.FolderLock(self.folder)
         try:
-            self._lock_folder(lock)
+            while True:
+                with reported("creating the folder", self.folder):
+                    make_missing(self.folder, self._made)
+                # Whoever created it first may have published nothing, and removed it again.
+                with suppress(NoSuchFile):
+                    lock.acquire()
+                    break
             settle_all(self.folder)
             self._staging = _make_staging(self.folder)
         except BaseException:
@@ -158,16 +164,6 @@ class Publication:
             raise
         self._lock = lock
         return self
-
-    def _lock_folder(self, lock: posix.FolderLock) -> None:
-        while True:
-            with reported("creating the folder", self.folder):
-                make_missing(self.folder, self._made)
-            try:
-                lock.acquire()
-            except NoSuchFile:  # whoever created it first published nothing, and removed it again
-                continue
-            return
 
     def _remove_made(self) -> None:
         """Remove the folders that were created for this publication and hold nothing."""
@@ -238,7 +234,8 @@ class Publication:
             (staging / NEW).stat()  # a folder that vanished is not a file that was never staged
             kept = {canonical(name) for name in new}
             steps = [self._step(n, model=n in last, new=n in kept) for n in names]
-            folders = _missing_folders(self.folder, names)
+            subs = dict.fromkeys(sub for name in names for sub in folders_of(name))
+            folders = [sub for sub in subs if mode_of(self.folder / sub) is None]
         journal = Journal(steps=tuple(steps), folders=tuple(folders))
         self._staging = None  # whatever interrupts us now, leaving must not discard a journal
         try:
@@ -370,11 +367,6 @@ def _make_staging(folder: Path) -> Path:
                 discard(staging)
             raise
     return staging
-
-
-def _missing_folders(folder: Path, names: list[str]) -> list[str]:
-    wanted = dict.fromkeys(sub for name in names for sub in folders_of(name))
-    return [sub for sub in wanted if mode_of(folder / sub) is None]
 
 
 def _taken(name: str) -> InvalidArgument:

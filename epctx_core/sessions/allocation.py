@@ -40,24 +40,21 @@ def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         array = instances.call(ep, "allocate", shape=shape, dtype=dtype)
-        problem = _problem(array, shape, dtype)
+        problem = ""
+        if not isinstance(array, np.ndarray):
+            problem = f"a {type(array).__name__}"
+        elif array.dtype != dtype or array.shape != shape:
+            problem = f"{array.dtype}{list(array.shape)}"
+        elif not array.flags.c_contiguous:
+            problem = "memory that is not C-contiguous"
+        elif not array.flags.writeable:
+            problem = "read-only memory"
         if problem:
             asked = f"{dtype}{list(shape)}"
             raise contract_broken(record, "allocate", f"was asked for {asked} and gave {problem}")
         return array  # type: ignore[no-any-return]
 
     return allocate
-
-
-def _problem(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Say what is wrong with memory that an EP gave."""
-    if not isinstance(array, np.ndarray):
-        return f"a {type(array).__name__}"
-    if array.dtype != dtype or array.shape != shape:
-        return f"{array.dtype}{list(array.shape)}"
-    if not array.flags.c_contiguous:
-        return "memory that is not C-contiguous"
-    return "" if array.flags.writeable else "read-only memory"
 
 
 def _in_memory(

@@ -113,16 +113,13 @@ class GraphAssignment:
 
     def cpu_groups(self) -> list[list[int]]:
         """Return what is left to run in the fewest convex groups."""
-        left = self.left_to_run()
+        # What a Constant node gives is known.
+        left = [i for i in self.left_over() if i not in self.graph.node_constants]
         return self.partitioner.group([[node] for node in left]) if left else []
 
     def left_over(self) -> list[int]:
         """Return the nodes that nobody took."""
         return [i for i, taken in enumerate(self.taken) if not taken]
-
-    def left_to_run(self) -> list[int]:
-        """Return those of them that are to be run: what a Constant node gives is known."""
-        return [i for i in self.left_over() if i not in self.graph.node_constants]
 
     def open_bodies(self) -> Iterator[tuple[int, GraphAssignment]]:
         """Yield the bodies of nodes that nobody took whole, each with its node."""

@@ -85,7 +85,7 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
         run = _loop(bodies["body"])
     else:
         attributes = {a.name: attribute_value(a) for a in proto.attribute if a.name not in plans}
-        run = _Scan(bodies["body"], given, attributes).run
+        run = _scan(bodies["body"], given, attributes)
     return without_omitted(
         StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
     )
@@ -129,60 +129,44 @@ def _loop(body: Body) -> NestedRun:
     return run
 
 
-class _Scan:
-    """The body takes (states..., slices...) and gives (states..., slices...)."""
+def _scan(body: Body, explicit: int, attributes: Mapping[str, Any]) -> NestedRun:
+    """Return what runs a Scan: its body takes (states..., slices...) and gives (states..., slices...)."""
+    count = explicit - int(attributes["num_scan_inputs"])
+    types = body.output_types[count:]
+    input_axes = attributes.get("scan_input_axes", [0] * (explicit - count))
+    input_reversed = attributes.get("scan_input_directions", [0] * (explicit - count))
+    output_axes = attributes.get("scan_output_axes", [0] * len(types))
+    output_reversed = attributes.get("scan_output_directions", [0] * len(types))
 
-    def __init__(self, body: Body, explicit_inputs: int, attributes: Mapping[str, Any]) -> None:
-        self._body = body
-        self._explicit = explicit_inputs
-        sliced = int(attributes["num_scan_inputs"])
-        self._states = explicit_inputs - sliced
-        stacked = len(body.output_types) - self._states
-        self._input_axes = _per_value(attributes, "scan_input_axes", sliced)
-        self._output_axes = _per_value(attributes, "scan_output_axes", stacked)
-        self._input_reversed = _per_value(attributes, "scan_input_directions", sliced)
-        self._output_reversed = _per_value(attributes, "scan_output_directions", stacked)
-
-    def run(self, inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
-        states = list(inputs[: self._states])
+    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        states = list(inputs[:count])
         sliced = [
             np.moveaxis(value, axis, 0)[:: -1 if reverse else 1]
-            for value, axis, reverse in zip(
-                inputs[self._states : self._explicit], self._input_axes, self._input_reversed, strict=True
-            )
+            for value, axis, reverse in zip(inputs[count:explicit], input_axes, input_reversed, strict=True)
         ]
         lengths = {len(value) for value in sliced}
         if len(lengths) != 1:
             raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
-        rows: list[list[Any]] = [[] for _ in self._output_axes]
+        rows: list[list[Any]] = [[] for _ in types]
         length = lengths.pop()
         for place in range(length):
             # A range of one keeps what an index would not: strings and rank 0 stay arrays.
             slices = [
                 np.ascontiguousarray(value[place : place + 1]).reshape(value.shape[1:]) for value in sliced
             ]
-            results = self._body.run([*states, *slices], inputs, options)
-            states = results[: self._states]
-            for kept, row in zip(rows, results[self._states :], strict=True):
+            results = body.run([*states, *slices], inputs, options)
+            states = results[:count]
+            for kept, row in zip(rows, results[count:], strict=True):
                 kept.append(row)
         if not length:
             states = [copy.copy(value) for value in states]
-        return [*states, *self._joined(rows)]
-
-    def _joined(self, rows: Sequence[list[Any]]) -> list[np.ndarray]:
-        types = self._body.output_types[self._states :]
         joined = []
-        for kept, axis, reverse, kind in zip(
-            rows, self._output_axes, self._output_reversed, types, strict=True
-        ):
-            stacked = _stacked(kept[::-1] if reverse else kept, kind)
-            moved = np.moveaxis(stacked, 0, axis)
+        for kept, axis, reverse, kind in zip(rows, output_axes, output_reversed, types, strict=True):
+            moved = np.moveaxis(_stacked(kept[::-1] if reverse else kept, kind), 0, axis)
             joined.append(np.ascontiguousarray(moved).reshape(moved.shape))
-        return joined
+        return [*states, *joined]
 
-
-def _per_value(attributes: Mapping[str, Any], name: str, count: int) -> list[int]:
-    return list(attributes.get(name, [0] * count))
+    return run
 
 
 def _only(value: Any, what: str) -> Any:

@@ -77,38 +77,30 @@ class LeftOverSteps:
         Raises:
             NotImplementedByProvider: an operator that no engine has.
         """
-        try:
-            return self._cpu_step(graph, nodes)
-        except NotImplementedByProvider as error:
-            why = self._why_no_kernel(graph, nodes, error.node)
-            raise NotImplementedByProvider(error.message + why, node=error.node, hint=error.hint) from error
-
-    def _cpu_step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
         one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
+        name = graph.node_name(nodes[0])
         if one in self._ones:
             node = nodes[0]
-            return StepSpec(
-                graph.node_name(node), CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node]
-            )
-        spec, plain = self._piece(graph, nodes)
-        if plain and one is not None:
-            self._ones[one] = spec.run
-        return spec
-
-    def _piece(self, graph: GraphIndex, nodes: Sequence[int]) -> tuple[StepSpec, bool]:
-        """Return the step, and whether operators, wiring and types are all that decides its work."""
+            return StepSpec(name, CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node])
         piece = Subgraph(graph, nodes)
         plain = piece.plain_form
         # A form means something within its graph.
         form = None if plain is None else (graph, plain)
-        run = self._known.get(form) if form is not None else None
+        run = None if form is None else self._known.get(form)
         if run is None:
-            run = self._engine.prepare_piece(piece.model(), piece.weights).run
-            if form is not None:
-                self._known[form] = run
-        name = graph.node_name(nodes[0])
+            try:
+                run = self._engine.prepare_piece(piece.model(), piece.weights).run
+            except NotImplementedByProvider as error:
+                why = self._why_no_kernel(graph, nodes, error.node)
+                raise NotImplementedByProvider(
+                    error.message + why, node=error.node, hint=error.hint
+                ) from error
+        if form is not None:
+            self._known[form] = run
         run = tell_of_outputs(run, Boundary.of(graph.types, (), piece.output_names))
-        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names), form is not None
+        if form is not None and one is not None:
+            self._ones[one] = run
+        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names)
 
     def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
         """Say why the kernels that EPs have for a node do not fit it; nothing where none has any."""

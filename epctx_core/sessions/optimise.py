@@ -138,13 +138,11 @@ def _accepted(
         changed = index_model(source)
     except InvalidGraph as error:
         refuse(f"gave a wrong model: {error.message}")
-    for kind, before, after in (
-        ("inputs", _boundary(model, "input"), _boundary(changed, "input")),
-        ("outputs", _boundary(model, "output"), _boundary(changed, "output")),
-    ):
+    for kind in ("input", "output"):
+        before, after = _boundary(model, kind), _boundary(changed, kind)
         if before != after:
             refuse(
-                f"gave a model with other {kind}: {list(after)} instead of {list(before)}, or of other types"
+                f"gave a model with other {kind}s: {list(after)} instead of {list(before)}, or of other types"
             )
     return changed
 

@@ -277,7 +277,7 @@ class ProviderSession:
                 from epctx_core.sessions.shared_workspaces import refuse_isolated
 
                 refuse_isolated(config)
-            self._add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
+            self.add(choice, cls, self.context_of(choice, purpose, model, engine, workspace))
 
     def context_of(
         self,
@@ -304,7 +304,8 @@ class ProviderSession:
             intra_op_num_threads=self.session.intra_op_num_threads,
         )
 
-    def _add(self, choice: ProviderChoice, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+    def add(self, choice: ProviderChoice, cls: type[ExecutionProvider], context: ProviderContext) -> None:
+        """Make one instance."""
         self.instances.add(choice.record, cls, context)
         self.choices[choice.name] = choice
         self._contexts[choice.name] = context
@@ -316,16 +317,6 @@ class ProviderSession:
             yield replace(
                 self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=workspace
             )
-
-    def open_to_read(self, ep: str, context: ProviderContext) -> ProviderSession:
-        """Return a session with an instance of one of these EPs that compiled nothing."""
-        other = ProviderSession(self.session, self.registry)
-        try:
-            other._add(self.choices[ep], self.choices[ep].cls, context)
-        except BaseException:
-            other.close()
-            raise
-        return other
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
