@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.compiling.group import Group
     from epctx_core.graph.model_io import SourceModel
-    from epctx_core.graph.weights import ExtentDigests
     from epctx_core.publish import Publication
     from epctx_core.sessions.assignment import Assignment
 
@@ -73,7 +72,6 @@ class CompileRequest:
         registry: where EPs are looked up.
         sink: gets the bytes of the model; None for the destination's file.
         deliver: opens what the host's write callback gets; None for files.
-        digests: those of weights that were made before; None for none.
         plain: whether a model of which nothing was compiled is written.
     """
 
@@ -88,7 +86,6 @@ class CompileRequest:
     registry: Registry = default_registry
     sink: ModelSink | None = None
     deliver: OpenDelivered | None = None
-    digests: ExtentDigests | None = None
     plain: bool = True
 
 
@@ -188,8 +185,7 @@ class Compile:
             self.model = open_model(
                 request.model, self.config, lambda: kept_functions(c.cls for c in self.choices)
             )
-        if request.digests is not None:
-            share_digests(self.model.source.weights.values(), request.digests)
+        share_digests(self.model.source.weights.values())
         request.progress("read", 1, 1)
 
     @contextmanager

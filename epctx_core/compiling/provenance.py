@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
@@ -24,8 +24,8 @@ from epctx_core.context.payload_writer import dump_manifest
 from epctx_core.context.weightless import MODE_KEY
 from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
 from epctx_core.options import WeightlessMode
-from epctx_core.plugin import BuildInfo, Compatibility
-from epctx_core.registry.guard import ask, blame, contract_broken, plain
+from epctx_core.plugin import Compatibility
+from epctx_core.registry.guard import ask
 from epctx_core.registry.records import same_distribution
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
 
 def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
     """Return what the manifest says about an EP: who it is, what it compiled with and for."""
-    said = {key: text for key, text in asdict(build_info(choice)).items() if text}
+    said = {key: text for key, text in asdict(choice.build_info()).items() if text}
     return {
         "distribution": choice.record.distribution,
         "version": choice.record.version,
@@ -160,23 +160,6 @@ def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
         "options": options_fingerprint(choice),
         **said,
     }
-
-
-def build_info(choice: ProviderChoice) -> BuildInfo:
-    """Return what an EP compiles with and for.
-
-    Raises:
-        PluginError: its class raised, or gave something else.
-    """
-    record, method = choice.record, "get_build_info"
-    info = ask(record, choice.cls, method, choice.options)
-    with blame(record, method):
-        texts = {field.name: plain(getattr(info, field.name)) for field in fields(BuildInfo)}
-    for name, text in texts.items():
-        if type(text) is not str:
-            what = f"gave a BuildInfo whose {name} is a {type(text).__name__} instead of a text"
-            raise contract_broken(record, method, what)
-    return BuildInfo(**texts)
 
 
 def _source_weights(old: Manifest, used: Mapping[str, SourceReference]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -276,8 +277,19 @@ ExtentDigests: TypeAlias = "dict[tuple[FileIdentity, int, int], Digest]"
 """Digests by the place of the bytes: a file in one state, as its open descriptor says, with offset and length."""
 
 
-def share_digests(weights: Iterable[Weight], known: ExtentDigests) -> None:
-    """Give weights the digests of the same places that are known, and note theirs; keeps no bytes mapped."""
+known_digests: ContextVar[ExtentDigests | None] = ContextVar("epctx_digests", default=None)
+"""Digests that the steps of one call of a host have in common."""
+
+
+def share_digests(weights: Iterable[Weight], known: ExtentDigests | None = None) -> None:
+    """Give weights the digests of the same places that are known, and note theirs; keeps no bytes mapped.
+
+    Args:
+        weights: of one model.
+        known: None for those of the host's call, if it keeps them.
+    """
+    if known is None and (known := known_digests.get()) is None:
+        return
     for weight in weights:
         if weight.mapping is not None:
             file, offset = weight.mapping

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, errors_typed
+from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag
 from epctx_core.registry.guard import describe
+from epctx_core.sessions.missing_providers import told_names
 from epctx_core.sessions.providers import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -54,6 +56,21 @@ class CompileCancellation(CancellationFlag):
         except KeyboardInterrupt:
             self.set(True)
             raise
+
+
+@contextmanager
+def host_call(doing: str) -> Iterator[None]:
+    """Make the block, or the function that this decorates, one call of a host, whatever steps it takes.
+
+    Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `errors_typed`.
+    """
+    told, digests = told_names.set(set()), known_digests.set({})
+    try:
+        with errors_typed(doing):
+            yield
+    finally:
+        told_names.reset(told)
+        known_digests.reset(digests)
 
 
 def reported_progress(progress: Progress | None) -> Progress:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 KEY = "ep.optional_providers"
 _SUFFIX = "executionprovider"
 _log = logging.getLogger("epctx.providers")
-_told: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+told_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+"""Optional EPs that were named in the log since the host's call began; see `host_call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +43,9 @@ class SkippedProvider:
         return asdict(self)
 
 
-@contextmanager
-def each_told_once() -> Iterator[None]:
-    """Name each skipped EP once within the block, which chooses EPs several times for one call of a host."""
-    before = _told.set(set())
-    try:
-        yield
-    finally:
-        _told.reset(before)
-
-
 def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
     """Log what a host goes without."""
-    told = _told.get()
+    told = told_names.get()
     for skip in skipped:
         if told is None or _stem(skip.name) not in told:
             _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)

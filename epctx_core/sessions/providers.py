@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
@@ -25,6 +25,7 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import tell_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import (
+    BuildInfo,
     Compatibility,
     CompiledPartition,
     ExecutionProvider,
@@ -35,7 +36,7 @@ from epctx_core.plugin import (
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import ask, check_answer, contract_broken, describe
+from epctx_core.registry.guard import ask, blame, check_answer, contract_broken, describe, plain
 from epctx_core.registry.instances import ProviderInstances, closers
 from epctx_core.registry.records import PluginRecord
 
@@ -97,6 +98,22 @@ class ProviderChoice:
         """Return the options that may be shown: no secret ones."""
         secret = {option.name for option in self.cls.options if option.secret}
         return {name: value for name, value in self.options.items() if name not in secret}
+
+    def build_info(self) -> BuildInfo:
+        """Return what the EP compiles with and for.
+
+        Raises:
+            PluginError: its class raised, or gave something else.
+        """
+        method = "get_build_info"
+        info = ask(self.record, self.cls, method, self.options)
+        with blame(self.record, method):
+            texts = {field.name: plain(getattr(info, field.name)) for field in fields(BuildInfo)}
+        for name, text in texts.items():
+            if type(text) is not str:
+                what = f"gave a BuildInfo whose {name} is a {type(text).__name__} instead of a text"
+                raise contract_broken(self.record, method, what)
+        return BuildInfo(**texts)
 
 
 WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace]
