@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from epctx_core.cache.caching import *
+    from epctx_cache import *
+
     from epctx_core.compiling.compiler import *
     from epctx_core.compiling.initializers import *
     from epctx_core.compiling.report import *
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from epctx_core.verify.verification import *
 
 _HOME = {
-    "epctx_core.cache.caching": ("compile_cached", "load_or_compile"),
+    "epctx_cache": ("compile_cached", "load_or_compile"),
     "epctx_core.compiling.compiler": ("ModelCompiler",),
     "epctx_core.compiling.report": ("CompileReport",),
     "epctx_core.compiling.share_group": ("ShareGroup", "ShareReport"),

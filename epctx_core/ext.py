@@ -8,16 +8,24 @@ A package that imports this module requires exactly its own version of the core.
 | `DescribedInstance`, `describe_instance` | epctx-isolation | making a session's EP instance in another process |
 | `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
 | `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
+| `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
+| `ProviderChoice`, `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
 | `ProviderInstances` | epctx-isolation | calling hooks of the instance that loads there |
 | `ReceivedModel`, `SentModel` | epctx-isolation | having a copy of a model in another process, and naming its parts |
+| `cache_entries` | epctx-cache | the part of each session option in a key |
+| `check_files` | epctx-cache | checking every byte of an entry |
+| `default_registry` | epctx-cache | the default of an argument |
+| `distrusted`, `make_private_folder`, `remove_tree`, `user_folder` | epctx-cache | folders of one user alone |
 | `end_in_any_case` | epctx-conformance, epctx-cli | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
+| `host_call` | epctx-cache | one call of a host that compiles and loads |
 | `implemented_hooks` | epctx-conformance, epctx-isolation | skipping hooks that an EP does not have |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
 | `pack_payload`, `pack_weights`, `unpack_weights` | epctx-isolation | sending bytes, or in which file they lie |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
+| `with_providers` | epctx-cache | EPs as `InferenceSession` takes them |
 """
 
 from __future__ import annotations
@@ -30,16 +38,24 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import *
     from epctx_core.context.private_payloads import *
+    from epctx_core.context.scratch import *
     from epctx_core.graph.transfer import *
+    from epctx_core.options.cache_entries import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
+    from epctx_core.publish.replay import *
+    from epctx_core.registry import *
     from epctx_core.registry.instances import *
     from epctx_core.registry.loading import *
+    from epctx_core.sessions.compile_host import *
     from epctx_core.sessions.described import *
+    from epctx_core.sessions.model_content import *
+    from epctx_core.sessions.providers import *
 
 _HOME = {
     "epctx_core.context.manifest": ("read_manifest",),
     "epctx_core.context.private_payloads": ("PrivatePayloads",),
+    "epctx_core.context.scratch": ("distrusted", "make_private_folder", "user_folder"),
     "epctx_core.graph.transfer": (
         "ReceivedModel",
         "SentModel",
@@ -47,11 +63,17 @@ _HOME = {
         "pack_weights",
         "unpack_weights",
     ),
+    "epctx_core.options.cache_entries": ("cache_entries",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
+    "epctx_core.publish.replay": ("remove_tree",),
+    "epctx_core.registry": ("default_registry",),
     "epctx_core.registry.instances": ("ProviderInstances",),
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
+    "epctx_core.sessions.compile_host": ("host_call", "with_providers"),
     "epctx_core.sessions.described": ("DescribedInstance", "describe_instance"),
+    "epctx_core.sessions.model_content": ("ModelSource", "check_files"),
+    "epctx_core.sessions.providers": ("ProviderChoice", "choose_providers"),
 }
 _NAMES = [name for names in _HOME.values() for name in names]
 if not TYPE_CHECKING:  # they take a computed list for an empty one

@@ -282,12 +282,7 @@ known_digests: ContextVar[ExtentDigests | None] = ContextVar("epctx_digests", de
 
 
 def share_digests(weights: Iterable[Weight], known: ExtentDigests | None = None) -> None:
-    """Give weights the digests of the same places that are known, and note theirs; keeps no bytes mapped.
-
-    Args:
-        weights: of one model.
-        known: None for those of the host's call, if it keeps them.
-    """
+    """Give weights the digests of the same places that are known, by default to the host's call, and note theirs."""
     if known is None and (known := known_digests.get()) is None:
         return
     for weight in weights:

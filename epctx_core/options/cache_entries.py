@@ -40,8 +40,6 @@ def cache_entries(options: SessionOptions) -> CacheEntries:
         refused={
             k: value for k, value in said.items() if parts[k] is CachePart.REFUSED and value not in {"", "0"}
         },
-        unknown={
-            k: v for k, v in given.items() if k not in IGNORED_KEYS and not k.startswith(OWNED_STARTS)
-        },
+        unknown={k: v for k, v in given.items() if k not in IGNORED_KEYS and not k.startswith(OWNED_STARTS)},
         loaded={key: value for key, value in given.items() if parts.get(key) is not CachePart.SOURCE},
     )

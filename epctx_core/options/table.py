@@ -381,7 +381,7 @@ class SessionConfig:
     disable_model_compile = _flag(
         key="session.disable_model_compile",
         cache=CachePart.LOAD,
-        obeyed_by="cache, sessions",
+        obeyed_by="epctx-cache, sessions",
         doc="1: a session in which an EP would have to compile is refused.",
         errors="`ModelRequiresCompilation`: an EP would have to compile.",
     )

@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.publish.failures import failure
@@ -185,55 +185,6 @@ class FolderLock:
                 path=self._folder,
                 hint="Finish the first publication before the next one into the same folder.",
             )
-
-
-class FileLock:
-    """A lock on an open file, taken without waiting.
-
-    The system drops it when the process dies, so a file that is left is no lock. Each taker opens the file
-    itself; threads of one process therefore exclude each other as processes do.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @classmethod
-    def take(cls, path: Path, *, shared: bool = False, create: bool = False) -> Self | None:
-        """Return the lock on the file that lies under a name; None if it is taken or the name means another now.
-
-        Args:
-            path: a regular file.
-            shared: whether others may share it, too.
-            create: whether a missing file is made.
-
-        Raises:
-            OSError: there is no such file, it can't be opened, or its file system has no locks.
-        """
-        flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return cls(descriptor)
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        return None
-
-    def write(self, data: bytes) -> None:
-        """Replace what the file says, for those who wait."""
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, data, 0)
-
-    def release(self) -> None:
-        """Give the lock back."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # see FolderLock.release
-        finally:
-            os.close(self._descriptor)
 
 
 def _open_folder(folder: Path) -> int:

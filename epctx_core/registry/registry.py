@@ -429,5 +429,5 @@ class Registry:
         return explain(source, self.records())
 
 
-default_registry = Registry()
+default_registry: Registry = Registry()
 """The one that sessions and the command line use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,11 +13,12 @@ from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, erro
 from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag
 from epctx_core.registry.guard import describe
+from epctx_core.sessions.arguments import given_options, requested_providers
 from epctx_core.sessions.missing_providers import told_names
 from epctx_core.sessions.providers import Progress, no_progress
 
 if TYPE_CHECKING:
-    from epctx_core.options import SessionConfig
+    from epctx_core.options import SessionConfig, SessionOptions
 
 R = TypeVar("R")
 _POLLED_EVERY = 0.05
@@ -71,6 +72,24 @@ def host_call(doing: str) -> Iterator[None]:
     finally:
         told_names.reset(told)
         known_digests.reset(digests)
+
+
+def with_providers(
+    options: object,
+    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> SessionOptions:
+    """Return a copy of session options that has the host's EPs, whichever way it named them.
+
+    Raises:
+        InvalidArgument: see `given_options` and `requested_providers`.
+    """
+    copy = given_options(options)
+    requested = requested_providers(copy, providers, provider_options)
+    copy.providers = []
+    for name, given in requested or ():
+        copy.add_provider(name, given)
+    return copy
 
 
 def reported_progress(progress: Progress | None) -> Progress:

@@ -25,6 +25,7 @@ from epctx_core.options.table import SESSION_OPTIONS, SessionOption
 from epctx_core.options.unsupported import IGNORED_KEYS, is_ignored
 
 PACKAGE = Path(errors.__file__).parent
+PLUGINS = PACKAGE.parent / "plugins"
 ROWS = {name: row for name, row in vars(SessionConfig).items() if isinstance(row, SessionOption)}
 FLAGS = [
     "ep.context_enable",
@@ -245,7 +246,8 @@ def test_each_option_is_obeyed_by_the_rooms_that_its_row_names(name):
     option = ROWS[name]
 
     for room in option.obeyed_by.split(", "):
-        files = [PACKAGE / f"{room}.py", *(PACKAGE / room).rglob("*.py")]
+        inside = PLUGINS / room / "src" if room.startswith("epctx-") else PACKAGE / room
+        files = [PACKAGE / f"{room}.py", *inside.rglob("*.py")]
         text = "".join(path.read_text("utf-8") for path in files if path.exists())
         assert re.search(rf"\.{name}\b", text) or option.key in text
     assert {(a.obeyed_by, a.cache) for a in option.aliases} <= {(option.obeyed_by, option.cache)}

@@ -17,6 +17,7 @@ SDK: Final = "epctx-sim-sdk"
 KIT: Final = "epctx-conformance"
 COMMANDS: Final = "epctx-cli"
 ISOLATION: Final = "epctx-isolation"
+CACHE: Final = "epctx-cache"
 FOLDERS: Final = {CORE: ROOT} | {folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))}
 """By distribution, the folder of its pyproject.toml."""
 

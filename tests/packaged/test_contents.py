@@ -7,10 +7,10 @@ import tomllib
 import zipfile
 
 import pytest
-from packaged.distributions import COMMANDS, CORE, FOLDERS, ISOLATION, KIT, ROOT, build, unpacked
+from packaged.distributions import CACHE, COMMANDS, CORE, FOLDERS, ISOLATION, KIT, ROOT, build, unpacked
 
 NAMES = sorted(FOLDERS)
-EXACT = [COMMANDS, ISOLATION, KIT]
+EXACT = [CACHE, COMMANDS, ISOLATION, KIT]
 PACKAGES = {
     name: ROOT / "epctx_core" if name == CORE else FOLDERS[name] / "src" / name.replace("-", "_")
     for name in NAMES
@@ -83,7 +83,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
         "onnx",
         "pluggy",
     ]
-    assert set(said.get_all("Provides-Extra")) == {"all", "ort", "cli", "isolation", "test"}
+    assert set(said.get_all("Provides-Extra")) == {"all", "ort", "cli", "cache", "isolation", "test"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in {CORE, *EXACT}])

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import PACKAGES, QNN
-from packaged.distributions import COMMANDS, CORE, FOLDERS, ISOLATION, SDK, Environment
+from packaged.distributions import CACHE, COMMANDS, CORE, FOLDERS, ISOLATION, SDK, Environment
 
 EPS = sorted(PACKAGES)
 USE_OF_KIT = """
@@ -39,6 +39,18 @@ except ImportError as error:
     print(type(error).__name__, error.hint)
 else:
     print([partition.ep for partition in report.partitions])
+"""
+
+
+USE_OF_CACHE = """
+import sys, epctx_core as epctx
+try:
+    epctx.load_or_compile
+except ImportError as error:
+    print(type(error).__name__, error.hint)
+else:
+    for _ in range(2):
+        print(epctx.compile_cached(sys.argv[1], cache_dir="cache").name)
 """
 
 
@@ -79,6 +91,7 @@ def check_core(environment, extra=""):
         "['CPUExecutionProvider']\n"
     )
     assert environment.python(USE_OF_KIT) == "PackageMissing pip install epctx-conformance\n"
+    assert environment.python(USE_OF_CACHE) == "PackageMissing pip install epctx-cache\n"
     assert "No broken requirements found" in environment.pip("check")
 
 
@@ -142,6 +155,18 @@ def test_isolation_is_missed_by_name_and_works_once_its_package_is_installed(env
 
     assert before == "PackageMissing pip install epctx-isolation\n"
     assert after == f"['{QNN}']\n"
+
+
+def test_the_cache_installs_alone_works_and_leaves_nothing_behind(environment, tmp_path):
+    model, before = write_model(EPS[0], tmp_path / "m.onnx", rows=4), environment.files()
+    environment.install(CACHE)
+
+    said = environment.python(USE_OF_CACHE, model)
+    environment.uninstall(CACHE)
+
+    assert said == "model_ctx.onnx\n" * 2
+    assert environment.python(USE_OF_CACHE) == "PackageMissing pip install epctx-cache\n"
+    assert [name for name in environment.files() - before if "epctx_cache" in name] == []
 
 
 @pytest.mark.parametrize("ep", EPS)

@@ -340,17 +340,6 @@ def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_its
     finish_interrupted(tmp_path)
 
 
-def test_what_a_locked_file_says_is_replaced_whole(tmp_path: Path) -> None:
-    lock = posix.FileLock.take(tmp_path / "lock", create=True)
-    assert lock is not None
-    lock.write(b"a long text")
-
-    lock.write(b"short")
-
-    assert (tmp_path / "lock").read_bytes() == b"short"
-    lock.release()
-
-
 def test_another_thread_waits_for_its_turn(tmp_path: Path) -> None:
     entered, events = threading.Event(), []
 

@@ -14,10 +14,11 @@ from epctx_cli.exit_codes import DONE, FAILED
 from epctx_core.errors import Fail
 
 if TYPE_CHECKING:
+    from epctx_cache.housekeeping import Collected
+    from epctx_cache.settings import CacheSettings
+    from epctx_cache.store import EntryStore, Stored
+
     from epctx_cli.console import Console
-    from epctx_core.cache.housekeeping import Collected
-    from epctx_core.cache.settings import CacheSettings
-    from epctx_core.cache.store import EntryStore, Stored
 
 Result = TypeVar("Result")
 _SHORT = 12
@@ -51,7 +52,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     """List the entries."""
-    from epctx_core.cache.key_lock import holders
+    from epctx_cache.lock import holders
 
     settings, store = _opened(arguments)
     compiling = holders(store.locks_folder)
@@ -76,7 +77,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the entries; 1 if one was damaged."""
-    from epctx_core.cache.housekeeping import verify
+    from epctx_cache.housekeeping import verify
 
     settings, store = _opened(arguments)
     checked = _done(settings, lambda: list(verify(store)))
@@ -97,7 +98,7 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_gc(arguments: argparse.Namespace, console: Console) -> int:
     """Bring the cache within its limit."""
-    from epctx_core.cache.housekeeping import collect
+    from epctx_cache.housekeeping import collect
 
     settings, store = _opened(arguments)
     return _collected(settings, _done(settings, lambda: collect(store, settings.size)), console)
@@ -105,7 +106,7 @@ def run_gc(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_clear(arguments: argparse.Namespace, console: Console) -> int:
     """Empty the cache."""
-    from epctx_core.cache.housekeeping import clear
+    from epctx_cache.housekeeping import clear
 
     settings, store = _opened(arguments)
     return _collected(settings, _done(settings, lambda: clear(store)), console)
@@ -129,8 +130,8 @@ def _collected(settings: CacheSettings, what: Collected, console: Console) -> in
 
 
 def _opened(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStore]:
-    from epctx_core.cache.settings import cache_settings, parse_size
-    from epctx_core.cache.store import EntryStore
+    from epctx_cache.settings import cache_settings, parse_size
+    from epctx_cache.store import EntryStore
 
     given = getattr(arguments, "size", None)
     settings = cache_settings(arguments.cache_dir, None if given is None else parse_size(given))

@@ -1,4 +1,4 @@
-"""What an entry of the cache says about itself: its record, and how its files are checked against it.
+"""Record of an entry: what the entry says about itself, and how its files are checked against it.
 
 Knows one entry's folder; knows no locks, and not how entries come and go.
 """
@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
-from epctx_core.context.payload_writer import digested
-from epctx_core.context.unfinished import canonical, is_file
-from epctx_core.errors import EpctxError, InvalidGraph
-from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.model_io import parse_model
-from epctx_core.publish import posix
+from epctx_core.errors import EpctxError
+from epctx_core.ext import check_files
 
 NAME = "entry.json"
 MODEL = "model_ctx.onnx"
 _VERSION = 1
-_MAX_BYTES = 64 << 20
 
 
 class CorruptEntryError(Exception):
@@ -37,7 +31,7 @@ class EntryFile:
     Attributes:
         path: relative to the entry's folder.
         bytes: its length.
-        digest: of the model its SHA-256 (hex); of others as `CompileReport.outputs` has it.
+        digest: as `CompileReport.outputs` has it; of the model its SHA-256 (hex).
     """
 
     path: str
@@ -74,16 +68,7 @@ class EntryRecord:
 
     def dump(self) -> bytes:
         """Return the record's bytes, which hold a digest of the rest."""
-        fields = {
-            "version": _VERSION,
-            "key": self.key,
-            "model": self.model,
-            "created": self.created,
-            "seconds": self.seconds,
-            "partitions": self.partitions,
-            "files": [{"path": f.path, "bytes": f.bytes, "digest": f.digest} for f in self.files],
-            "ingredients": dict(self.ingredients),
-        }
+        fields = {"version": _VERSION, **asdict(self)}
         return json.dumps({**fields, "record": _digest(fields)}).encode()
 
 
@@ -93,9 +78,13 @@ def read_record(folder: Path) -> EntryRecord | None:
     Raises:
         CorruptEntryError: the record is damaged.
     """
+    path = folder / NAME
+    if not path.is_file():  # nor is a pipe one, which nobody may write into
+        if not folder.exists():
+            return None
+        raise CorruptEntryError("it has no record")
     try:
-        data = posix.read_regular(folder / NAME, _MAX_BYTES)
-        return None if data is None and not folder.exists() else _parse(data or b"", folder.name)
+        return _parse(path.read_bytes(), folder.name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptEntryError(f"its record is damaged ({type(error).__name__})") from error
 
@@ -103,14 +92,11 @@ def read_record(folder: Path) -> EntryRecord | None:
 def _parse(data: bytes, key: str) -> EntryRecord:
     fields = json.loads(data)
     said = fields.pop("record")
-    if said != _digest(fields) or fields["version"] != _VERSION or fields["key"] != key:
+    if said != _digest(fields) or fields.pop("version") != _VERSION or fields["key"] != key:
         raise ValueError("another record")
-    files = tuple(EntryFile(**{**file, "path": canonical(file["path"])}) for file in fields["files"])
-    if not files or not all(file.bytes >= 0 for file in files):
-        raise ValueError("no files")
-    del fields["version"]
-    record = EntryRecord(**{**fields, "files": files})
-    if record.dump() != data:
+    fields["files"] = tuple(EntryFile(**file) for file in fields["files"])
+    record = EntryRecord(**fields)
+    if not record.files or record.dump() != data:
         raise ValueError("not as it is written")
     return record
 
@@ -130,7 +116,7 @@ def check_head(folder: Path, record: EntryRecord) -> None:
     try:
         for file in record.files:
             path = folder / file.path
-            if not is_file(path):
+            if path.is_symlink() or not path.is_file():
                 raise CorruptEntryError(f"{file.path} is missing")
             if path.stat().st_size != file.bytes:
                 raise CorruptEntryError(f"{file.path} has another length")
@@ -149,35 +135,8 @@ def check_whole(folder: Path, record: EntryRecord) -> None:
     """
     check_head(folder, record)
     try:
-        manifest = _manifest(folder / record.files[-1].path)
-        for file in record.files[:-1]:
-            mapped = _mapped(folder / file.path)
-            entry = _entry(manifest, file.path, mapped)
-            if entry.root != file.digest:
-                raise CorruptEntryError(f"{file.path} has another digest")
-            entry.check_whole(mapped.view, forget=mapped.forget)
-    except InvalidGraph as error:
+        check_files(folder / record.files[-1].path)
+    except EpctxError as error:
         raise CorruptEntryError(error.message) from error
-    except (OSError, EpctxError) as error:
+    except OSError as error:
         raise CorruptEntryError(f"it cannot be read: {error}") from error
-
-
-def file_digests(folder: Path, model: str, names: Iterable[str]) -> list[str]:
-    """Return the digest (hex) of each file beside a context model, as its manifest says it, where it does."""
-    manifest = _manifest(folder / model)
-    return [_entry(manifest, name, _mapped(folder / name)).root for name in names]
-
-
-def _entry(manifest: Manifest | None, name: str, mapped: MappedFile) -> PayloadEntry:
-    """Return what the manifest says about a file; for one that it does not know, what the bytes are now."""
-    known = manifest.entry(name, embedded=False) if manifest is not None else None
-    return digested(name, mapped.view, mapped.forget) if known is None else known
-
-
-def _manifest(model: Path) -> Manifest | None:
-    return read_manifest(parse_model(model.read_bytes(), model))
-
-
-def _mapped(path: Path) -> MappedFile:
-    with path.open("rb") as file:
-        return MappedFile(file.fileno(), str(path))

@@ -12,9 +12,9 @@ import sys
 import time
 
 import numpy as np
+from epctx_cache.request import Request
 
 import epctx_core as epctx
-from epctx_core.cache.request import Request
 
 
 class Ear(logging.Handler):

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime  # noqa: F401 - imported once, for all forks
+from epctx_cache import content
+from epctx_cache.housekeeping import collect, verify
+from epctx_cache.store import EntryStore
 
 import epctx_core as epctx
-from epctx_core.cache import content
-from epctx_core.cache.housekeeping import collect, verify
-from epctx_core.cache.store import EntryStore
 
 content.RACY_NS = 0  # what is new enters the index, too
 CHANGES = {"os.rename", "os.mkdir", "os.link", "os.remove", "os.rmdir", "os.utime"}

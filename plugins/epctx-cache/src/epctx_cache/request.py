@@ -1,30 +1,25 @@
-"""One request to the cache: from a model and options to an entry, and what happens where there can be none.
-
-Knows how a compile and a session are asked for; how entries are kept is `store`'s.
-"""
+"""One request to the cache: from a model and options to an entry, and what happens where there can be none."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from epctx_core.cache import key as keys
-from epctx_core.cache import record as records
-from epctx_core.cache.content import ContentIndex, ModelContent, ModelSource
-from epctx_core.cache.housekeeping import collect
-from epctx_core.cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
-from epctx_core.cache.store import EntryStore, Lease
-from epctx_core.compiling.compile import Compile, CompileRequest
-from epctx_core.compiling.destination import Destination, destination_of
-from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, placement_of
-from epctx_core.context.scratch import distrusted
+from epctx_cache import key as keys
+from epctx_cache import record as records
+from epctx_cache.content import Content, ContentIndex, Source
+from epctx_cache.housekeeping import collect
+from epctx_cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
+from epctx_cache.store import EntryStore, Lease
+from epctx_core import GraphOptimizationLevel, InferenceSession, ModelCompiler, SessionOptions
 from epctx_core.errors import (
     EpctxError,
     Fail,
@@ -33,29 +28,27 @@ from epctx_core.errors import (
     InvalidProtobuf,
     ModelRequiresCompilation,
     NoSuchFile,
-    errors_typed,
 )
-from epctx_core.options import GraphOptimizationLevel, SessionOptions
-from epctx_core.options.table import CachePart
+from epctx_core.ext import (
+    ProviderChoice,
+    cache_entries,
+    choose_providers,
+    distrusted,
+    with_providers,
+)
 from epctx_core.plugin import Purpose
-from epctx_core.publish.failures import DISK_FULL
-from epctx_core.session import InferenceSession
-from epctx_core.sessions.compile_host import path_of
-from epctx_core.sessions.missing_providers import each_told_once
-from epctx_core.sessions.providers import Progress, ProviderChoice, choose_providers
 
 if TYPE_CHECKING:
-    from epctx_core.cache.content import Model
-    from epctx_core.cache.settings import CacheSettings
-    from epctx_core.compiling.report import CompileReport
-    from epctx_core.graph.model_io import SourceModel
-    from epctx_core.registry import Registry
+    from epctx_cache.caching import Progress, Providers
+    from epctx_cache.settings import CacheSettings
+    from epctx_core import CompileReport, Registry
 
 INITIALIZERS = "model.weights"
 """The file for the initializers that stay, so that a hit reads no weights."""
 
 _ATTEMPTS = 3
 """How often a request starts again because its model changed, or its entry went bad, meanwhile."""
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _log = logging.getLogger("epctx.cache")
 _warned: set[Path] = set()
 
@@ -64,20 +57,58 @@ class _UnusableError(Exception):
     """The cache cannot be used; the cause says why."""
 
 
+def cacheable(
+    options: SessionOptions | None,
+    providers: Providers | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> SessionOptions:
+    """Return a copy of a host's options that has all its EPs.
+
+    Raises:
+        InvalidArgument: they are wrong, or what is compiled with them cannot be cached.
+    """
+    copy = with_providers(SessionOptions() if options is None else options, providers, provider_options)
+    for key, value in cache_entries(copy).refused.items():
+        raise InvalidArgument(
+            f"what is compiled with {key}={value} cannot be cached: its payloads depend on files outside of the cache.",
+            hint="Leave the option out, or compile with epctx.ModelCompiler.",
+        )
+    if copy.data_reader is not None:
+        raise InvalidArgument(
+            "a callback that reads payloads was set, and the payloads of a cached model are files of the cache.",
+            hint="Call clear_ep_context_data_read_func of the session options.",
+        )
+    return copy
+
+
 @dataclass(kw_only=True)
 class Request:
-    """One call: what a host asked for, and where it is looked for."""
+    """One call: what a host asked for, and where it is looked for.
 
-    model: Model
+    Raises:
+        InvalidArgument: an argument is wrong; see `ModelCompiler`.
+    """
+
+    model: str | os.PathLike[str] | bytes
     options: SessionOptions
     level: GraphOptimizationLevel
     settings: CacheSettings
-    progress: Progress
+    progress: Progress | None
     registry: Registry
     compiled: bool = False
 
-    @errors_typed("loading or compiling the model")
-    @each_told_once()
+    def __post_init__(self) -> None:
+        named = self.options.get_session_config_entry("ep.context_model_external_initializers_file_name")
+        self._compiler = ModelCompiler(
+            self.options,
+            self.model,
+            external_initializers_file_path=None if named else INITIALIZERS,
+            graph_optimization_level=self.level,
+            progress=self.progress,
+            registry=self.registry,
+        )
+        self._source = Source(self.model, self.options)
+
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
         try:
@@ -102,8 +133,6 @@ class Request:
             options.graph_optimization_level = self.level
         return InferenceSession(self.model, options, registry=self.registry)
 
-    @errors_typed("compiling the model into the cache")
-    @each_told_once()
     def path(self) -> Path:
         """Return the context model's path; see `compile_cached`."""
         try:
@@ -128,7 +157,7 @@ class Request:
             hint="Let whatever writes it finish, then start again.",
         )
 
-    def _find(self) -> tuple[ModelContent, Lease | None]:
+    def _find(self) -> tuple[Content, Lease | None]:
         """Return what the model holds and its entry; no entry for a context model or one that changed meanwhile.
 
         Raises:
@@ -155,9 +184,7 @@ class Request:
         except OSError as error:
             raise _UnusableError from error
 
-    def _new_entry(
-        self, key: str, parts: Mapping[str, object], content: ModelContent, state: str
-    ) -> Lease | None:
+    def _new_entry(self, key: str, parts: Mapping[str, Any], content: Content, state: str) -> Lease | None:
         def write(folder: Path) -> EntryRecord | None:
             begun = time.monotonic()
             report = self._compile(folder)
@@ -169,59 +196,29 @@ class Request:
                 created=time.time(),
                 seconds=round(time.monotonic() - begun, 3),
                 partitions=len(report.partitions),
-                files=_entry_files(folder, report),
+                files=tuple(EntryFile(**file.as_dict()) for file in report.outputs),
                 ingredients=parts,
             )
 
-        lease = self._store.create(
-            key, model=self._source.name, cancel=self.options.cancellation, write=write
-        )
+        cancel = self.options.cancellation
+        lease = self._store.create(key, model=self._source.name, cancel=cancel, write=write)
         if self.compiled and lease is not None:
-            _log.info(
-                "compiled %s into the cache in %s s: %s", *(self._source.name, lease.record.seconds, key)
-            )
-            self._make_room(key)
+            _log.info("compiled %s into the cache in %s s: %s", self._source.name, lease.record.seconds, key)
+            try:
+                collect(self._store, self.settings.size, keep=key)
+            except OSError as error:
+                folder = self.settings.folder
+                _log.warning("the cache in %s cannot be brought within its limit: %s.", folder, error)
         return lease
 
     def _compile(self, folder: Path) -> CompileReport:
-        config = self.options.config()
-        if config.disable_model_compile and self._choices:
+        if self._choices and self.options.get_session_config_entry("session.disable_model_compile") == "1":
             raise ModelRequiresCompilation(
                 f"{self._source.name} is not in the cache, and session.disable_model_compile is set.",
                 hint="Fill the cache first, by compile_cached or load_or_compile without that option.",
             )
         self.compiled = True
-        named = config.external_initializers_file
-        placement = placement_of(None if named else INITIALIZERS, DEFAULT_THRESHOLD, None, named)
-
-        def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
-            return destination_of(
-                path_of(self.model),
-                str(folder / records.MODEL),
-                replace=True,
-                initializers=placement.file,
-            )
-
-        request = CompileRequest(
-            session=self.options,
-            find_destination=destination,
-            model=self.model,
-            embedded=config.embed,
-            placement=placement,
-            level=self.level,
-            progress=self.progress,
-            registry=self.registry,
-            digests=self._source.digests,
-        )
-        return Compile(request).run()
-
-    def _make_room(self, key: str) -> None:
-        try:
-            collect(self._store, self.settings.size, keep=key)
-        except OSError as error:
-            _log.warning(
-                "the cache in %s cannot be brought within its limit: %s.", self.settings.folder, error
-            )
+        return self._compiler.compile_to_file(folder / records.MODEL)
 
     def _load(self, lease: Lease) -> InferenceSession | None:
         """Return a session for an entry; None if the entry is to blame that there is none, and was dropped."""
@@ -231,11 +228,8 @@ class Request:
             except EpctxError as error:
                 if self.compiled or not self._is_to_blame(lease, error):
                     raise
-                _log.warning(
-                    "the cache's entry %s cannot be loaded and is dropped: %s",
-                    lease.record.key[:12],
-                    error.message,
-                )
+                key = lease.record.key[:12]
+                _log.warning("the cache's entry %s cannot be loaded and is dropped: %s", key, error.message)
                 self._store.drop(lease)
         return None
 
@@ -243,7 +237,8 @@ class Request:
         """Whether an entry that was compiled at another time may be the cause of an error."""
         if isinstance(error, (InvalidGraph, InvalidProtobuf, NoSuchFile)):
             return True  # also an EP that refuses what an older driver left
-        if isinstance(error, Fail) and self.options.config().fail_on_suboptimal:
+        strict = self.options.get_session_config_entry("session.fail_on_suboptimal_compiled_model") == "1"
+        if isinstance(error, Fail) and strict:
             return True
         try:
             check_whole(lease.folder, lease.record)
@@ -259,7 +254,7 @@ class Request:
             return True
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+            if isinstance(cause, OSError) and cause.errno in _DISK_FULL:
                 return True
             cause = cause.__cause__
         return False
@@ -272,26 +267,15 @@ class Request:
             "execution_mode",
             "intra_op_num_threads",
             "inter_op_num_threads",
+            "log_severity_level",
+            "cancellation",
         ):
             setattr(options, name, getattr(self.options, name))
-        options.log_severity_level = self.options.log_severity_level
-        options.cancellation = self.options.cancellation
-        options.providers = [(name, dict(given)) for name, given in self.options.providers]
-        left_out = keys.keys_with(CachePart.SOURCE)
-        for key, value in self.options.config_entries.items():
-            if key not in left_out:
-                options.add_session_config_entry(key, value)
+        for name, given in self.options.providers:
+            options.add_provider(name, given)
+        for key, value in cache_entries(self.options).loaded.items():
+            options.add_session_config_entry(key, value)
         return options
-
-    @cached_property
-    def _source(self) -> ModelSource:
-        config = self.options.config()
-        return ModelSource(
-            self.model,
-            config.external_initializers_folder,
-            config.overrides.initializers,
-            config.input_budget,
-        )
 
     @cached_property
     def _store(self) -> EntryStore:
@@ -309,8 +293,7 @@ class Request:
 
     @cached_property
     def _choices(self) -> list[ProviderChoice]:
-        requested = self.options.providers
-        return choose_providers(requested, self.options, self.registry, Purpose.EXPORT)[0]
+        return choose_providers(self.options.providers, self.options, self.registry, Purpose.EXPORT)[0]
 
 
 def _warn_once(folder: Path, text: str) -> None:
@@ -318,11 +301,3 @@ def _warn_once(folder: Path, text: str) -> None:
     if folder not in _warned:
         _warned.add(folder)
         _log.warning("%s", text)
-
-
-def _entry_files(folder: Path, report: CompileReport) -> tuple[EntryFile, ...]:
-    """Return the files of an entry. Binaries have their digest in the manifest; other files get one of their own."""
-    *others, model = report.outputs
-    digests = records.file_digests(folder, model.path, [file.path for file in others])
-    files = [EntryFile(path=f.path, bytes=f.bytes, digest=d) for f, d in zip(others, digests, strict=True)]
-    return (*files, EntryFile(path=model.path, bytes=model.bytes, digest=model.digest))

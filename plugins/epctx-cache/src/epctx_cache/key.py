@@ -15,19 +15,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core import _version
-from epctx_core.cache.installation import installed_states, newest_change
-from epctx_core.compiling.provenance import build_info
-from epctx_core.errors import InvalidArgument
-from epctx_core.options.table import SESSION_OPTIONS, CachePart
-from epctx_core.options.unsupported import IGNORED_KEYS, OWNED_STARTS
+import epctx_core
+from epctx_cache.installation import installed_states, newest_change
+from epctx_core.ext import cache_entries
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.options import GraphOptimizationLevel, SessionOptions
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core import GraphOptimizationLevel, SessionOptions
+    from epctx_core.ext import ProviderChoice
 
 VERSION = 1
 """Part of every key: raised when the same ingredients shall give new entries."""
@@ -37,27 +34,6 @@ _ENGINES = ("onnx", "onnxruntime", "numpy")
 
 Sealed = Callable[[bytes], str]
 """Gives a keyed digest (hex) of what must not be guessed from a record."""
-
-
-def keys_with(part: CachePart) -> tuple[str, ...]:
-    """Return the keys of the session options that have a part in a cache's key."""
-    return tuple(key for key, option in SESSION_OPTIONS.items() if option.cache is part)
-
-
-def check_cacheable(options: SessionOptions) -> None:
-    """Raise InvalidArgument for options whose results cannot be cached, naming the first one."""
-    for key in keys_with(CachePart.REFUSED):
-        if options.get_session_config_entry(key) not in {"", "0"}:
-            raise InvalidArgument(
-                f"what is compiled with {key}={options.get_session_config_entry(key)} cannot be cached: its payloads "
-                "depend on files outside of the cache.",
-                hint="Leave the option out, or compile with epctx.ModelCompiler.",
-            )
-    if options.data_reader is not None:
-        raise InvalidArgument(
-            "a callback that reads payloads was set, and the payloads of a cached model are files of the cache.",
-            hint="Call clear_ep_context_data_read_func of the session options.",
-        )
 
 
 def ingredients(
@@ -77,19 +53,17 @@ def ingredients(
         sealed: hides values that may be secret.
     """
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
-    overrides = options.model_overrides
+    overrides, entries = options.model_overrides, cache_entries(options)
     return {
         "version": VERSION,
-        "core": [_version.__version__, _core_state(), PLUGIN_API],
+        "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
         "model": content,
         "eps": [_provider(choice, sealed) for choice in choices],
         "distributions": installed_states([*distributions, *_ENGINES], besides=["epctx-core"]),
-        "session": {key: options.get_session_config_entry(key) for key in keys_with(CachePart.WRITTEN)},
-        # epctx has no meaning for these; EPs are shown them, so they may matter.
+        "session": dict(entries.written),
+        # EPs are shown these, so they may matter.
         "other_entries": {
-            key: sealed(value.encode("utf-8", "surrogatepass"))
-            for key, value in options.config_entries.items()
-            if key not in IGNORED_KEYS and not key.startswith(OWNED_STARTS)
+            key: sealed(value.encode("utf-8", "surrogatepass")) for key, value in entries.unknown.items()
         },
         "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
         "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},
@@ -114,7 +88,7 @@ def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:
     return {
         "ep": choice.name,
         "distribution": [choice.record.distribution, choice.record.version],
-        "build": asdict(build_info(choice)),
+        "build": asdict(choice.build_info()),
         "plugin_api": choice.cls.api_version,
         "class": f"{choice.cls.__module__}:{choice.cls.__qualname__}",
         "code": _code_state(choice),
@@ -141,7 +115,7 @@ def _code_state(choice: ProviderChoice) -> str:
 
 def _core_state() -> str:
     """Return the state of the core's code; where it was installed from a package, that never changes by itself."""
-    package = Path(_version.__file__).parent
+    package = Path(epctx_core.__file__).parent
     return newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
 
 

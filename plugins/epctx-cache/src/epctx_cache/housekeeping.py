@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_core.cache.content import ContentIndex
-from epctx_core.cache.record import CorruptEntryError, check_whole
+from epctx_cache.content import ContentIndex
+from epctx_cache.record import CorruptEntryError, check_whole
 
 if TYPE_CHECKING:
-    from epctx_core.cache.store import EntryStore, Stored
+    from epctx_cache.store import EntryStore, Stored
 
 INDEX_KEPT = 90 * 24 * 3600
 """Seconds after which the index forgets a file's content; the file is read again then."""

@@ -1,10 +1,11 @@
-"""One compile a key: the lock, who holds it, and the wait of everybody else.
+"""Locks on files: of an entry in use, and of a key that is compiled, with its holder and the wait of everybody else.
 
-Knows a file to lock and a question to ask meanwhile; knows no entries.
+The calls that only POSIX systems have are all here; a port replaces this module. Knows no entries.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -14,35 +15,86 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from epctx_core.publish import posix
-
-if TYPE_CHECKING:
-    from epctx_core.options import CancellationFlag
+from typing import Protocol, Self
 
 TOLD_AFTER = 5.0
 """Seconds after which a waiting process says whom it waits for."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
-_MAX_BYTES = 64 << 10
 _log = logging.getLogger("epctx.cache")
+
+
+class Cancellation(Protocol):
+    """Wish of a host to stop, as session options hold it."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the wish, at most so long."""
+
+    def raise_if_requested(self) -> None:
+        """Raise ModelLoadCanceled if the host wants to stop."""
+
+
+class FileLock:
+    """A lock on an open file, taken without waiting.
+
+    The system drops it when the process dies, so a file that is left is no lock. Each taker opens the file
+    itself; threads of one process therefore exclude each other as processes do.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path, *, shared: bool = False, create: bool = False) -> Self | None:
+        """Return the lock on the file that lies under a name; None if it is taken or the name means another now.
+
+        Args:
+            path: a regular file.
+            shared: whether others may share it, too.
+            create: whether a missing file is made.
+
+        Raises:
+            OSError: there is no such file, it can't be opened, or its file system has no locks.
+        """
+        flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return cls(descriptor)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def write(self, data: bytes) -> None:
+        """Replace what the file says, for those who wait."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, data, 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a process forked meanwhile would otherwise keep it
+        finally:
+            os.close(self._descriptor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who compiles; times in seconds since 1970.
+    """Process that compiles.
 
     Attributes:
         pid: of the process.
         host: its machine.
-        started: when the process began, 0 where the system does not tell.
-        since: when it took the lock.
+        since: when it took the lock, in seconds since 1970.
         model: what it compiles.
     """
 
     pid: int
     host: str
-    started: float
     since: float
     model: str
 
@@ -54,11 +106,10 @@ class Holder:
 def read_holder(path: Path) -> Holder | None:
     """Return who wrote into a lock file last; None where that cannot be read."""
     try:
-        fields = json.loads(posix.read_regular(path, _MAX_BYTES) or b"")
+        fields = json.loads(path.read_bytes())
         return Holder(
             pid=int(fields["pid"]),
             host=str(fields["host"]),
-            started=float(fields["started"]),
             since=float(fields["since"]),
             model=str(fields["model"]),
         )
@@ -71,7 +122,7 @@ def holders(folder: Path) -> list[Holder]:
     found = []
     for path in sorted(folder.glob("*")):
         with suppress(OSError):
-            lock = posix.FileLock.take(path, shared=True)
+            lock = FileLock.take(path, shared=True)
             if lock is not None:
                 lock.release()
             elif (holder := read_holder(path)) is not None:
@@ -81,7 +132,7 @@ def holders(folder: Path) -> list[Holder]:
 
 @contextmanager
 def key_lock(
-    path: Path, *, model: str, cancel: CancellationFlag, is_done: Callable[[], bool] = lambda: False
+    path: Path, *, model: str, cancel: Cancellation, is_done: Callable[[], bool] = lambda: False
 ) -> Iterator[bool]:
     """Hold the lock of a key; give False without it once `is_done` says that there is nothing left to do.
 
@@ -103,9 +154,7 @@ def key_lock(
         yield False
         return
     try:
-        holder = Holder(
-            pid=os.getpid(), host=platform.node(), started=_started(), since=time.time(), model=model
-        )
+        holder = Holder(pid=os.getpid(), host=platform.node(), since=time.time(), model=model)
         lock.write(json.dumps(asdict(holder)).encode())
         yield True
     finally:
@@ -114,9 +163,9 @@ def key_lock(
         lock.release()
 
 
-def _wait(path: Path, cancel: CancellationFlag, is_done: Callable[[], bool]) -> posix.FileLock | None:
+def _wait(path: Path, cancel: Cancellation, is_done: Callable[[], bool]) -> FileLock | None:
     begun, told, pause = time.monotonic(), False, _FIRST_PAUSE
-    while (lock := posix.FileLock.take(path, create=True)) is None:
+    while (lock := FileLock.take(path, create=True)) is None:
         if is_done():
             return None
         if not told and time.monotonic() - begun > TOLD_AFTER:
@@ -126,13 +175,3 @@ def _wait(path: Path, cancel: CancellationFlag, is_done: Callable[[], bool]) -> 
         cancel.raise_if_requested()
         pause = min(2 * pause, _LONGEST_PAUSE)
     return lock
-
-
-def _started() -> float:
-    """Return when this process began, as Linux tells it."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return 0.0

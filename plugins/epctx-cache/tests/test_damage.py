@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, example, saved
+from epctx_cache import housekeeping
+from epctx_cache.record import NAME
 
 import epctx_core as epctx
-from epctx_core.cache import housekeeping
-from epctx_core.cache.record import NAME
 from epctx_core.plugin import hookimpl
 
 FILES = (NAME, "model_ctx.onnx", "model_qnn.bin")

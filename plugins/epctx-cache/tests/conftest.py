@@ -9,11 +9,11 @@ import onnx
 import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, saved
+from epctx_cache import content
+from epctx_cache.store import EntryStore
 from onnx import numpy_helper
 
 import epctx_core as epctx
-from epctx_core.cache import content
-from epctx_core.cache.store import EntryStore
 
 
 class Cache:

@@ -7,11 +7,10 @@ import time
 
 import pytest
 from end_to_end.sim_eps import QNN, with_eps
+from epctx_cache import content
 
-from epctx_core.cache import content
-from epctx_core.compiling.compile import Compile
+import epctx_core as epctx
 from epctx_core.graph import weights
-from epctx_core.graph.mapping import FileIdentity
 
 LONG_AGO = 1_000_000_000
 
@@ -33,13 +32,13 @@ def write_and_set_back(path, data):
 def reads(monkeypatch):
     """The models that were read for their digests."""
     seen = []
-    original = content.ModelSource.read
+    original = content.Source.read
 
     def read(self):
         seen.append(self.name)
         return original(self)
 
-    monkeypatch.setattr(content.ModelSource, "read", read)
+    monkeypatch.setattr(content.Source, "read", read)
     return seen
 
 
@@ -124,7 +123,7 @@ def test_what_the_state_does_not_tell_is_not_seen_unless_all_is_read(cache, rest
 
 def state_without_ctime(status):
     """Return a state as a file system tells it that keeps no time for changes of attributes."""
-    return content.FileState(FileIdentity.of(status), 0)
+    return content.FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, 0)
 
 
 def test_the_environment_can_have_all_be_read(cache, rested, reads, monkeypatch):
@@ -176,16 +175,16 @@ def test_a_model_from_bytes_is_known_by_its_bytes(cache, rested, reads):
 def test_a_model_that_is_replaced_while_it_is_compiled_is_not_kept_under_the_old_key(
     cache, rested, with_weights, monkeypatch
 ):
-    original, states = Compile.run, []
+    original, states = epctx.ModelCompiler.compile_to_file, []
 
-    def replaced_meanwhile(self):
-        report = original(self)
+    def replaced_meanwhile(self, path):
+        report = original(self, path)
         if not states:
             states.append(1)
             with_weights(0.25)
         return report
 
-    monkeypatch.setattr(Compile, "run", replaced_meanwhile)
+    monkeypatch.setattr(epctx.ModelCompiler, "compile_to_file", replaced_meanwhile)
     key = cache.key(rested)
 
     assert cache.keys == {key}

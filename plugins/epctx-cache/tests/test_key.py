@@ -14,10 +14,11 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import SHAPE, chain, saved
+from epctx_cache import installation
+from epctx_cache import key as keys
 
 import epctx_core as epctx
-from epctx_core.cache import installation
-from epctx_core.cache import key as keys
+from epctx_core.ext import ProviderChoice
 from epctx_core.plugin import BuildInfo, ProviderOption
 
 SECRET = "c0ffee" * 10 + "beef"
@@ -118,13 +119,13 @@ def changed(field, value):
 @pytest.mark.parametrize(
     "change",
     [
-        changed((keys._version, "__version__"), "9.9"),
+        changed((epctx, "__version__"), "9.9"),
         changed((keys, "PLUGIN_API"), 99),
         changed((keys, "VERSION"), 99),
         changed((keys.platform, "machine"), lambda: "another"),
         changed((keys, "installed_states"), lambda *_a, **_k: {"epctx-sim-qnn": "9.9"}),
         changed((keys, "newest_change"), lambda _path: "edited"),
-        changed((keys, "build_info"), lambda _choice: BuildInfo(sdk="9.9")),
+        changed((ProviderChoice, "build_info"), lambda _choice: BuildInfo(sdk="9.9")),
     ],
     ids=["core version", "plugin API", "key version", "machine", "distribution", "core's code", "SDK"],
 )
@@ -209,6 +210,7 @@ def test_two_caches_hide_a_secret_differently():
         cls=Alpha,
         options={"k": "v"},
         public_options=dict,
+        build_info=BuildInfo,
         record=SimpleNamespace(distribution=None, version=None, place=""),
     )
 

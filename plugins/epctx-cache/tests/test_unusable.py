@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from contextlib import contextmanager
 
@@ -10,11 +11,10 @@ import numpy as np
 import pytest
 from end_to_end.sim_eps import CPU, QNN, with_eps
 from end_to_end.small_models import example
+from epctx_cache import request
+from epctx_cache.record import check_whole
 
 import epctx_core as epctx
-from epctx_core.cache import request
-from epctx_core.cache.record import check_whole
-from epctx_core.publish import posix
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_a_file_system_without_locks_gives_a_session(cache, model, expected, mon
     def no_locks(*_arguments):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(posix.fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
 
     assert np.array_equal(answer(cache.session(model)), expected)
     assert "No locks available" in cache.warnings[0]

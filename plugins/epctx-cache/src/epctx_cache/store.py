@@ -11,6 +11,7 @@ Knows neither models nor EPs. Every OSError means that the cache cannot be used;
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -22,17 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from epctx_core.cache import record as records
-from epctx_core.cache.key_lock import key_lock
-from epctx_core.cache.record import CorruptEntryError, EntryRecord, check_head, read_record
-from epctx_core.context.scratch import make_private_folder
-from epctx_core.publish import posix
-from epctx_core.publish.replay import remove_tree
+from epctx_cache import record as records
+from epctx_cache.lock import Cancellation, FileLock, key_lock
+from epctx_cache.record import CorruptEntryError, EntryRecord, check_head, read_record
+from epctx_core.ext import make_private_folder, remove_tree
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from epctx_core.options import CancellationFlag
 
 _KEY = re.compile("[0-9a-f]{64}")
 _USED = "used"
@@ -46,7 +43,7 @@ _log = logging.getLogger("epctx.cache")
 class Lease:
     """Context manager: an entry in use. While it is open, nobody removes the entry to make room."""
 
-    def __init__(self, folder: Path, record: EntryRecord, lock: posix.FileLock) -> None:
+    def __init__(self, folder: Path, record: EntryRecord, lock: FileLock) -> None:
         self.folder = folder
         self.record = record
         self._lock = lock
@@ -123,10 +120,9 @@ class EntryStore:
         """
         folder = self.entry_folder(key)
         try:
-            lock = posix.FileLock.take(folder / records.NAME, shared=True)
+            lock = FileLock.take(folder / records.NAME, shared=True)
         except FileNotFoundError:
-            if folder.is_dir():
-                raise CorruptEntryError("it has no record") from None
+            read_record(folder)  # says so if only the record is missing
             return None
         if lock is None:  # it is being removed
             return None
@@ -156,7 +152,7 @@ class EntryStore:
         key: str,
         *,
         model: str,
-        cancel: CancellationFlag,
+        cancel: Cancellation,
         write: Callable[[Path], EntryRecord | None],
     ) -> Lease | None:
         """Return the entry of a key, written if nobody else has written it until this had the lock.
@@ -213,15 +209,16 @@ class EntryStore:
         """Bring a finished entry to its place, in use from its first moment on."""
         final = self.entry_folder(record.key)
         (staging / _USED).touch()
-        posix.write_durably(staging / records.NAME, record.dump())
-        posix.sync_folder(staging)
+        (staging / records.NAME).write_bytes(record.dump())
+        for path in (staging / records.NAME, staging):
+            _sync(path)
         make_private_folder(final.parent)
-        lock = posix.FileLock.take(staging / records.NAME, shared=True)
+        lock = FileLock.take(staging / records.NAME, shared=True)
         if lock is None:
             raise OSError(f"{staging} is in use by somebody else")
         try:
             staging.rename(final)
-            posix.sync_folder(final.parent)
+            _sync(final.parent)
         except BaseException:
             lock.release()
             raise
@@ -235,8 +232,7 @@ class EntryStore:
         """
         path = self._root / "secret"
         for _ in range(3):
-            data = posix.read_regular(path, _SECRET_BYTES) if path.exists() else None
-            if data is not None and len(data) == _SECRET_BYTES:
+            if path.is_file() and len(data := path.read_bytes()) == _SECRET_BYTES:
                 return data
             make_private_folder(path.parent)
             path.unlink(missing_ok=True)  # a damaged one; what was found with it cannot be found again anyway
@@ -256,7 +252,7 @@ class EntryStore:
         """
         folder = self.entry_folder(key)
         try:
-            lock = posix.FileLock.take(folder / records.NAME)
+            lock = FileLock.take(folder / records.NAME)
         except OSError:
             self._move_out(folder)  # without a record that can be locked nobody loads it
             return True
@@ -289,13 +285,25 @@ class EntryStore:
         for outgoing in staging.glob(f"{_OUTGOING}*"):
             remove_tree(outgoing)
         for key in {path.name for folder in (staging, locks) for path in folder.glob("*")}:
-            lock = posix.FileLock.take(locks / key, create=True) if _KEY.fullmatch(key) else None
+            lock = FileLock.take(locks / key, create=True) if _KEY.fullmatch(key) else None
             if lock is not None:
                 try:
                     remove_tree(staging / key)
                     (locks / key).unlink(missing_ok=True)
                 finally:
                     lock.release()
+
+
+def _sync(path: Path) -> None:
+    """Force a file or a folder's entries to disk; some network file systems refuse that for a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP} or path.is_file():
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _stored(folder: Path) -> Stored:

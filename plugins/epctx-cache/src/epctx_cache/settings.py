@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from epctx_core.context.scratch import user_folder
 from epctx_core.errors import InvalidArgument
+from epctx_core.ext import user_folder
 
 FOLDER_VARIABLE = "EPCTX_CACHE_DIR"
 SIZE_VARIABLE = "EPCTX_CACHE_SIZE"

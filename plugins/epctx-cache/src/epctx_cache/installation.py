@@ -10,15 +10,10 @@ import os
 import re
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
-
-from epctx_core.registry.records import normalised
-
-if TYPE_CHECKING:
-    from epctx_core.registry.uninstalled import InstalledDistribution
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
@@ -39,8 +34,8 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
         also the time of the newest change to its code and to its packages' data.
     """
     states: dict[str, str] = {}
-    left_out = frozenset(map(normalised, besides))
-    waiting = [(normalised(name), True) for name in distributions]
+    left_out = frozenset(map(_normalised, besides))
+    waiting = [(_normalised(name), True) for name in distributions]
     while waiting:
         name, with_extras = waiting.pop()
         if name in states or name in left_out:
@@ -55,8 +50,6 @@ def installed_states(distributions: Iterable[str], *, besides: Iterable[str] = (
 @cache
 def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Return state, requirements and those of extras; kept, since code that was imported does not change either."""
-    from epctx_core.registry.discovery import PackageNotFoundError, distribution
-
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -68,11 +61,11 @@ def _installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         return "unreadable metadata", (), ()
     state = f"{version}, edited {newest_change(folder)}" if folder is not None else version
     required = [(match[1], "extra" in text) for text in requires if (match := _NAME.match(text))]
-    always = tuple(normalised(other) for other, of_extra in required if not of_extra)
-    return state, always, tuple(normalised(other) for other, of_extra in required if of_extra)
+    always = tuple(_normalised(other) for other, of_extra in required if not of_extra)
+    return state, always, tuple(_normalised(other) for other, of_extra in required if of_extra)
 
 
-def _editable_folder(found: InstalledDistribution) -> Path | None:
+def _editable_folder(found: Distribution) -> Path | None:
     """Return where the code of an editable installation lies (PEP 610); None for an ordinary one."""
     try:
         said = json.loads(found.read_text("direct_url.json") or "{}")
@@ -83,6 +76,11 @@ def _editable_folder(found: InstalledDistribution) -> Path | None:
         return None
     folder = Path(url2pathname(url.path))
     return folder / "src" if (folder / "src").is_dir() else folder
+
+
+def _normalised(name: str) -> str:
+    """Return a distribution's name in the form in which indexes compare names (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache

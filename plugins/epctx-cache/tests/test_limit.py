@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from end_to_end.small_models import chain, example, saved
+from epctx_cache.housekeeping import INDEX_KEPT, clear, collect
+from epctx_cache.settings import DEFAULT_SIZE, cache_settings, parse_size
 
 import epctx_core as epctx
-from epctx_core.cache.housekeeping import INDEX_KEPT, clear, collect
-from epctx_core.cache.settings import DEFAULT_SIZE, cache_settings, parse_size
-from epctx_core.context.scratch import user_folder
 
 
 def used(cache, key, ago):
@@ -185,20 +184,6 @@ def test_arguments_win_over_the_environment_and_that_over_defaults(tmp_path):
     )  # fmt: skip
     assert (environment.folder, environment.size, environment.trust_stat) == (tmp_path / "a", 1 << 20, False)
     assert (arguments.folder, arguments.size, arguments.trust_stat) == (tmp_path / "b", 7, True)
-
-
-@pytest.mark.parametrize(
-    ("platform", "environment", "folder"),
-    [
-        ("linux", {"HOME": "/home/user"}, "/home/user/.cache/epctx"),
-        ("linux", {"HOME": "/home/user", "XDG_CACHE_HOME": "/var/x"}, "/var/x/epctx"),
-        ("linux", {"HOME": "/home/user", "XDG_CACHE_HOME": "relative"}, "/home/user/.cache/epctx"),
-        ("darwin", {"HOME": "/home/user"}, "/home/user/Library/Caches/epctx"),
-        ("win32", {"HOME": "/home/user", "LOCALAPPDATA": "/local"}, "/local/epctx/cache"),
-    ],
-)
-def test_each_platform_has_its_place_for_a_users_caches(platform, environment, folder):
-    assert user_folder(platform, environment).as_posix() == folder
 
 
 @pytest.mark.parametrize(

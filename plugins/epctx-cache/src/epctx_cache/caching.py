@@ -1,29 +1,21 @@
-"""`load_or_compile` and `compile_cached`: a model's compiled form out of the cache, compiled first if need be.
-
-Owns what hosts give; what is done with it is `request`'s.
-"""
+"""`load_or_compile` and `compile_cached`: a model's compiled form out of the cache, compiled first if need be."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_core.cache.key import check_cacheable
-from epctx_core.cache.request import Request
-from epctx_core.cache.settings import cache_settings
-from epctx_core.options import GraphOptimizationLevel, SessionOptions
-from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.arguments import given_function, given_model, given_options, requested_providers
-from epctx_core.sessions.compile_host import if_given, reported_progress
-from epctx_core.sessions.optimise import check_level
+from epctx_cache.settings import cache_settings
+from epctx_core import GraphOptimizationLevel, Registry, SessionOptions
+from epctx_core.ext import default_registry
 
 if TYPE_CHECKING:
-    from epctx_core.session import InferenceSession
-    from epctx_core.sessions.providers import Progress
+    from epctx_core import InferenceSession
 
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, object]]]
+Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def load_or_compile(  # noqa: PLR0913 - public: what InferenceSession and ModelCompiler take
@@ -67,15 +59,18 @@ def load_or_compile(  # noqa: PLR0913 - public: what InferenceSession and ModelC
         >>> so.add_provider("QNN", {"htp_arch": "73"})
         >>> session = load_or_compile("model.onnx", so)
     """
-    request = Request(
-        model=given_model(model),
-        options=_with_providers(sess_options, providers, provider_options),
-        level=check_level(graph_optimization_level),
-        settings=cache_settings(cache_dir, cache_size, trust_stat),
-        progress=reported_progress(if_given(given_function, "progress", progress)),
-        registry=registry,
-    )
-    return request.session()
+    from epctx_cache.request import Request, cacheable
+    from epctx_core.ext import host_call
+
+    with host_call("loading or compiling the model"):
+        return Request(
+            model=model,
+            options=cacheable(sess_options, providers, provider_options),
+            level=graph_optimization_level,
+            settings=cache_settings(cache_dir, cache_size, trust_stat),
+            progress=progress,
+            registry=registry,
+        ).session()
 
 
 def compile_cached(  # noqa: PLR0913 - public: what InferenceSession and ModelCompiler take
@@ -101,27 +96,15 @@ def compile_cached(  # noqa: PLR0913 - public: what InferenceSession and ModelCo
         Fail: the cache's folder cannot be used.
         EpctxError: see `load_or_compile`.
     """
-    request = Request(
-        model=given_model(model),
-        options=_with_providers(sess_options, providers, provider_options),
-        level=check_level(graph_optimization_level),
-        settings=cache_settings(cache_dir, cache_size, trust_stat),
-        progress=reported_progress(if_given(given_function, "progress", progress)),
-        registry=registry,
-    )
-    return request.path()
+    from epctx_cache.request import Request, cacheable
+    from epctx_core.ext import host_call
 
-
-def _with_providers(
-    options: SessionOptions | None,
-    providers: Providers | None,
-    provider_options: Sequence[Mapping[str, object]] | None,
-) -> SessionOptions:
-    copy = given_options(SessionOptions() if options is None else options)
-    requested = requested_providers(copy, providers, provider_options)
-    copy.providers = []
-    for name, given in requested or ():
-        copy.add_provider(name, given)
-    check_cacheable(copy)
-    copy.config()  # refuses what contradicts itself
-    return copy
+    with host_call("compiling the model into the cache"):
+        return Request(
+            model=model,
+            options=cacheable(sess_options, providers, provider_options),
+            level=graph_optimization_level,
+            settings=cache_settings(cache_dir, cache_size, trust_stat),
+            progress=progress,
+            registry=registry,
+        ).path()

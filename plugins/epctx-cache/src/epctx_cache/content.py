@@ -1,0 +1,170 @@
+"""State and content of a model that a host gave, and an index that saves reading its weights again.
+
+Knows neither EPs nor entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from epctx_core.errors import EpctxError
+from epctx_core.ext import ModelSource, make_private_folder
+
+if TYPE_CHECKING:
+    from epctx_core import SessionOptions
+
+RACY_NS = 2_000_000_000
+"""A file may change twice within what its file system counts as one moment. What was changed so shortly before
+it was read is not remembered."""
+
+
+class FileState(NamedTuple):
+    """A file as far as it can be told without reading it.
+
+    Programs may set the time at which the content was changed, as those do that unpack archives, and a new file
+    may get the inode of one that was removed. The time of the last change to file or attributes they cannot set.
+    """
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """Return the state that a status tells of."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """Content of a model.
+
+    Attributes:
+        digest: SHA-256 (hex) over the model and its weights; see `ModelSource`.
+        has_context_nodes: whether it is a context model.
+        files: by location as the model names it, the state of each file of weights.
+    """
+
+    digest: str
+    has_context_nodes: bool
+    files: Mapping[str, FileState]
+
+
+class Source:
+    """A model that a host gave, and the state in which its files are now.
+
+    Args:
+        model: a path or bytes.
+        options: as for `ModelSource`.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | bytes, options: SessionOptions) -> None:
+        self._model = model
+        self._source = ModelSource(model, options)
+        self._replaced = sorted(options.model_overrides.initializers)
+
+    @property
+    def name(self) -> str:
+        """Name of the model for people."""
+        return "a model given as bytes" if isinstance(self._model, bytes) else Path(self._model).name
+
+    def identity(self) -> str:
+        """Return what tells whether the model itself is another one: of a file its state, of bytes their digest."""
+        if isinstance(self._model, bytes):
+            return hashlib.sha256(self._model).hexdigest()
+        try:
+            return repr(FileState.of(os.stat(self._model)))  # noqa: PTH116 - one call, text or Path
+        except (OSError, ValueError):
+            return ""  # reading it says what is wrong
+
+    def index_name(self) -> str:
+        """Return the name under which the content is remembered."""
+        return hashlib.sha256(repr((self.identity(), self._replaced)).encode()).hexdigest()
+
+    def has_files(self, files: Mapping[str, FileState]) -> bool:
+        """Whether each file of weights is still in the state that is given."""
+        try:
+            now = {location: self._source.status(location) for location in files}
+        except EpctxError:
+            return False  # reading the model says what is wrong
+        return all(status is not None and FileState.of(status) == files[at] for at, status in now.items())
+
+    def read(self) -> Content:
+        """Read the model and its weights; see `ModelSource.read`."""
+        read = self._source.read()
+        files = {location: FileState.of(status) for location, status in read.files.items()}
+        return Content(digest=read.digest, has_context_nodes=read.has_context_nodes, files=files)
+
+    def changed_ns(self, content: Content) -> int:
+        """Return the time of the last change to the model or a file of its weights; 0 for bytes without files."""
+        own = [] if isinstance(self._model, bytes) else [FileState.of(os.stat(self._model))]  # noqa: PTH116
+        return max((max(s.mtime_ns, s.ctime_ns) for s in (*own, *content.files.values())), default=0)
+
+
+class ContentIndex:
+    """Remembers in a folder which content a file in a certain state has.
+
+    A damaged record is none. One that is wrong all the same can only lead to another key, and so to a compile.
+    """
+
+    def __init__(self, folder: Path, *, trust_stat: bool) -> None:
+        self._folder = folder
+        self._trusts = trust_stat
+
+    def content_of(self, source: Source) -> Content:
+        """Return a model's content; it is read only if it, or a file of its weights, is in a state not known.
+
+        Raises:
+            NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
+        """
+        name = source.index_name()
+        record = self._folder / name[:2] / f"{name}.json"
+        known = _read(record) if self._trusts else None
+        if known is not None and source.has_files(known.files):
+            return known
+        begun = time.time_ns()
+        content = source.read()
+        if self._trusts and name == source.index_name():
+            with suppress(OSError):
+                if begun - RACY_NS > source.changed_ns(content):
+                    _write(record, content)
+        return content
+
+    def forget_older(self, seconds: float) -> None:
+        """Remove records that were written so long ago or longer."""
+        for record in self._folder.glob("??/*"):
+            with suppress(OSError):
+                if time.time() - record.stat().st_mtime >= seconds:
+                    record.unlink()
+
+
+def _read(record: Path) -> Content | None:
+    try:
+        fields = json.loads(record.read_bytes())
+        return Content(
+            digest=str(fields["digest"]),
+            has_context_nodes=bool(fields["context"]),
+            files={str(name): FileState(*map(int, state)) for name, state in fields["files"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _write(record: Path, content: Content) -> None:
+    """Put a record in place in one step. A crash may lose it: the model is read again then."""
+    fields = {"digest": content.digest, "context": content.has_context_nodes, "files": content.files}
+    make_private_folder(record.parent)
+    draft = record.with_suffix(f".{secrets.token_hex(4)}")
+    draft.write_text(json.dumps(fields))
+    draft.replace(record)
