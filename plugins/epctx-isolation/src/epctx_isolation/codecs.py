@@ -326,14 +326,13 @@ def _receive_weights(_service: Service, message: Message, said: Mapping[str, Any
     return {weight.name: weight for weight in unpack_weights(said, message.blobs[said["first"] :])}
 
 
-def _send_partitions(request: Request, partitions: Sequence[Partition]) -> dict[str, Any]:
+def _send_partitions(request: Request, partitions: Sequence[Partition]) -> list[dict[str, Any]]:
     request.proxy.compiled += partitions
-    return {"items": request.proxy.model.partitions(partitions), "engine": request.proxy.remote.engine()}
+    return request.proxy.model.partitions(partitions)
 
 
-def _receive_partitions(service: Service, _message: Message, said: Mapping[str, Any]) -> list[Partition]:
-    service.instance.set_engine(said["engine"])
-    partitions = service.model.partitions(said["items"], service.instance.record.name, service.tokens)
+def _receive_partitions(service: Service, _message: Message, said: Sequence[Any]) -> list[Partition]:
+    partitions = service.model.partitions(said, service.instance.record.name, service.tokens)
     service.partitions += partitions
     return partitions
 
@@ -350,14 +349,13 @@ def _receive_writer(service: Service, _message: Message, said: Mapping[str, Any]
     return service.writer
 
 
-def _send_nodes(request: Request, nodes: Sequence[ContextNode]) -> dict[str, Any]:
+def _send_nodes(request: Request, nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
     request.nodes = nodes
-    return {"items": encode_nodes(nodes), "engine": request.proxy.remote.engine()}
+    return encode_nodes(nodes)
 
 
-def _receive_nodes(service: Service, _message: Message, said: Mapping[str, Any]) -> list[ContextNode]:
-    service.instance.set_engine(said["engine"])
-    service.nodes = decode_nodes(said["items"])
+def _receive_nodes(service: Service, _message: Message, said: Sequence[Any]) -> list[ContextNode]:
+    service.nodes = decode_nodes(said)
     return service.nodes
 
 

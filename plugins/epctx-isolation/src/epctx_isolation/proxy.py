@@ -122,7 +122,7 @@ class Proxy(ExecutionProvider):
         }
         message = self.remote.call(
             hook,
-            {"arguments": said},
+            {"arguments": said, "engine": self.remote.engine()},
             chain.from_iterable(request.blobs),
             request.answers,
             sizes=request.sizes,

@@ -181,6 +181,7 @@ class Service:
             for name, kind in row.arguments.items()
             if name in said
         }
+        self.instance.set_engine(message.head["engine"])
         answer: Answer = ANSWERS[row.answer].send(self, self.instance.call(hook, given))
         return answer
 

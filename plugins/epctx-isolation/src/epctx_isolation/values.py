@@ -10,6 +10,7 @@ import binascii
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ _LENGTH = np.dtype("<u8")
 _PROTOS = {
     cls.__name__: cls for cls in (onnx.TensorProto, onnx.SparseTensorProto, onnx.GraphProto, onnx.TypeProto)
 }
+
+
+_PLAIN, _SIDES = ("name", "partition_name", "source", "main_context"), ("inputs", "outputs")
 
 
 def encode_attribute(value: Any) -> Any:
@@ -83,13 +87,9 @@ def encode_nodes(nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
     places = {id(node): place for place, node in enumerate(nodes)}
     return [
         {
-            "name": node.name,
-            "partition_name": node.partition_name,
-            "source": node.source,
-            "main_context": node.main_context,
+            **{name: getattr(node, name) for name in _PLAIN},
             "primary": None if node.primary is None else places[id(node.primary)],
-            "inputs": _encode_boundary(node.inputs),
-            "outputs": _encode_boundary(node.outputs),
+            **{side: [[v.name, *astuple(v.type)] for v in getattr(node, side)] for side in _SIDES},
             "attributes": {name: encode_attribute(value) for name, value in node.attributes.items()},
         }
         for node in nodes
@@ -98,24 +98,21 @@ def encode_nodes(nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
 
 def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     """Return the nodes that `encode_nodes` was given."""
-    nodes = [
-        ContextNode(
-            name=item["name"],
-            partition_name=item["partition_name"],
-            source=item["source"],
-            main_context=item["main_context"],
-            primary=None,
-            inputs=_decode_boundary(item["inputs"]),
-            outputs=_decode_boundary(item["outputs"]),
-            attributes={name: _as_read(decode_attribute(v)) for name, v in item["attributes"].items()},
-        )
-        for item in items
-    ]
+    nodes = []
+    for item in items:
+        said: dict[str, Any] = {name: item[name] for name in _PLAIN}
+        said |= {side: tuple([_value(*value) for value in item[side]]) for side in _SIDES}
+        attributes = {name: _as_read(decode_attribute(value)) for name, value in item["attributes"].items()}
+        nodes.append(ContextNode(**said, primary=None, attributes=attributes))
     for node, item in zip(nodes, items, strict=True):
         if item["primary"] is not None:
             # A frozen value cannot name one that is made later, or itself.
             object.__setattr__(node, "primary", nodes[item["primary"]])
     return nodes
+
+
+def _value(name: str, elem_type: int | None, shape: Sequence[int | str | None] | None) -> ValueInfo:
+    return ValueInfo(name, TensorType(elem_type, None if shape is None else tuple(shape)))
 
 
 def _as_read(value: Any) -> Any:
@@ -125,17 +122,6 @@ def _as_read(value: Any) -> Any:
     array = onnx.numpy_helper.to_array(value)
     array.setflags(write=False)
     return array
-
-
-def _encode_boundary(values: Sequence[ValueInfo]) -> list[Any]:
-    return [[name, kind.elem_type, kind.shape] for name, kind in values]
-
-
-def _decode_boundary(values: Sequence[Any]) -> tuple[ValueInfo, ...]:
-    return tuple(
-        ValueInfo(name, TensorType(elem, None if shape is None else tuple(shape)))
-        for name, elem, shape in values
-    )
 
 
 def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndarray]]:
