@@ -60,7 +60,7 @@ _HOME = {
         "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "SessionOptions",
     ),
     "epctx_core.options.run": ("RunOptions",),
-    "epctx_core.registry": ("PluginRecord", "PluginState", "Registry"),
+    "epctx_core.registry": ("PluginRecord", "PluginState", "Registry", "default_registry"),
     "epctx_core.registry.default": (
         "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",
         "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider",

@@ -8,6 +8,7 @@ A package that imports this module requires exactly its own version of the core.
 | `DescribedInstance`, `describe_instance` | epctx-isolation | making a session's EP instance in another process |
 | `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
 | `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
+| `ModelFolder` | epctx-cli | opening only what lies in a model's folder |
 | `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
@@ -16,15 +17,20 @@ A package that imports this module requires exactly its own version of the core.
 | `ReceivedModel`, `SentModel` | epctx-isolation | having a copy of a model in another process, and naming its parts |
 | `cache_entries` | epctx-cache | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
-| `default_registry` | epctx-cache | the default of an argument |
+| `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
+| `concealed` | epctx-cli | leaving secrets out of tracebacks |
 | `distrusted`, `make_private_folder`, `remove_tree`, `user_folder` | epctx-cache | folders of one user alone |
-| `end_in_any_case` | epctx-conformance, epctx-cli | ending a process that threads of a plugin keep alive |
+| `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
 | `host_call` | epctx-cache | one call of a host that compiles and loads |
-| `implemented_hooks` | epctx-conformance, epctx-isolation | skipping hooks that an EP does not have |
+| `implemented_hooks` | epctx-cli, epctx-conformance, epctx-isolation | knowing which hooks an EP has |
+| `import_installed` | epctx-cli | naming the package that a command needs |
+| `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
+| `known_name` | epctx-cli | keeping vendors' names from new plugins |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
 | `pack_payload`, `pack_weights`, `unpack_weights` | epctx-isolation | sending bytes, or in which file they lie |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
+| `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
 | `with_providers` | epctx-cache | EPs as `InferenceSession` takes them |
 """
 
@@ -36,15 +42,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from epctx_core.compiling.destination import *
     from epctx_core.context.manifest import *
+    from epctx_core.context.paths import *
     from epctx_core.context.private_payloads import *
     from epctx_core.context.scratch import *
+    from epctx_core.errors import *
+    from epctx_core.forwarding import *
     from epctx_core.graph.transfer import *
     from epctx_core.options.cache_entries import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
     from epctx_core.publish.replay import *
-    from epctx_core.registry import *
+    from epctx_core.registry.explaining import *
     from epctx_core.registry.instances import *
     from epctx_core.registry.loading import *
     from epctx_core.sessions.compile_host import *
@@ -53,9 +63,13 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import *
 
 _HOME = {
+    "epctx_core.compiling.destination": ("check_folder",),
     "epctx_core.context.manifest": ("read_manifest",),
+    "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.private_payloads": ("PrivatePayloads",),
     "epctx_core.context.scratch": ("distrusted", "make_private_folder", "user_folder"),
+    "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
+    "epctx_core.forwarding": ("import_installed",),
     "epctx_core.graph.transfer": (
         "ReceivedModel",
         "SentModel",
@@ -67,7 +81,7 @@ _HOME = {
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.replay": ("remove_tree",),
-    "epctx_core.registry": ("default_registry",),
+    "epctx_core.registry.explaining": ("known_name",),
     "epctx_core.registry.instances": ("ProviderInstances",),
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
     "epctx_core.sessions.compile_host": ("host_call", "with_providers"),

@@ -23,7 +23,7 @@ HOST = {
     "OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo", "PluginError", "PluginRecord",
     "PluginState", "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
     "ShareReport", "VerifyReport",
-    "__version__", "add_plugin_path", "compile_cached", "convert_model", "disable_telemetry_events",
+    "__version__", "add_plugin_path", "compile_cached", "convert_model", "default_registry", "disable_telemetry_events",
     "enable_telemetry_events", "explain_model",
     "get_all_providers", "get_device", "get_version_string", "set_default_logger_severity",
     "set_default_logger_verbosity", "set_seed", "get_available_providers", "get_compatibility_info_from_model",

@@ -267,6 +267,20 @@ class Registry:
 
     # -- from a name or a source to a class ------------------------------------------------------
 
+    def find(self, name: str) -> list[PluginRecord]:
+        """Return the records that a host's name means, usable or not; imports nothing.
+
+        Args:
+            name: an EP type, `X` for `XExecutionProvider`, or either of them after `<distribution>:`; without case.
+        """
+        distribution, colon, short = name.rpartition(":")
+        return [
+            record
+            for record in self.records()
+            if means(short, record.name)
+            and (not colon or same_distribution(distribution, record.distribution))
+        ]
+
     def resolve(self, name: str) -> PluginRecord:
         """Return the record that a host's name means; imports nothing unless several distributions bring it.
 
@@ -427,6 +441,19 @@ class Registry:
         from epctx_core.registry.explaining import explain
 
         return explain(source, self.records())
+
+    def misspelt(self) -> list[str]:
+        """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that fits no record."""
+        from epctx_core.registry.explaining import misspelt
+
+        return misspelt(self._inventory.selection, self.records(), self._givers())
+
+    @staticmethod
+    def explain_unusable(record: PluginRecord) -> tuple[str, str]:
+        """Return why a record cannot be used, a sentence without its full stop, and what to do about it."""
+        from epctx_core.registry.explaining import why_unusable
+
+        return why_unusable(record)
 
 
 default_registry: Registry = Registry()

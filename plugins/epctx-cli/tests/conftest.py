@@ -1,3 +1,3 @@
 """Fixtures of `tests/api/cli`."""
 
-from cli.fixtures import epctx, model, site  # noqa: F401 - fixtures
+from cli.fixtures import epctx, model, process, site  # noqa: F401 - fixtures

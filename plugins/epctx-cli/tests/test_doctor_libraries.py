@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from epctx_cli.doctor import libraries
-from epctx_cli.doctor.libraries import Library, within
+from epctx_cli.commands.doctor import Library, examine_libraries, within
+from packaging.specifiers import SpecifierSet
 
 
-def test_what_is_missing_or_too_old_is_told_with_the_command_that_mends_it():
+def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
     remarks = list(
-        libraries.examine(
+        examine_libraries(
             [
                 library("onnx", version="1.20", fits=False),
                 library("pluggy"),
@@ -18,7 +18,7 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_mends_it():
         )
     )
 
-    assert [(r.weight.value, r.remedy) for r in remarks] == [
+    assert [(r.severity, r.hint) for r in remarks] == [
         ("problem", "python -m pip install 'onnx>=1.23'"),
         ("problem", "python -m pip install 'pluggy>=1.23'"),
         ("note", "python -m pip install 'epctx-core[ort]'"),
@@ -32,15 +32,22 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_mends_it():
         ("1.22.9", ">=1.23", False),
         ("1.100", ">=1.23", True),
         ("2.0", ">=1.26,<2", False),
-        ("1.24rc1", ">=1.24", True),
+        ("1.24rc1", ">=1.24", False),
+        ("1.25rc1", ">=1.24", True),
         ("1.31.1+cpu", ">=1.31", True),
         ("1.0.0", "==1.0", True),
         ("7", "", True),
+        ("2.1", "~=2.0", True),
+        ("1.0", "~=2.0", False),
+        ("3.0", "~=2.0", False),
+        ("1.5.3", "==1.5.*", True),
+        ("1!1.0", "<2", False),
+        ("built by hand", ">=1.0", False),
     ],
 )
-def test_versions_are_compared_by_their_numbers(version, bounds, verdict):
-    assert within(version, bounds) is verdict
+def test_versions_are_compared_as_pip_does(version, bounds, verdict):
+    assert within(version, SpecifierSet(bounds)) is verdict
 
 
 def library(name, *, version=None, fits=None, extra=""):
-    return Library(name=name, bounds=">=1.23", extra=extra, version=version, fits=fits)
+    return Library(name=name, user="epctx-core", bounds=">=1.23", extra=extra, version=version, fits=fits)

@@ -38,7 +38,7 @@ def test_an_unforeseen_failure_is_a_block_as_well(epctx, monkeypatch, model):
     def fail(*_arguments, **_options):
         raise LookupError("a mistake of ours")
 
-    monkeypatch.setattr("epctx_core.sessions.inspection.inspect_model", fail)
+    monkeypatch.setattr("epctx_core.inspect_model", fail)
 
     short, long = epctx("inspect", model("y = Relu(x)")), epctx("inspect", "m", "-v")
 

@@ -1,4 +1,4 @@
-"""How numbers, tables, trees and foreign text are shown."""
+"""How numbers and foreign text are shown."""
 
 from __future__ import annotations
 
@@ -11,17 +11,7 @@ from epctx_cli import text
     [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
 )
 def test_sizes_are_readable(number, shown):
-    assert text.size(number) == shown
-
-
-def test_numbers_stand_at_the_right_and_text_at_the_left():
-    lines = text.table(("name", "n"), [("a", 5), ("bcdef", 1234)])
-
-    assert lines == ["name       n", "a          5", "bcdef  1,234"]
-
-
-def test_a_tree_without_leaves_is_its_root():
-    assert text.tree("out/", [], ascii_only=False) == ["out/"]
+    assert text.byte_size(number) == shown
 
 
 def test_only_what_steers_a_terminal_is_escaped():

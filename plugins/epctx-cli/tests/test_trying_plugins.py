@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from epctx_cli.plugins.trial import try_all
+from epctx_cli.plugin_trial import try_all
 
 from epctx_core.registry import Registry
 

@@ -39,7 +39,7 @@ def test_the_list_for_people_says_how_to_try_them(process):
 
 
 def test_listing_imports_no_plugin_nor_anything_heavy():
-    heavy = {"onnx", "numpy", "rich", "onnxruntime", "ctypes", "epctx_sim_qnn", "subprocess"}
+    heavy = {"onnx", "numpy", "onnxruntime", "ctypes", "epctx_sim_qnn", "packaging", "subprocess"}
     code = (
         "import json, sys; from importlib.metadata import entry_points;"
         "(command,) = entry_points(group='console_scripts', name='epctx'); code = command.load()(['plugins', 'list']);"

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_cache.settings import cache_settings
-from epctx_core import GraphOptimizationLevel, Registry, SessionOptions
-from epctx_core.ext import default_registry
+from epctx_core import GraphOptimizationLevel, Registry, SessionOptions, default_registry
 
 if TYPE_CHECKING:
     from epctx_core import InferenceSession

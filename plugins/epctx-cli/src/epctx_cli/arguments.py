@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_cli import streams
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
-from epctx_core.options.choices import CPU_EP
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
+    from epctx_cli.command_table import Command
     from epctx_cli.console import Console
-    from epctx_core.options import SessionOptions
+    from epctx_core import SessionOptions
 
+CPU_EP = "CPUExecutionProvider"
 _SUFFIX = "executionprovider"
 
 
@@ -21,13 +23,38 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose complaints are typed errors; options are never abbreviated, so scripts stay right.
 
     Attributes:
+        command: whose arguments it parses; they are declared when it is asked to parse. None for `epctx` itself.
         list_among_options: the list of positional arguments that may go on behind an option, if there is one.
     """
 
+    command: Command | None = None
     list_among_options: str | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
+
+    def add_commands(self, commands: Iterable[Command], **options: Any) -> None:
+        """Let the next argument choose a command.
+
+        Args:
+            commands: those that there are; none is imported.
+            options: as for `add_subparsers`.
+        """
+        choices = self.add_subparsers(**options)
+        for command in commands:
+            parser = choices.add_parser(
+                command.name.rpartition(" ")[2],
+                help=command.summary,
+                description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            )
+            parser.command = command
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Declare the command's arguments, then parse; `parser` of the result is the parser itself."""
+        if self.command is not None and self.get_default("parser") is None:
+            self.set_defaults(parser=self)
+            self.command.declare(self)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise InvalidArgument with argparse's words."""
@@ -133,8 +160,7 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
         InvalidArgument: one of them is malformed, unknown, or given twice.
         NotImplementedByProvider: no installed plugin brings an EP.
     """
-    from epctx_core.options import SessionOptions
-    from epctx_core.sessions.missing_providers import OptionalNames
+    from epctx_core import SessionOptions
 
     session = SessionOptions()
     for text in arguments.config:
@@ -143,9 +169,9 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     for key in session.ignored_config_entries:
         console.warn(f"epctx does not act on the session option {key!r}.")
     given = provider_options(arguments.provider_option, arguments.ep)
-    optional = OptionalNames(session.config().optional_providers, arguments.ep)
+    optional = {_stem(name) for name in session.config().optional_providers}
     for name in arguments.ep:
-        if name not in optional:
+        if _stem(name) not in optional:
             require_plugin(name)
         session.add_provider(name, given[name])
     return session
@@ -176,16 +202,16 @@ def provider_options(texts: Sequence[str], eps: Sequence[str]) -> dict[str, dict
     return options
 
 
+def _stem(name: str) -> str:
+    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
+
+
 def _key_after(left: str, ep: str) -> str | None:
     """Return what follows `EP.` in `EP.KEY` if that EP is the one meant, else None."""
-    short = ep.rpartition(":")[2]
-    for name in (
-        short,
-        short[: -len(_SUFFIX)] if short.casefold().endswith(_SUFFIX) else f"{short}{_SUFFIX}",
-    ):
-        start = left[: len(name) + 1]
-        if start.casefold() == f"{name}.".casefold() and len(left) > len(start):
-            return left[len(start) :]
+    for name in (_stem(ep), f"{_stem(ep)}{_SUFFIX}"):
+        if left.casefold().startswith(f"{name}.") and len(left) > len(name) + 1:
+            return left[len(name) + 1 :]
     return None
 
 
@@ -206,7 +232,7 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
 
 def no_ep(command: str) -> InvalidArgument:
     """Return why a command that compiles does nothing without `--ep`."""
-    from epctx_core.registry.default import get_available_providers
+    from epctx_core import get_available_providers
 
     installed = [name for name in get_available_providers() if name != CPU_EP]
     return InvalidArgument(
@@ -219,12 +245,9 @@ def no_ep(command: str) -> InvalidArgument:
 
 def require_plugin(name: str) -> None:
     """Raise NotImplementedByProvider if nobody brings an EP, which is a matter of installing, not of spelling."""
-    from epctx_core.registry import default_registry
-    from epctx_core.registry.records import means
+    from epctx_core import default_registry
 
-    short = name.rpartition(":")[2]
-    known = [record.name for record in default_registry.records()]
-    if any(means(short, each) for each in [*known, CPU_EP]):
+    if _stem(name) == _stem(CPU_EP) or default_registry.find(name.rpartition(":")[2]):
         return
     try:
         default_registry.resolve(name)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from epctx_core.compiling.destination import check_folder
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+from epctx_core.ext import check_folder
 
 if TYPE_CHECKING:
-    from epctx_core.sessions.boundary import NodeArg
+    from epctx_core import NodeArg
 
 _MOST_BEYOND_FILE = 1 << 30
 """Bytes by which the arrays of a compressed file may be larger than the file: deflate makes a thousand of one."""

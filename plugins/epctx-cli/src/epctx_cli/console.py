@@ -1,27 +1,33 @@
 """What a command writes: its report, notes, warnings, errors, and the one JSON object.
 
-Owns the two streams; with `--json` standard output gets the object and nothing else. Knows no command.
+Owns the two streams; with `--json` standard output gets the object and nothing else. rich lays out tables, trees and
+progress; `streams` writes. Knows no command.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from epctx_cli import streams, text
-from epctx_cli.progress import ProgressLine
 
 if TYPE_CHECKING:
+    import rich.console
+    import rich.progress
+
     from epctx_cli.text import Cell
 
 SCHEMA = 1
 """The version of the JSON form of every command; keys are added, never changed."""
-_STYLES = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
-_PLAIN = "\x1b[0m"
+STAGES = ("read", "partition", "compile", "write")
+_STYLES = {"error": "bold red", "warning": "bold yellow"}
+_UNLIMITED = 100_000
+"""Columns: what is wider than the terminal wraps there, so that names stay whole."""
 
 
 class Console:
@@ -37,9 +43,7 @@ class Console:
         self.verbose = verbose
         self._out, self._err = sys.stdout, sys.stderr
         self._result: dict[str, Any] | None = None
-        self._progress = ProgressLine(
-            self._err, active=_is_terminal(self._err), ascii_only=_ascii_only(self._err)
-        )
+        self._progress: rich.progress.Progress | None = None
 
     # -- for people ------------------------------------------------------------------------------
 
@@ -54,25 +58,32 @@ class Console:
         write(f"{text.printable(line)}\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table of the report."""
+        """Write a table of the report; without a header if all of it is empty. Numbers stand at the right."""
         if self.as_json:
             return
-        pretty = self._pretty()
-        if pretty is not None and pretty.print_table(self._out, header, rows):
-            return
-        for line in text.table(header, rows):
-            self.say(f"  {line}")
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
+        for index, title in enumerate(header):
+            right = bool(rows) and all(isinstance(row[index], int) for row in rows)
+            shown.add_column(Text(title), justify="right" if right else "left")
+        for row in rows:
+            shown.add_row(*(Text(text.cell(value)) for value in row))
+        self._report(_laid_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
 
     def tree(self, root: str, leaves: Sequence[Sequence[Cell]]) -> None:
-        """Write a folder and what lies in it."""
+        """Write a folder and what lies in it: of each file the name, then what else is to be said of it."""
         if self.as_json:
             return
-        pretty = self._pretty()
-        if pretty is not None:
-            pretty.print_tree(self._out, root, leaves)
-            return
-        for line in text.tree(root, leaves, ascii_only=_ascii_only(self._out)):
-            self.say(line)
+        from rich.text import Text
+        from rich.tree import Tree
+
+        shown = Tree(Text(text.one_line(root), style="bold"))
+        for name, *rest in leaves:
+            shown.add(Text.assemble(text.cell(name), *((f"  {text.cell(each)}", "dim") for each in rest)))
+        self._report(_laid_out(self._out, shown))
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""
@@ -88,17 +99,59 @@ class Console:
             self._tell(f"{text.printable(message)}\n")
 
     def _block(self, kind: str, message: str) -> None:
-        label = f"{_STYLES[kind]}{kind}:{_PLAIN}" if _wants_colour(self._err) else f"{kind}:"
+        label = f"{kind}:"
+        if _is_terminal(self._err):
+            from rich.text import Text
+
+            label = _laid_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
         first, _, rest = text.printable(message).partition("\n")
         self._tell(f"{label} {first}\n" + (f"{text.indented(rest)}\n" if rest else ""))
 
     @contextmanager
-    def progress(self) -> Iterator[ProgressLine]:
-        """Show progress inside the block, if standard error is a terminal."""
+    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Show progress inside the block, if standard error is a terminal: called with (stage, done, total)."""
+        if not _is_terminal(self._err):
+            yield lambda _stage, _done, _total: None
+            return
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(24),
+            TextColumn("{task.fields[share]}"),
+        )
+        with Progress(*columns, console=_layout(self._err), transient=True) as shown:
+            task, last = shown.add_task("", share=""), ""
+
+            def show(stage: str, done: int, total: int) -> None:
+                nonlocal last
+                number = f"[{STAGES.index(stage) + 1}/{len(STAGES)}] " if stage in STAGES else ""
+                share = f"{done}/{total}" if total > 1 else ""
+                # Other changes wait for the next frame; a stage that is over before it is seen all the same.
+                shown.update(
+                    task, description=f"{number}{stage[:16]:<12}", completed=done, total=total, share=share,
+                    refresh=stage != last,
+                )  # fmt: skip
+                last = stage
+
+            self._progress = shown
+            try:
+                yield show
+            finally:
+                self._progress = None
+
+    @contextmanager
+    def _without_progress(self) -> Iterator[None]:
+        """Take the progress away while something else is written."""
+        shown, self._progress = self._progress, None
+        if shown is not None:
+            shown.stop()
         try:
-            yield self._progress
+            yield
         finally:
-            self._progress.clear()
+            if shown is not None:
+                shown.start()
+                self._progress = shown
 
     # -- for programs ----------------------------------------------------------------------------
 
@@ -113,7 +166,7 @@ class Console:
             UnwritableError: standard output cannot be written.
         """
         if self.as_json and self._result is not None:
-            data = json.dumps(jsonable(self._result), indent=2, allow_nan=False)
+            data = json.dumps(_jsonable(self._result), indent=2, allow_nan=False)
             self._report(f"{data}\n")
         streams.flush(self._out)
         with suppress(streams.UnwritableError):
@@ -121,32 +174,20 @@ class Console:
 
     # -- streams ---------------------------------------------------------------------------------
 
-    def _pretty(self) -> Any:
-        """Return the module that writes by rich, or None where nobody looks or rich is not installed."""
-        if not (_is_terminal(self._out) and _wants_colour(self._out)):
-            return None
-        try:
-            from epctx_cli import pretty
-        except ImportError:
-            return None
-        self._progress.clear()
-        return pretty
-
     def _report(self, words: str) -> None:
         """Write to standard output.
 
         Raises:
             UnwritableError: it cannot be written.
         """
-        self._progress.clear()
-        _in_order(self._err)
-        streams.send(self._out, words)
+        with self._without_progress():
+            _in_order(self._err)
+            streams.send(self._out, words)
 
     def _tell(self, words: str) -> None:
         """Write to standard error; who cannot be told has the exit code."""
-        self._progress.clear()
-        _in_order(self._out)
-        with suppress(streams.UnwritableError):
+        with self._without_progress(), suppress(streams.UnwritableError):
+            _in_order(self._out)
             streams.send(self._err, words)
 
 
@@ -161,24 +202,42 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _wants_colour(stream: TextIO | None) -> bool:
-    return _is_terminal(stream) and not os.environ.get("NO_COLOR")
+def _layout(stream: TextIO | None, width: int | None = None) -> rich.console.Console:
+    from rich.console import Console as Layout
+
+    # No markup, no emoji codes: what is printed are names out of models.
+    plain = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+    return Layout(file=stream, width=width, markup=False, emoji=False, highlight=False, **plain)  # type: ignore[arg-type]
 
 
-def _ascii_only(stream: TextIO | None) -> bool:
-    try:
-        "├└─█░".encode(getattr(stream, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False
+class _LaidOut(io.StringIO):
+    """What a stream is to get; rich lays it out for what that one can show."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "ascii"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
 
 
-def jsonable(value: Any) -> Any:
+def _laid_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
+    """Return what a stream is to get, without spaces at the ends of lines."""
+    written = _LaidOut(stream)
+    _layout(written, _UNLIMITED).print(shown)
+    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
+
+
+def _jsonable(value: Any) -> Any:
     """Return a value as JSON can hold it: what is not finite becomes null, bytes become text."""
     if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
+        return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
+        return [_jsonable(item) for item in value]
     if isinstance(value, float):
         return value if value - value == 0 else None  # infinity and NaN give NaN here
     if isinstance(value, bytes):

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument, NoSuchFile, suggestion
+from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
     import argparse

@@ -1,7 +1,6 @@
 """From arguments to an exit code: finds the command, loads it, and turns what it raises into one block.
 
-A command is a module of `epctx_cli.commands` with `add_arguments(parser)` and
-`run(arguments, console)`; only the one that was asked for is imported.
+Knows no command: `command_table` says which there are.
 """
 
 from __future__ import annotations
@@ -11,74 +10,57 @@ import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
-from types import MappingProxyType
+from operator import index
 from typing import Any
 
 from epctx_cli.arguments import CommandParser, add_verbose
+from epctx_cli.command_table import OWN, added_commands
 from epctx_cli.console import Console
-from epctx_cli.exit_codes import DONE, FAILED, INTERRUPTED, USAGE, exit_code
+from epctx_cli.exit_codes import ExitCode, exit_code
 from epctx_cli.streams import UnwritableError
-from epctx_core._version import __version__
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError, concealed, internal_error, suggestion
-
-COMMANDS = MappingProxyType(
-    {
-        "compile": "write a context model that carries compiled work",
-        "share": "compile several models that share weights into context models with one binary",
-        "run": "run a model, plain or compiled, and describe its outputs",
-        "inspect": "show what is in a context model, without loading it",
-        "verify": "check a context model and its payloads in full, without a device",
-        "explain": "show which EP would take which node, and why the others are refused",
-        "compare": "run two models on the same inputs and say where they differ",
-        "convert": "write a model in ONNX Runtime's own format (.ort), or such a one as ONNX",
-        "cache": "list, check and clear what load_or_compile keeps",
-        "plugins": "list, describe and check the installed Execution Providers, or begin a new one",
-        "doctor": "look at the environment and the plugins, and say what to fix",
-    }
-)
-"""Name to summary; the module has the same name."""
+from epctx_core import __version__
+from epctx_core.errors import EpctxError, InvalidArgument, PluginError
+from epctx_core.ext import concealed, internal_error, suggestion
 
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; raises nothing."""
     # Until the arguments are understood, a flag anywhere counts.
     console = Console(as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv)
-    code = DONE
+    code: int = ExitCode.DONE
     try:
         with _stdout_for(console):
             code = _guarded(argv, console)
         console.finish()
     except UnwritableError as error:
         console.error(f"standard output could not be written: {error}.")
-        return code or USAGE
+        return code or ExitCode.USAGE
     return code
 
 
 def _stdout_for(console: Console) -> AbstractContextManager[None]:
     if not console.as_json:
         return nullcontext()
-    from epctx_cli.stdout_guard import reserved_stdout
+    from epctx_cli.streams import reserved_stdout
 
     return reserved_stdout()
 
 
 def _guarded(argv: list[str], console: Console) -> int:
-    model: str | None = None
+    arguments = argparse.Namespace()
     try:
         with _logged(console):
-            arguments = _parse(argv)
-            if isinstance(arguments, int):
-                return arguments
-            model = getattr(arguments, "model", None)
-            code: int = arguments.run(arguments, console)
-            return code
+            parsed = _parse(argv)
+            if isinstance(parsed, int):
+                return parsed
+            arguments = parsed
+            return _run(arguments, console)
     except EpctxError as error:
         _show(error, console)
-        return exit_code(error, model=model)
+        return exit_code(error, model=getattr(arguments, "model", None))
     except KeyboardInterrupt:
         console.error("interrupted.")
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except UnwritableError:
         raise
     except MemoryError as error:
@@ -90,28 +72,36 @@ def _guarded(argv: list[str], console: Console) -> int:
         return exit_code(unforeseen)
 
 
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the command; whatever another package's raises that is no typed error is that package's fault."""
+    command = arguments.parser.command
+    try:
+        return index(arguments.run(arguments, console))
+    except (EpctxError, UnwritableError, MemoryError):
+        raise
+    except Exception as error:
+        if command.version is None:
+            raise
+        raise command.broken("failed", error) from error
+
+
 def _parse(argv: list[str]) -> argparse.Namespace | int:
     """Return the parsed arguments, or an exit code if there is nothing to run."""
+    commands = {command.name: command for command in OWN if " " not in command.name}
     name = next((argument for argument in argv if not argument.startswith("-")), None)
-    if name is not None and name not in COMMANDS:
+    if name not in commands:
+        added = added_commands()
+        if len(rivals := [f"{c.package} {c.version}" for c in added if c.name == name]) > 1:
+            raise PluginError(
+                f"the command {name!r} is ambiguous: {' and '.join(rivals)} have it.",
+                hint="Uninstall all but one of them.",
+            )
+        commands = {command.name: command for command in added} | commands
+    if name is not None and name not in commands:
         raise InvalidArgument(
-            f"there is no command {name!r}.{suggestion(name, COMMANDS)}",
-            hint=f"Commands: {', '.join(COMMANDS)}.",
+            f"there is no command {name!r}.{suggestion(name, commands)}",
+            hint=f"Commands: {', '.join(commands)}.",
         )
-    parser = _parser(name)
-    try:
-        arguments, extras = parser.parse_known_args(argv)
-    except SystemExit as stop:  # --help and --version have printed
-        return stop.code if isinstance(stop.code, int) else DONE
-    chosen: CommandParser = getattr(arguments, "parser", parser)
-    chosen.take_rest(arguments, extras)
-    if not hasattr(arguments, "run"):
-        raise InvalidArgument("a command is missing.", hint=f"{chosen.format_help().rstrip()}")
-    return arguments
-
-
-def _parser(name: str | None) -> CommandParser:
-    """Return the parser; of the commands only the one asked for has its options."""
     parser = CommandParser(
         prog="epctx",
         description="Compile ONNX models into context models, inspect, run and compare them.",
@@ -119,12 +109,19 @@ def _parser(name: str | None) -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
     add_verbose(parser, default=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=False)
-    for command, summary in COMMANDS.items():
-        own = commands.add_parser(command, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        if command == name:
-            import_module(f"epctx_cli.commands.{command}").add_arguments(own)
-    return parser
+    parser.add_commands(commands.values(), title="commands", metavar="COMMAND", required=False)
+    try:
+        arguments: argparse.Namespace
+        arguments, extras = parser.parse_known_args(argv)
+    except SystemExit as stop:  # --help and --version have printed
+        return stop.code if isinstance(stop.code, int) else ExitCode.DONE
+    chosen: CommandParser = getattr(arguments, "parser", parser)
+    chosen.take_rest(arguments, extras)
+    if not hasattr(arguments, "run"):
+        if chosen.command is not None and chosen.command.version is not None:
+            raise chosen.command.broken("cannot be run", AttributeError("it set no default `run`"))
+        raise InvalidArgument("a command is missing.", hint=f"{chosen.format_help().rstrip()}")
+    return arguments
 
 
 def _show(error: EpctxError, console: Console) -> None:
@@ -159,7 +156,7 @@ def _out_of_memory(error: MemoryError, console: Console) -> int:
         message += "\n\n" + "".join(traceback.format_exception(error)).rstrip()
     console.error(message)
     console.result({"error": {"code": "INTERNAL", "message": str(error), "hint": None}})
-    return FAILED
+    return ExitCode.FAILED
 
 
 class _ToConsole(logging.Handler):

@@ -5,6 +5,7 @@ Knows the errors, and nothing of commands.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from pathlib import Path
 
 from epctx_core.errors import (
@@ -25,37 +26,42 @@ from epctx_core.errors import (
     RuntimeException,
 )
 
-DONE = 0
-"""The command did what it was asked to."""
-FAILED = 1
-"""A check or comparison failed, or a sound model failed while it was compiled or run."""
-USAGE = 2
-"""Wrong usage or bad input: an option, a model, a file, a place to write to."""
-PLUGIN = 3
-"""A plugin or package is missing or broken."""
-INTERRUPTED = 130
-"""Ctrl-C: what a shell gives for a process that SIGINT ended."""
 
-CODES: dict[type[EpctxError], int] = {
-    InvalidArgument: USAGE,
-    NoSuchFile: USAGE,
-    InvalidProtobuf: USAGE,
-    InvalidGraph: USAGE,
-    ModelRequiresCompilation: USAGE,
-    PackageMissing: PLUGIN,
-    NotFound: USAGE,
-    NotImplementedByProvider: PLUGIN,
-    PluginError: PLUGIN,
-    EPFail: PLUGIN,
-    RuntimeException: FAILED,
-    ModelLoadCanceled: FAILED,
-    InternalError: FAILED,
-    Fail: FAILED,
+class ExitCode(IntEnum):
+    """Exit code of a command."""
+
+    DONE = 0
+    """The command did what it was asked to."""
+    FAILED = 1
+    """A check or comparison failed, or a sound model failed while it was compiled or run."""
+    USAGE = 2
+    """Wrong usage or bad input: an option, a model, a file, a folder to write to."""
+    PLUGIN = 3
+    """A plugin or package is missing or broken."""
+    INTERRUPTED = 130
+    """Ctrl-C: what a shell gives for a process that SIGINT ended."""
+
+
+CODES: dict[type[EpctxError], ExitCode] = {
+    InvalidArgument: ExitCode.USAGE,
+    NoSuchFile: ExitCode.USAGE,
+    InvalidProtobuf: ExitCode.USAGE,
+    InvalidGraph: ExitCode.USAGE,
+    ModelRequiresCompilation: ExitCode.USAGE,
+    PackageMissing: ExitCode.PLUGIN,
+    NotFound: ExitCode.USAGE,
+    NotImplementedByProvider: ExitCode.PLUGIN,
+    PluginError: ExitCode.PLUGIN,
+    EPFail: ExitCode.PLUGIN,
+    RuntimeException: ExitCode.FAILED,
+    ModelLoadCanceled: ExitCode.FAILED,
+    InternalError: ExitCode.FAILED,
+    Fail: ExitCode.FAILED,
 }
 """A `Fail` about a place to write to is USAGE: see `exit_code`."""
 
 
-def exit_code(error: EpctxError, *, model: str | None = None) -> int:
+def exit_code(error: EpctxError, *, model: str | None = None) -> ExitCode:
     """Return the exit code for an error.
 
     Args:
@@ -65,5 +71,5 @@ def exit_code(error: EpctxError, *, model: str | None = None) -> int:
     """
     named = error.path if isinstance(error, Fail) else None
     if named is not None and (model is None or Path(named) != Path(model)):
-        return USAGE
-    return next((code for kind, code in CODES.items() if isinstance(error, kind)), FAILED)
+        return ExitCode.USAGE
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), ExitCode.FAILED)

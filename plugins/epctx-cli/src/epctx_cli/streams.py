@@ -1,13 +1,14 @@
-"""Writing to the standard streams: a reader that went away is no error, and any other failure is a typed one.
+"""The standard streams: writing to them, and keeping standard output for the one JSON object.
 
-Knows streams, and nothing of what goes out.
+A reader that went away is no error, and any other failure is a typed one. Knows nothing of what goes out.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TextIO
 
 
@@ -63,3 +64,33 @@ def _let_go(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+_STDOUT, _STDERR = 1, 2
+
+
+@contextmanager
+def reserved_stdout() -> Iterator[None]:
+    """Send to standard error what is printed inside: by Python, by native libraries and by child processes."""
+    with redirect_stdout(sys.stderr):
+        try:
+            saved = os.dup(_STDOUT)
+        except OSError:  # no such descriptor, so nobody can print to it
+            yield
+            return
+        try:
+            with suppress(OSError):
+                os.dup2(_STDERR, _STDOUT)
+            yield
+        finally:
+            _flush_native()
+            os.dup2(saved, _STDOUT)
+            os.close(saved)
+
+
+def _flush_native() -> None:
+    """Empty the C library's buffers: into a pipe it would write only when the process ends."""
+    import ctypes
+
+    with suppress(OSError, TypeError, AttributeError):  # Windows has no such handle
+        ctypes.CDLL(None).fflush(None)

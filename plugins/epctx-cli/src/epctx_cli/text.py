@@ -1,16 +1,15 @@
-"""Text for people: safe to print, sizes, plain tables and trees. Knows no stream and no command."""
+"""Text for people: safe to print, sizes and counts in words. Knows no stream and no command."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeAlias
 
 Cell: TypeAlias = "str | int"
 """Numbers stand at the right of their column."""
 
 _KIBI = 1024
-_BRANCHES = {True: ("├── ", "└── "), False: ("|-- ", "`-- ")}
 
 
 def printable(text: str) -> str:
@@ -28,7 +27,12 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def size(count: int) -> str:
+def cell(value: Cell) -> str:
+    """Return what stands in a cell of a table."""
+    return one_line(f"{value:,}" if isinstance(value, int) else value)
+
+
+def byte_size(count: int) -> str:
     """Return a number of bytes as people read it."""
     value = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -38,7 +42,7 @@ def size(count: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
     """Return `1 node` or `3 nodes`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -58,27 +62,3 @@ def operators(names: Iterable[str], shown: int) -> str:
 def indented(text: str, by: str = "  ") -> str:
     """Return a block moved to the right."""
     return "\n".join(by + line if line else line for line in text.split("\n"))
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Return the lines of a table, columns apart by two spaces; without a header if all of it is empty."""
-    cells = [[one_line(f"{c:,}" if isinstance(c, int) else c) for c in row] for row in rows]
-    if any(header):
-        cells.insert(0, list(header))
-    right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
-    widths = [max((len(row[i]) for row in cells), default=0) for i in range(len(header))]
-    return [
-        "  ".join(
-            text.rjust(width) if at_right else text.ljust(width)
-            for text, width, at_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
-
-
-def tree(root: str, leaves: Sequence[Sequence[Cell]], *, ascii_only: bool) -> list[str]:
-    """Return the lines of a folder with what lies in it."""
-    inner, last = _BRANCHES[not ascii_only]
-    lines = table([""] * len(leaves[0]), leaves) if leaves else []
-    marks = [inner] * (len(lines) - 1) + [last]
-    return [one_line(root), *(mark + line for mark, line in zip(marks, lines, strict=bool(lines)))]

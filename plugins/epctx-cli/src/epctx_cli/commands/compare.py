@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
 from epctx_cli.commands.run import made_words, simulated, simulated_words
-from epctx_cli.exit_codes import DONE, FAILED
+from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import EpctxError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
         "an output is equal if either is kept",
     )
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -76,14 +76,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "first_inside": inside,
         }
     )
-    return DONE if equal else FAILED
+    return ExitCode.DONE if equal else ExitCode.FAILED
 
 
 def _look_inside(
     a: Side, b: Side, outcome: Outcome, tolerance: Tolerance, console: Console
 ) -> dict[str, Any] | None:
     """Return the first value inside that both compute and that differs; None if there is none to be had."""
-    from epctx_cli.inner_values import first_difference
+    from epctx_cli.session_pair import first_difference
 
     try:
         return first_difference(a, b, outcome.inputs, tolerance)
@@ -123,7 +123,7 @@ def _tell(
 
 def _tell_inside(inside: dict[str, Any], console: Console) -> None:
     console.say(
-        f"Inside, the first of {text.count(inside['compared'], 'value')} of the same name that differs is "
+        f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
         f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):"
     )
     console.say(f"  in A it comes from {inside['from_a']}")

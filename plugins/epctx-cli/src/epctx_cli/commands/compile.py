@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +17,13 @@ from epctx_cli.arguments import (
     no_ep,
     session_options,
 )
-from epctx_cli.exit_codes import DONE, FAILED
+from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from epctx_cli.agreement import Difference
     from epctx_cli.console import Console
-    from epctx_core.compiling.report import CompileReport
-    from epctx_core.options import SessionOptions
+    from epctx_core import CompileReport, SessionOptions
 
 CHECK_TOLERANCE = 1e-4
 """`--check`: the largest max|a-b| / (max|b| + 1e-6) that passes."""
@@ -59,13 +59,12 @@ def add_arguments(parser: CommandParser) -> None:
     )
     add_allow_uncompiled(parser)
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compile, report, and check if asked to."""
-    from epctx_core.compiling.compiler import ModelCompiler
-    from epctx_core.options import OrtCompileApiFlags
+    from epctx_core import ModelCompiler, OrtCompileApiFlags
 
     if not arguments.ep:
         raise no_ep("compile")
@@ -88,7 +87,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         report = compiler.compile_to_file(output)
     result = {**report.as_dict(), "folder": str(_folder(report))}
     _tell(arguments.model, report, console)
-    code = DONE if report.compiled or arguments.allow_uncompiled else FAILED
+    code = ExitCode.DONE if report.compiled or arguments.allow_uncompiled else ExitCode.FAILED
     if arguments.check:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
@@ -97,12 +96,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "tolerance": CHECK_TOLERANCE,
             "outputs": [d.as_dict() for d in differences],
         }
-        code = code if equal else FAILED
+        code = code if equal else ExitCode.FAILED
     if not report.compiled:
         console.note(
             "Nothing was compiled; --allow-uncompiled makes this exit 0, --require-compiled writes nothing."
         )
-    if code == DONE:
+    if code == ExitCode.DONE:
         console.say()
         # Values are not repeated: one of them may be a secret.
         options = " with the same --ep and -p" if arguments.provider_option else ""
@@ -113,9 +112,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
     """Return the output path; None for the default. A folder gets the default's name."""
-    from epctx_core.context.named_files import context_model_path
-    from epctx_core.context.paths import is_folder_name
-
     given: str | None = arguments.output
     if given is None:
         given = session.config().context_file_path
@@ -123,16 +119,9 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
         return None
     if not given:
         raise InvalidArgument("-o is empty.")
-    model, output = Path(arguments.model), Path(given)
-    if is_folder_name(given):
-        output /= context_model_path(model).name
-    if output.exists() and model.exists() and output.samefile(model):
-        raise InvalidArgument(
-            f"the output {str(output)!r} is the model that is to be compiled.",
-            path=output,
-            hint="Choose another output: replacing it would lose the source.",
-        )
-    return str(output)
+    if given.endswith(("/", os.sep)) or os.path.isdir(given):  # noqa: PTH112 - Path.is_dir raises for over-long names
+        return str(Path(given, f"{Path(arguments.model).stem}_ctx.onnx"))
+    return given
 
 
 def _folder(report: CompileReport) -> Path:
@@ -146,12 +135,12 @@ def _tell(model: str, report: CompileReport, console: Console) -> None:
     if report.kept_nodes:
         console.say()
         console.say(
-            f"{text.count(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
+            f"{text.counted(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
         )
     _tell_shares(report, console)
     _tell_refusals(report, console)
     console.say()
-    leaves = [(file.path, text.size(file.bytes)) for file in report.outputs]
+    leaves = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
     console.tree(f"{_folder(report)}/", leaves)
     if report.source_files:
         console.say()
@@ -174,7 +163,7 @@ def _tell_partitions(report: CompileReport, console: Console) -> None:
     )
     left = len(report.partitions) - len(shown)
     if left:
-        console.say(f"  … and {text.count(left, 'partition')} more; -v shows all.")
+        console.say(f"  … and {text.counted(left, 'partition')} more; -v shows all.")
 
 
 def _tell_shares(report: CompileReport, console: Console) -> None:
@@ -203,21 +192,21 @@ def _tell_refusals(report: CompileReport, console: Console) -> None:
 
 def _refusals(report: CompileReport, limit: int | None) -> list[str]:
     lines = [
-        f"{r.ep}: {r.reason.rstrip('.')} ({text.count(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
+        f"{r.ep}: {r.reason.rstrip('.')} ({text.counted(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
         if r.nodes
         else f"{r.ep}: {r.reason}"
         for r in report.refusals
     ]
     if limit is None or len(lines) <= limit:
         return lines
-    return [*lines[:limit], f"… and {text.count(len(lines) - limit, 'reason')} more; -v shows all."]
+    return [*lines[:limit], f"… and {text.counted(len(lines) - limit, 'reason')} more; -v shows all."]
 
 
 def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
     """Load what was written and compare it with the source on the CPU EP."""
     from epctx_cli.agreement import Tolerance
     from epctx_cli.session_pair import Side, run_both
-    from epctx_core.options import GraphOptimizationLevel
+    from epctx_core import GraphOptimizationLevel
 
     # Fresh options: the session must neither write a model again nor name where one goes.
     arguments.config = [entry for entry in arguments.config if not entry.startswith("ep.context_")]
@@ -250,7 +239,7 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
     wrong = [d for d in outcome.differences if not d.equal]
     if wrong:
         console.error(
-            f"the compiled model disagrees with the CPU EP in {text.count(len(wrong), 'output')}: "
+            f"the compiled model disagrees with the CPU EP in {text.counted(len(wrong), 'output')}: "
             f"{wrong[0].name!r} {wrong[0].where()}.\n"
             f"epctx compare {shlex.quote(str(report.output))} {shlex.quote(arguments.model)} "
             "says where they differ first."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common
-from epctx_cli.exit_codes import DONE
+from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
@@ -42,13 +42,12 @@ def add_arguments(parser: CommandParser) -> None:
         help="the processors that an .ort file is for (default: any)",
     )
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Convert, and say what was written."""
-    from epctx_core.options import GraphOptimizationLevel
-    from epctx_core.sessions.conversion import convert_model
+    from epctx_core import GraphOptimizationLevel, convert_model
 
     written = convert_model(
         arguments.model,
@@ -58,6 +57,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         target_platform=arguments.target_platform,
     )
     size = written.stat().st_size
-    console.say(f"wrote {written} ({text.size(size)})")
+    console.say(f"wrote {written} ({text.byte_size(size)})")
     console.result({"model": arguments.model, "output": str(written), "bytes": size})
-    return DONE
+    return ExitCode.DONE

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_cli import text
-from epctx_cli.arguments import CommandParser, add_common, add_providers, no_ep, session_options
-from epctx_cli.exit_codes import DONE, FAILED
+from epctx_cli.arguments import CPU_EP, CommandParser, add_common, add_providers, no_ep, session_options
+from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core.sessions.explanation import Explanation, NodeExplanation
+    from epctx_core import Explanation, NodeExplanation
 
 _SHOWN_OPERATORS = 6
 
@@ -22,7 +22,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model to explain; nothing is compiled")
     add_providers(parser, ep_help="an EP to ask; repeat it, the first has priority, CPU comes last")
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -34,12 +34,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     explanation = explain_model(arguments.model, session_options(arguments, console))
     _tell(arguments.model, explanation, console)
     console.result({"model": arguments.model, **explanation.as_dict()})
-    return FAILED if explanation.left else DONE
+    return ExitCode.FAILED if explanation.left else ExitCode.DONE
 
 
 def _tell(model: str, explanation: Explanation, console: Console) -> None:
     nodes = explanation.nodes
-    console.say(f"{model}: {text.count(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
+    console.say(f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
     console.say()
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
@@ -68,8 +68,6 @@ def _tell(model: str, explanation: Explanation, console: Console) -> None:
 
 def _takers(explanation: Explanation) -> list[str]:
     """Return who was asked, then who else has nodes, the CPU EP last."""
-    from epctx_core.options.choices import CPU_EP
-
     others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
     return list(dict.fromkeys([*explanation.eps, *others, CPU_EP]))
 
@@ -97,5 +95,5 @@ def _tell_refusals(explanation: Explanation, console: Console) -> None:
         console.say("Refused:")
     for (ep, reason), nodes in sorted(refused.items(), key=lambda item: -len(item[1])):
         console.say(
-            f"  {ep}: {reason.rstrip('.')} ({text.count(len(nodes), 'node')}, such as {nodes[0].name!r})"
+            f"  {ep}: {reason.rstrip('.')} ({text.counted(len(nodes), 'node')}, such as {nodes[0].name!r})"
         )

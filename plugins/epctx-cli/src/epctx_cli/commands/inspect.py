@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common
-from epctx_cli.exit_codes import DONE
+from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core.sessions.inspection import ContextNodeInfo, ModelInfo
+    from epctx_core import ContextNodeInfo, ModelInfo
 
 _SHOWN_ELSEWHERE = ("main_context", "embed_mode", "source", "partition_name")
 _MAKER = ("distribution", "version", "sdk", "driver", "target")
@@ -24,26 +24,26 @@ def add_arguments(parser: CommandParser) -> None:
     """Declare the command's options."""
     parser.add_argument("model", metavar="MODEL", help="the model to look into")
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the model."""
-    from epctx_core.sessions.inspection import inspect_model
+    from epctx_core import inspect_model
 
     info = inspect_model(arguments.model)
     files = _files(info)
     _tell(arguments.model, info, files, console)
     console.result({"model": arguments.model, **info.as_dict(), "files": files})
-    return DONE
+    return ExitCode.DONE
 
 
 def _files(info: ModelInfo) -> list[dict[str, Any]]:
     """Return every required file with its size, or why it cannot be opened."""
     import os
 
-    from epctx_core.context.paths import ModelFolder
     from epctx_core.errors import InvalidGraph
+    from epctx_core.ext import ModelFolder
 
     if info.path is None:
         return []
@@ -62,8 +62,8 @@ def _files(info: ModelInfo) -> list[dict[str, Any]]:
 
 def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
-    nodes = text.count(len(info.ep_contexts), "EPContext node")
-    console.say(f"{model}: {nodes}, {text.count(info.other_nodes, 'other node')}{made_by}")
+    nodes = text.counted(len(info.ep_contexts), "EPContext node")
+    console.say(f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}")
     console.say()
     values = [("input", name, kind) for name, kind in info.inputs.items()]
     values += [("output", name, kind) for name, kind in info.outputs.items()]
@@ -76,7 +76,7 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
         console.say()
         console.say("Required files, beside the model:")
         console.table(
-            ("", ""), [(f["name"], "-" if f["bytes"] is None else text.size(f["bytes"])) for f in files]
+            ("", ""), [(f["name"], "-" if f["bytes"] is None else text.byte_size(f["bytes"])) for f in files]
         )
     if info.source_files:
         console.say()
@@ -96,7 +96,7 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
                 n.name,
                 n.source or "-",
                 _payload(n),
-                "-" if n.payload_bytes is None else text.size(n.payload_bytes),
+                "-" if n.payload_bytes is None else text.byte_size(n.payload_bytes),
                 _loader(n),
             )
             for n in nodes
@@ -170,14 +170,14 @@ def _whose(members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo])
 
 def _shown(value: object) -> str:
     if isinstance(value, bytes):
-        return f"{text.size(len(value))} of bytes"
+        return f"{text.byte_size(len(value))} of bytes"
     words = str(value)
     return words if len(words) <= _LONGEST_VALUE else f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
 
 
 def _warn(info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Say what would keep the model from being loaded here."""
-    from epctx_core.registry import default_registry
+    from epctx_core import default_registry
 
     problems = [n.problem for n in info.ep_contexts if n.problem]
     reported = {n.payload_file for n in info.ep_contexts if n.problem}

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
-from epctx_cli.exit_codes import DONE
+from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core.registry import PluginRecord
-    from epctx_core.session import InferenceSession
-    from epctx_core.sessions.boundary import NodeArg
+    from epctx_core import InferenceSession, NodeArg, PluginRecord
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -27,13 +25,13 @@ def add_arguments(parser: CommandParser) -> None:
     add_inputs(parser)
     parser.add_argument("--output", metavar="OUT.npz", help="store the outputs, by name")
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Load, run, describe."""
     from epctx_cli.arrays import check_writable, save_arrays
-    from epctx_core.session import InferenceSession
+    from epctx_core import InferenceSession
 
     session_settings = session_options(arguments, console)
     if arguments.output is not None:
@@ -69,7 +67,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "seconds": seconds,
         }
     )
-    return DONE
+    return ExitCode.DONE
 
 
 def _inputs(arguments: argparse.Namespace, session: InferenceSession, console: Console) -> Mapping[str, Any]:

@@ -17,14 +17,14 @@ from epctx_cli.arguments import (
     no_ep,
     session_options,
 )
-from epctx_cli.exit_codes import DONE, FAILED
+from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_cli.console import Console
-    from epctx_core.compiling.share_group import ShareReport
+    from epctx_core import ShareReport
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -51,19 +51,18 @@ def add_arguments(parser: CommandParser) -> None:
     add_allow_uncompiled(parser)
     ctx_gen_form.add_arguments(parser)
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compile all models, publish them together, report."""
-    from epctx_core.compiling.share_group import ShareGroup
-    from epctx_core.options import OrtCompileApiFlags
+    from epctx_core import OrtCompileApiFlags, ShareGroup
 
     models = [model for given in arguments.models for model in ctx_gen_form.split_models(given)]
     names: list[str | None] = [*arguments.name] or [None] * len(models)
     if len(names) != len(models):
         raise InvalidArgument(
-            f"there are {text.count(len(models), 'model')} and {text.count(len(names), 'name')}.",
+            f"there are {text.counted(len(models), 'model')} and {text.counted(len(names), 'name')}.",
             hint="Give --name once for each model, or not at all.",
         )
     ctx_gen_form.take(arguments, console)
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _tell(models, report, console)
     console.result({**report.as_dict(), "providers": report.members[0].as_dict()["providers"]})
     done = arguments.allow_uncompiled or all(member.compiled for member in report.members)
-    return DONE if done else FAILED
+    return ExitCode.DONE if done else ExitCode.FAILED
 
 
 def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
@@ -99,6 +98,6 @@ def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
         console.say()
         console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
     console.say()
-    console.tree(f"{report.folder}/", [(file.path, text.size(file.bytes)) for file in report.outputs])
+    console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
     console.say()
-    console.say(f"Sharing saved {text.size(report.saved_bytes)} of weights.")
+    console.say(f"Sharing saved {text.byte_size(report.saved_bytes)} of weights.")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, add_providers, session_options
-from epctx_cli.exit_codes import DONE, FAILED, PLUGIN, USAGE
+from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
+    from epctx_core import VerifyReport
     from epctx_core.plugin import Finding
-    from epctx_core.verify.findings import VerifyReport
 
 _CALLED = {"error": "error", "warning": "warning", "info": "note"}
 _NO_MODEL = "model-unreadable"
@@ -33,12 +33,12 @@ def add_arguments(parser: CommandParser) -> None:
         help="exit 1 if no byte of a payload could be judged, although nothing is wrong",
     )
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Check the model and list what was found."""
-    from epctx_core.verify.verification import verify_model
+    from epctx_core import verify_model
 
     report = verify_model(arguments.model, session_options(arguments, console))
     _tell(arguments.model, report, console)
@@ -53,21 +53,21 @@ def _exit_code(report: VerifyReport, *, strict: bool) -> int:
     """
     errors = {finding.code for finding in report.findings if finding.severity.value == "error"}
     if _NO_MODEL in errors:
-        return USAGE
+        return ExitCode.USAGE
     if errors == {_BROKEN}:
-        return PLUGIN
-    return FAILED if errors or (strict and not report.checked) else DONE
+        return ExitCode.PLUGIN
+    return ExitCode.FAILED if errors or (strict and not report.checked) else ExitCode.DONE
 
 
 def _tell(model: str, report: VerifyReport, console: Console) -> None:
-    nodes = text.count(report.nodes, "EPContext node")
-    console.say(f"{model}: {nodes}, {text.count(len(report.payloads), 'payload')}")
+    nodes = text.counted(report.nodes, "EPContext node")
+    console.say(f"{model}: {nodes}, {text.counted(len(report.payloads), 'payload')}")
     if report.payloads:
         console.say()
         console.table(
             ("payload", "size", "digests", "looked into by"),
             [
-                (p.name, text.size(p.size), "right" if p.digests else "-", p.looked_into_by or "nobody")
+                (p.name, text.byte_size(p.size), "right" if p.digests else "-", p.looked_into_by or "nobody")
                 for p in report.payloads
             ],
         )
@@ -87,6 +87,6 @@ def _tell_finding(finding: Finding, console: Console) -> None:
 
 def _summary(report: VerifyReport) -> str:
     counts = Counter(finding.severity.value for finding in report.findings)
-    found = ", ".join(text.count(counts[kind], word) for kind, word in _CALLED.items() if counts[kind])
+    found = ", ".join(text.counted(counts[kind], word) for kind, word in _CALLED.items() if counts[kind])
     verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
     return f"{verdict}: {found}" if found else f"{verdict}: nothing found"

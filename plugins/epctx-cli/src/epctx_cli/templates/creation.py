@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from epctx_cli.templates.names import PluginNames
-from epctx_core._version import __version__
+from epctx_core import __version__
 from epctx_core.errors import Fail
 from epctx_core.plugin import PLUGIN_API
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.registry.explaining import known_name
+from epctx_core.ext import known_name
 
 LONGEST = 40
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
 
-from epctx_cli.arguments import CommandParser, add_common, provider_options, require_plugin
-from epctx_cli.exit_codes import DONE, FAILED
-from epctx_core.errors import InvalidArgument, suggestion
+from epctx_cli.command import CommandParser, Console, ExitCode, add_common, provider_options, require_plugin
+
+from epctx_core.errors import InvalidArgument
+from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
-    from epctx_cli.console import Console
-    from epctx_cli.progress import ProgressLine
-    from epctx_core.testing import CheckResult, ConformanceReport, Requirements
+    from epctx_conformance import CheckResult, ConformanceReport, Requirements
 
 
 _LONG = ("node_models",)
@@ -24,7 +23,8 @@ _LONG = ("node_models",)
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Declare the action's options."""
+    """Declare the options of `epctx plugins check`."""
+    parser.epilog = "Exits with 1 if a check failed."
     parser.add_argument("name", metavar="NAME", help="an EP (QNN), or <distribution>:<EP>")
     parser.add_argument(
         "--only",
@@ -60,13 +60,13 @@ def add_arguments(parser: CommandParser) -> None:
     )
     length.add_argument("--full", action="store_true", help="every model that the kit has, not a sample")
     add_common(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Check the plugin; 1 if it does not keep the contract."""
-    from epctx_core.registry import default_registry
-    from epctx_core.testing import GROUPS, check_provider
+    from epctx_conformance import GROUPS, check_provider
+    from epctx_core import default_registry
 
     requirements = _requirements(arguments.without)
     _refuse_unknown_checks(arguments.only or ())
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     _tell(arguments.name, report, console)
     console.result(report.as_dict())
-    return DONE if report.ok else FAILED
+    return ExitCode.DONE if report.ok else ExitCode.FAILED
 
 
 @contextmanager
@@ -102,9 +102,11 @@ def _only_what_fails(console: Console) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _follow(line: ProgressLine, console: Console, only: list[str] | None) -> Callable[[CheckResult], None]:
+def _follow(
+    line: Callable[[str, int, int], None], console: Console, only: list[str] | None
+) -> Callable[[CheckResult], None]:
     """Return what is told of each result while the kit runs."""
-    from epctx_core.testing import chosen_checks
+    from epctx_conformance import chosen_checks
 
     checks, done = chosen_checks(only), count(1)
 
@@ -121,7 +123,7 @@ def _follow(line: ProgressLine, console: Console, only: list[str] | None) -> Cal
 
 
 def _requirements(without: list[str]) -> Requirements:
-    from epctx_core.testing import NEEDS, Requirements
+    from epctx_conformance import NEEDS, Requirements
 
     for name in without:
         if name not in NEEDS:
@@ -133,7 +135,7 @@ def _requirements(without: list[str]) -> Requirements:
 
 
 def _refuse_unknown_checks(only: list[str] | tuple[()]) -> None:
-    from epctx_core.testing import GROUPS, chosen_checks
+    from epctx_conformance import GROUPS, chosen_checks
 
     for name in only:
         try:

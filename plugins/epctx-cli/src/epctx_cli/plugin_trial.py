@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from epctx_core.errors import EpctxError
-from epctx_core.process_group import ProcessGroup
-from epctx_core.registry.records import PluginRecord, PluginState
+from epctx_core import EpctxError, PluginRecord, PluginState
+from epctx_core.ext import ProcessGroup
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import ExecutionProvider, ProviderOption
 
 TIMEOUT = 60.0
 """Seconds that a plugin gets to be imported and to say whether it is available."""
@@ -25,7 +27,7 @@ _CHILD = (
     "import json, sys\n"
     "asked = json.load(sys.stdin)\n"
     "sys.path[:] = asked['path']\n"
-    "from epctx_cli.plugins.trial import report\n"
+    "from epctx_cli.plugin_trial import report\n"
     "report(asked)\n"
 )
 
@@ -89,7 +91,7 @@ def _read(file: IO[bytes]) -> bytes:
 def _judged(record: PluginRecord, answer: Mapping[str, Any]) -> Trial:
     """Return a trial with what the child answered; nothing for a plugin that was not tried."""
     if answer:
-        simulated = answer.get("description", {}).get("simulated", record.simulated)
+        simulated = answer.get("simulated", record.simulated)
         record = replace(
             record, state=PluginState(answer["state"]), reason=str(answer["reason"]), simulated=simulated
         )
@@ -112,8 +114,8 @@ def report(asked: Mapping[str, Any]) -> None:
     Args:
         asked: `name` and `distribution` of the record.
     """
-    from epctx_cli.stdout_guard import reserved_stdout
-    from epctx_core.process_group import end_in_any_case
+    from epctx_cli.streams import reserved_stdout
+    from epctx_core.ext import end_in_any_case
 
     with reserved_stdout():
         answer = json.dumps(_tried(asked))
@@ -123,36 +125,62 @@ def report(asked: Mapping[str, Any]) -> None:
 
 
 def _tried(asked: Mapping[str, Any]) -> dict[str, Any]:
-    from epctx_cli.plugins.description import describe, described
+    from epctx_core import default_registry
     from epctx_core.plugin import Purpose
-    from epctx_core.registry import default_registry
 
     def record() -> PluginRecord:
         key = asked["name"], asked["distribution"]
-        return next(r for r in default_registry.records() if tuple(r.key) == key)
+        return next(r for r in default_registry.records() if r.key == key)
 
-    answer: dict[str, Any] = {"description": {}, "availability": {}}
+    description: dict[str, Any] = {}
+    problem: EpctxError | None = None
     try:
-        answer["description"] = describe(default_registry.load(record()))
+        description = describe(default_registry.load(record()))
         for purpose in Purpose:
-            said = default_registry.availability(record(), purpose)
-            answer["availability"][purpose.value] = described(said)
+            default_registry.availability(record(), purpose)
     except EpctxError as error:
-        after = record()
-        state = PluginState.BROKEN if after.usable else after.state
-        reason = after.reason if not after.usable and after.reason else error.message
-        return {**answer, "state": state.value, "reason": reason, "traceback": after.traceback}
-    return {**answer, **_standing(answer["availability"])}
+        problem = error
+    after = record()
+    said = after.as_dict()
+    if problem is not None and (after.usable or not after.reason):
+        said["reason"] = problem.message
+    if problem is not None and after.usable:
+        said["state"] = PluginState.BROKEN.value
+    return {**said, "description": description, "traceback": after.traceback}
 
 
-def _standing(availability: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return state and reason: unavailable is only what serves no purpose at all."""
-    lacking = {purpose: said["reason"] for purpose, said in availability.items() if not said["available"]}
-    if not lacking:
-        return {"state": PluginState.LOADED.value, "reason": ""}
-    state = PluginState.UNAVAILABLE if len(lacking) == len(availability) else PluginState.LOADED
-    by_reason: dict[str, list[str]] = {}
-    for purpose, reason in lacking.items():
-        by_reason.setdefault(reason or "no reason given", []).append(purpose)
-    reasons = [f"not available for {' and '.join(purposes)}: {why}" for why, purposes in by_reason.items()]
-    return {"state": state.value, "reason": "; ".join(reasons)}
+def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
+    """Return a valid class's attributes, options, and the hooks and class methods that it implements."""
+    from epctx_core.ext import implemented_hooks
+    from epctx_core.plugin import ExecutionProvider
+
+    asked = [name for name, member in vars(ExecutionProvider).items() if isinstance(member, classmethod)]
+    return {
+        "vendor": cls.vendor,
+        "api_version": cls.api_version,
+        "binary_suffix": cls.binary_suffix or cls.name,
+        "options": _options(cls.options),
+        "dynamic_options": _options(cls.dynamic_options),
+        "hooks": sorted(implemented_hooks(cls)),
+        "class_methods": [
+            name
+            for name in asked
+            if getattr(cls, name).__func__ is not getattr(ExecutionProvider, name).__func__
+        ],
+        "keeps_functions": sorted("::".join(filter(None, function)) for function in cls.keeps_functions),
+        "weightless_modes": sorted(mode.name for mode in cls.weightless_modes or ()),
+    }
+
+
+def _options(schema: Sequence[ProviderOption]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": option.name,
+            "type": option.type.__name__,
+            "default": None if option.secret else option.default,
+            "choices": list(option.choices),
+            "doc": option.doc,
+            "secret": option.secret,
+        }
+        for option in schema
+    ]

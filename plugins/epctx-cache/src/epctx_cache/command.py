@@ -6,19 +6,15 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from epctx_cli import text
-from epctx_cli.arguments import CommandParser, add_common
-from epctx_cli.exit_codes import DONE, FAILED
+from epctx_cli.command import CommandParser, Console, ExitCode, add_common, byte_size, counted
+
+from epctx_cache.housekeeping import Collected, clear, collect, verify
+from epctx_cache.lock import holders
+from epctx_cache.settings import CacheSettings, cache_settings, parse_size
+from epctx_cache.store import EntryStore, Stored
 from epctx_core.errors import Fail
-
-if TYPE_CHECKING:
-    from epctx_cache.housekeeping import Collected
-    from epctx_cache.settings import CacheSettings
-    from epctx_cache.store import EntryStore, Stored
-
-    from epctx_cli.console import Console
 
 Result = TypeVar("Result")
 _SHORT = 12
@@ -26,34 +22,41 @@ _SHORT = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Declare the actions and their options."""
-    parser.set_defaults(parser=parser)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, action, summary in (
-        ("ls", run_ls, "list the entries, the last used first"),
-        ("verify", run_verify, "check every byte of all entries; damaged ones are dropped"),
-        ("gc", run_gc, "remove the entries used longest ago until the others fit the limit"),
-        ("clear", run_clear, "remove all entries"),
-    ):
-        own = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        own.add_argument(
-            "--cache-dir",
-            metavar="DIR",
-            help="the cache; without it EPCTX_CACHE_DIR, or the user's cache folder",
-        )
-        if name == "gc":
-            own.add_argument(
-                "--size", metavar="SIZE", help="the limit, such as 512M; without it EPCTX_CACHE_SIZE, or 10G"
-            )
-        add_common(own)
-        own.set_defaults(run=action, parser=own)
+def add_ls_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache ls`."""
+    _add_arguments(parser, run_ls)
+
+
+def add_verify_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache verify`."""
+    _add_arguments(parser, run_verify)
+
+
+def add_gc_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache gc`."""
+    _add_arguments(parser, run_gc)
+    parser.add_argument(
+        "--size", metavar="SIZE", help="the limit, such as 512M; without it EPCTX_CACHE_SIZE, or 10G"
+    )
+
+
+def add_clear_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache clear`."""
+    _add_arguments(parser, run_clear)
+
+
+def _add_arguments(parser: CommandParser, run: Callable[[argparse.Namespace, Console], int]) -> None:
+    parser.add_argument(
+        "--cache-dir",
+        metavar="DIR",
+        help="the cache; without it EPCTX_CACHE_DIR, or the user's cache folder",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run)
 
 
 def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     """List the entries."""
-    from epctx_cache.lock import holders
-
     settings, store = _opened(arguments)
     compiling = holders(store.locks_folder)
     entries = sorted(store.entries(), key=lambda entry: entry.last_use, reverse=True)
@@ -63,7 +66,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
         console.say()
     for holder in compiling:
         console.say(f"under way: {holder}")
-    console.say(f"{settings.folder}: {_counted(len(entries))}, {text.size(total)}")
+    console.say(f"{settings.folder}: {_counted(len(entries))}, {byte_size(total)}")
     console.result(
         {
             "cache": str(settings.folder),
@@ -72,13 +75,11 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
             "compiling": [asdict(holder) for holder in compiling],
         }
     )
-    return DONE
+    return ExitCode.DONE
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the entries; 1 if one was damaged."""
-    from epctx_cache.housekeeping import verify
-
     settings, store = _opened(arguments)
     checked = _done(settings, lambda: list(verify(store)))
     damaged = [(entry, fault) for entry, fault in checked if fault]
@@ -93,29 +94,25 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
             "entries": [{"key": entry.key, "fault": fault or None} for entry, fault in checked],
         }
     )
-    return FAILED if damaged else DONE
+    return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
 def run_gc(arguments: argparse.Namespace, console: Console) -> int:
     """Bring the cache within its limit."""
-    from epctx_cache.housekeeping import collect
-
     settings, store = _opened(arguments)
     return _collected(settings, _done(settings, lambda: collect(store, settings.size)), console)
 
 
 def run_clear(arguments: argparse.Namespace, console: Console) -> int:
     """Empty the cache."""
-    from epctx_cache.housekeeping import clear
-
     settings, store = _opened(arguments)
     return _collected(settings, _done(settings, lambda: clear(store)), console)
 
 
 def _collected(settings: CacheSettings, what: Collected, console: Console) -> int:
     console.say(
-        f"{settings.folder}: {_counted(len(what.removed))} removed, {text.size(what.freed)}; "
-        f"{what.kept} left, {text.size(what.bytes)}"
+        f"{settings.folder}: {_counted(len(what.removed))} removed, {byte_size(what.freed)}; "
+        f"{what.kept} left, {byte_size(what.bytes)}"
     )
     console.result(
         {
@@ -126,13 +123,10 @@ def _collected(settings: CacheSettings, what: Collected, console: Console) -> in
             "bytes": what.bytes,
         }
     )
-    return DONE
+    return ExitCode.DONE
 
 
 def _opened(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStore]:
-    from epctx_cache.settings import cache_settings, parse_size
-    from epctx_cache.store import EntryStore
-
     given = getattr(arguments, "size", None)
     settings = cache_settings(arguments.cache_dir, None if given is None else parse_size(given))
     return settings, EntryStore(settings.folder)
@@ -153,7 +147,7 @@ def _row(entry: Stored) -> tuple[str, str, str, str, str]:
         entry.key[:_SHORT],
         record.model if record is not None else "(damaged)",
         ", ".join(record.eps) or "none" if record is not None else "-",
-        text.size(entry.bytes),
+        byte_size(entry.bytes),
         _ago(time.time() - entry.last_use),
     )
 
@@ -166,7 +160,7 @@ def _ago(seconds: float) -> str:
     """Return how long ago something was, as people say it."""
     for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
         if seconds >= unit:
-            return f"{text.count(int(seconds // unit), name)} ago"
+            return f"{counted(int(seconds // unit), name)} ago"
     return "just now"
 
 

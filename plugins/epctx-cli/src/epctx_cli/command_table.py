@@ -1,0 +1,178 @@
+"""The commands that there are: the one table of our own, and those that other packages add by entry points.
+
+Knows no command: each is imported when it is the one asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from epctx_core.errors import PluginError
+from epctx_core.ext import import_installed
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+    from epctx_cli.arguments import CommandParser
+
+GROUP = "epctx.commands"
+"""Entry-point group of other packages' commands; see `epctx_cli.command`."""
+
+
+class Command(NamedTuple):
+    """A command, not imported yet.
+
+    Attributes:
+        name: as it is typed; an action of a group has two words.
+        summary: its line in `epctx --help`.
+        target: the function that declares its arguments, as `module:function`; empty for a group of actions.
+        package: the distribution that contains it.
+        version: that of the distribution, for another package's command; None for one of ours.
+    """
+
+    name: str
+    summary: str
+    target: str = ""
+    package: str = "epctx-cli"
+    version: str | None = None
+
+    def declare(self, parser: CommandParser) -> None:
+        """Import the command and have it declare its arguments.
+
+        Raises:
+            PackageMissing: the command is ours, and its package is not installed.
+            PluginError: the command is another package's, and that is broken.
+        """
+        if not self.target:
+            actions = [command for command in OWN if command.name.startswith(f"{self.name} ")]
+            words = ", ".join(action.name.rpartition(" ")[2] for action in actions)
+            parser.add_commands(actions, title="actions", metavar=f"ACTION ({words})", required=True)
+        elif self.version is None:
+            module, _, function = self.target.partition(":")
+            getattr(import_installed(module, needed_by=f"`epctx {self.name}`"), function)(parser)
+        else:
+            from importlib.metadata import EntryPoint
+
+            try:
+                EntryPoint(self.name, self.target, GROUP).load()(parser)
+            except (Exception, SystemExit) as error:
+                raise self.broken("cannot be loaded", error) from error
+
+    def broken(self, how: str, error: BaseException) -> PluginError:
+        """Return the error for another package's command."""
+        cause = f"{type(error).__name__}: {error}".rstrip(": ")
+        return PluginError(
+            f"the command {self.name!r} of {self.package} {self.version} {how}: {cause}.",
+            distribution=self.package,
+            version=self.version,
+            hint=f"Upgrade or uninstall {self.package}; all other commands work.",
+        )
+
+
+OWN = (
+    Command(
+        "compile",
+        "write a context model that carries compiled work",
+        "epctx_cli.commands.compile:add_arguments",
+    ),
+    Command(
+        "share",
+        "compile several models that share weights into context models with one binary",
+        "epctx_cli.commands.share:add_arguments",
+    ),
+    Command(
+        "run",
+        "run a model, plain or compiled, and describe its outputs",
+        "epctx_cli.commands.run:add_arguments",
+    ),
+    Command(
+        "inspect",
+        "show what is in a context model, without loading it",
+        "epctx_cli.commands.inspect:add_arguments",
+    ),
+    Command(
+        "verify",
+        "check a context model and its payloads in full, without a device",
+        "epctx_cli.commands.verify:add_arguments",
+    ),
+    Command(
+        "explain",
+        "show which EP would take which node, and why the others are refused",
+        "epctx_cli.commands.explain:add_arguments",
+    ),
+    Command(
+        "compare",
+        "run two models on the same inputs and say where they differ",
+        "epctx_cli.commands.compare:add_arguments",
+    ),
+    Command(
+        "convert",
+        "write a model in ONNX Runtime's own format (.ort), or such a one as ONNX",
+        "epctx_cli.commands.convert:add_arguments",
+    ),
+    Command("cache", "list, check and clear what load_or_compile keeps"),
+    Command(
+        "cache ls",
+        "list the entries, the last used first",
+        "epctx_cache.command:add_ls_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache verify",
+        "check every byte of all entries; damaged ones are dropped",
+        "epctx_cache.command:add_verify_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache gc",
+        "remove the entries used longest ago until the others fit the limit",
+        "epctx_cache.command:add_gc_arguments",
+        "epctx-cache",
+    ),
+    Command("cache clear", "remove all entries", "epctx_cache.command:add_clear_arguments", "epctx-cache"),
+    Command("plugins", "list, describe and check the installed Execution Providers, or begin a new one"),
+    Command("plugins list", "list installed plugins", "epctx_cli.commands.plugins:add_list_arguments"),
+    Command(
+        "plugins info",
+        "say all that is known about one plugin",
+        "epctx_cli.commands.plugins:add_info_arguments",
+    ),
+    Command(
+        "plugins check",
+        "run the conformance kit against one plugin",
+        "epctx_conformance.command:add_arguments",
+        "epctx-conformance",
+    ),
+    Command("plugins new", "begin a new plugin", "epctx_cli.commands.plugins:add_new_arguments"),
+    Command(
+        "doctor",
+        "look at the environment and the plugins, and say what to fix",
+        "epctx_cli.commands.doctor:add_arguments",
+    ),
+)
+"""Our own commands, in the order of `epctx --help`."""
+
+
+def added_commands() -> list[Command]:
+    """Return the commands that installed packages add, by name and package; imports none of them.
+
+    One that has the name of ours is among them, and is never used.
+    """
+    from importlib.metadata import distributions
+
+    found = [command for distribution in distributions() for command in _commands_of(distribution)]
+    # Of a distribution that is found twice, the first on sys.path is the one that is imported.
+    return sorted({(c.name, c.package): c for c in reversed(found)}.values())
+
+
+def _commands_of(distribution: Distribution) -> Iterator[Command]:
+    try:
+        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+            return
+        package, version = distribution.metadata["Name"], distribution.version
+        entries = distribution.entry_points.select(group=GROUP)
+    except Exception:  # noqa: BLE001 - metadata of packages that are none of ours fails in many ways
+        return
+    for entry in entries:
+        yield Command(entry.name, f"from {package} {version}", entry.value, package, version)

@@ -1,1 +1,0 @@
-"""The actions of `epctx plugins`, and what they look at: plugins are tried in processes of their own."""
