@@ -1,7 +1,7 @@
 """Copy of a model in another process: its bytes on the way there, and what both sides call its parts.
 
-What lies in a file does not travel: the other process maps the file that is open here. What travels is a packet:
-a head of plain values (JSON can hold it), the length of each piece of bytes, and the pieces, made one at a time.
+What lies in a file does not travel: the other process maps the file that is open here. What travels is a packet: a head
+of plain values (JSON can hold it), bytes in portions, and the lengths of the pieces that the other process gets of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import onnx
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin import GraphView, NodeView, Partition, PayloadView, TensorView
 
-Packet: TypeAlias = "tuple[dict[str, Any], list[int], Iterable[bytes | memoryview]]"
+Packet: TypeAlias = "tuple[dict[str, Any], Iterable[bytes | memoryview], list[int]]"
 Place: TypeAlias = "tuple[BodyPath, str]"
 """The graph and the name of a weight."""
 
@@ -50,7 +50,7 @@ def pack_weights(weights: Iterable[TensorView]) -> Packet:
         source, digest = weight.source_name, weight.lazy_digest.known
         rows.append([weight.name, weight.elem_type, list(weight.shape), source, digest, place])
     head = {"weights": rows, "files": [_pack_file(file) for file in files]}
-    return head, [weight.nbytes for weight in inline], (b"".join(weight.chunks()) for weight in inline)
+    return head, chain.from_iterable(w.chunks() for w in inline), [w.nbytes for w in inline]
 
 
 def pack_payload(payload: PayloadView) -> Packet:
@@ -136,13 +136,8 @@ class SentModel:
         model.graph.CopyFrom(root.graph)
         types = root.types.declaring_graphs()
         protos = [model.SerializeToString(), *[graph.SerializeToString() for graph in types]]
-        head, sizes, blobs = pack_weights(root.weights.values())
-
-        def pieces() -> Iterator[bytes | memoryview]:
-            yield from protos
-            yield from blobs
-
-        return {**head, "types": len(types)}, [*map(len, protos), *sizes], pieces()
+        head, portions, sizes = pack_weights(root.weights.values())
+        return {**head, "types": len(types)}, chain(protos, portions), [*map(len, protos), *sizes]
 
     def view(self, view: GraphView) -> dict[str, Any]:
         """Return what `ReceivedModel.view` makes the same view of."""

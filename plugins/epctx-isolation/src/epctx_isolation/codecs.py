@@ -223,16 +223,16 @@ def _reader_answers(nodes: Sequence[ContextNode], reader: ContextReader, sent: l
             if known is payload:
                 return {"payload": place}, ()
         sent.append(payload)
-        head, _, blobs = pack_payload(payload)
+        head, _, sizes = pack_payload(payload)
         facts = {"payload": len(sent) - 1, "digest": payload.digest, "verified": payload.verified}
-        return {**head, **facts}, blobs
+        return {**head, **facts}, [payload.view] * len(sizes)
 
     def as_file(message: Message) -> Answer:
         return {"path": _numbered(sent, message.number("payload")).as_file()}, ()
 
     def source_tensor(message: Message) -> Answer:
-        head, _, blobs = pack_weights([reader.source_tensor(message.text("name"))])
-        return head, blobs
+        head, portions, sizes = pack_weights([reader.source_tensor(message.text("name"))])
+        return head, [b"".join(portions)] * len(sizes)
 
     return {"load": load, "as_file": as_file, "source_tensor": source_tensor}
 
@@ -318,8 +318,8 @@ def _receive_model(_service: Service, message: Message, said: int) -> onnx.Model
 
 
 def _send_weights(request: Request, weights: Mapping[str, TensorView]) -> dict[str, Any]:
-    head, sizes, blobs = pack_weights(weights.values())
-    return {**head, "first": request.append(blobs, sizes)}
+    head, portions, sizes = pack_weights(weights.values())
+    return {**head, "first": request.append(portions, sizes)}
 
 
 def _receive_weights(_service: Service, message: Message, said: Mapping[str, Any]) -> dict[str, TensorView]:

@@ -134,8 +134,8 @@ class RemoteProvider:
             try:
                 with self._process.watched(seconds, None if hook in _OF_RUNS else self._context.cancel):
                     if model is not None:
-                        said, model_sizes, pieces = model.packet()
-                        self.channel.send({"do": "model", **said}, pieces, model_sizes)
+                        said, portions, lengths = model.packet()
+                        self.channel.send({"do": "model", **said}, portions, lengths)
                     self.channel.send({"do": "call", "hook": hook, "seconds": seconds, **head}, blobs, sizes)
                     outcome = _Call(self, answers or {}).outcome()
             except (OSError, EOFError) as error:
