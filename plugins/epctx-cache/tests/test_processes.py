@@ -155,13 +155,12 @@ def test_a_lock_that_says_nothing_is_still_waited_for(tmp_path, text):
 
 
 def test_what_a_locked_file_says_is_replaced_whole(tmp_path):
-    held = FileLock.take(tmp_path / "lock", create=True)
-    held.write(b"a long text")
+    with FileLock.take(tmp_path / "lock", create=True) as held:
+        held.write(b"a long text")
 
-    held.write(b"short")
+        held.write(b"short")
 
     assert (tmp_path / "lock").read_bytes() == b"short"
-    held.release()
 
 
 def killed(model, cache, first, last, step, *older):

@@ -112,41 +112,38 @@ class Source:
         return max((max(s.mtime_ns, s.ctime_ns) for s in (*own, *content.files.values())), default=0)
 
 
-class ContentIndex:
-    """Remembers in a folder which content a file in a certain state has.
+def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
+    """Return a model's content; it is read only if it, or a file of its weights, is in a state not known.
 
-    A damaged record is none. One that is wrong all the same can only lead to another key, and so to a compile.
+    Args:
+        source: the model.
+        index: the folder that remembers which content a file in a certain state has. A damaged record is none; one
+            that is wrong all the same can only lead to another key, and so to a compile.
+        trust_stat: whether the index is used.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
     """
+    name = source.index_name()
+    record = index / name[:2] / f"{name}.json"
+    known = _read(record) if trust_stat else None
+    if known is not None and source.has_files(known.files):
+        return known
+    begun = time.time_ns()
+    content = source.read()
+    if trust_stat and name == source.index_name():
+        with suppress(OSError):
+            if begun - RACY_NS > source.changed_ns(content):
+                _write(record, content)
+    return content
 
-    def __init__(self, folder: Path, *, trust_stat: bool) -> None:
-        self._folder = folder
-        self._trusts = trust_stat
 
-    def content_of(self, source: Source) -> Content:
-        """Return a model's content; it is read only if it, or a file of its weights, is in a state not known.
-
-        Raises:
-            NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
-        """
-        name = source.index_name()
-        record = self._folder / name[:2] / f"{name}.json"
-        known = _read(record) if self._trusts else None
-        if known is not None and source.has_files(known.files):
-            return known
-        begun = time.time_ns()
-        content = source.read()
-        if self._trusts and name == source.index_name():
-            with suppress(OSError):
-                if begun - RACY_NS > source.changed_ns(content):
-                    _write(record, content)
-        return content
-
-    def forget_older(self, seconds: float) -> None:
-        """Remove records that were written so long ago or longer."""
-        for record in self._folder.glob("??/*"):
-            with suppress(OSError):
-                if time.time() - record.stat().st_mtime >= seconds:
-                    record.unlink()
+def forget_older(index: Path, seconds: float) -> None:
+    """Remove records that were written so long ago or longer."""
+    for record in index.glob("??/*"):
+        with suppress(OSError):
+            if time.time() - record.stat().st_mtime >= seconds:
+                record.unlink()
 
 
 def _read(record: Path) -> Content | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_cache.content import ContentIndex
+from epctx_cache.content import forget_older
 from epctx_cache.record import CorruptEntryError, check_whole
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collec
         OSError: the cache cannot be written.
     """
     store.sweep()
-    ContentIndex(store.index_folder, trust_stat=True).forget_older(INDEX_KEPT)
+    forget_older(store.index_folder, INDEX_KEPT)
     entries = sorted(store.entries(), key=lambda entry: (entry.last_use, entry.key))
     total = sum(entry.bytes for entry in entries)
     removed: list[Stored] = []
@@ -100,5 +100,5 @@ def clear(store: EntryStore) -> Collected:
     Raises:
         OSError: the cache cannot be written.
     """
-    ContentIndex(store.index_folder, trust_stat=True).forget_older(0)
+    forget_older(store.index_folder, 0)
     return collect(store, -1)

@@ -12,10 +12,15 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self, TypeVar
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Cancellation
+
+T = TypeVar("T")
 
 TOLD_AFTER = 5.0
 """Seconds after which a waiting process says whom it waits for."""
@@ -23,18 +28,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 _log = logging.getLogger("epctx.cache")
 
 
-class Cancellation(Protocol):
-    """Wish of a host to stop, as session options hold it."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the wish, at most so long."""
-
-    def raise_if_requested(self) -> None:
-        """Raise ModelLoadCanceled if the host wants to stop."""
-
-
-class FileLock:
-    """A lock on an open file, taken without waiting.
+class FileLock(AbstractContextManager["FileLock"]):
+    """Lock on an open file, taken without waiting; as a context manager it is given back at the end.
 
     The system drops it when the process dies, so a file that is left is no lock. Each taker opens the file
     itself; threads of one process therefore exclude each other as processes do.
@@ -57,16 +52,12 @@ class FileLock:
         """
         flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-        try:
+        with ExitStack() as stack, suppress(BlockingIOError, FileNotFoundError):
+            stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), path.stat()):
+                stack.pop_all()
                 return cls(descriptor)
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
         return None
 
     def write(self, data: bytes) -> None:
@@ -74,8 +65,7 @@ class FileLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, data, 0)
 
-    def release(self) -> None:
-        """Give the lock back."""
+    def __exit__(self, *_: object) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a process forked meanwhile would otherwise keep it
         finally:
@@ -106,14 +96,8 @@ class Holder:
 def read_holder(path: Path) -> Holder | None:
     """Return who wrote into a lock file last; None where that cannot be read."""
     try:
-        fields = json.loads(path.read_bytes())
-        return Holder(
-            pid=int(fields["pid"]),
-            host=str(fields["host"]),
-            since=float(fields["since"]),
-            model=str(fields["model"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return Holder(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -121,20 +105,17 @@ def holders(folder: Path) -> list[Holder]:
     """Return who compiles now, of all the lock files in a folder; one that nobody has locked is left over."""
     found = []
     for path in sorted(folder.glob("*")):
-        with suppress(OSError):
-            lock = FileLock.take(path, shared=True)
-            if lock is not None:
-                lock.release()
-            elif (holder := read_holder(path)) is not None:
+        with suppress(OSError), FileLock.take(path, shared=True) or nullcontext() as free:
+            if free is None and (holder := read_holder(path)) is not None:
                 found.append(holder)
     return found
 
 
 @contextmanager
 def key_lock(
-    path: Path, *, model: str, cancel: Cancellation, is_done: Callable[[], bool] = lambda: False
-) -> Iterator[bool]:
-    """Hold the lock of a key; give False without it once `is_done` says that there is nothing left to do.
+    path: Path, *, model: str, cancel: Cancellation, appeared: Callable[[], T | None] = lambda: None
+) -> Iterator[T | None]:
+    """Hold the lock of a key, and give None; or give without it what has appeared while somebody else held it.
 
     The lock is the system's and ends with the process that holds it. The file that it is on is removed with
     it; one that a killed process left is locked by nobody, and just taken.
@@ -143,35 +124,28 @@ def key_lock(
         path: the file.
         model: what is compiled, for those who wait.
         cancel: ends a wait.
-        is_done: asked while somebody else holds the lock.
+        appeared: asked while somebody else holds the lock.
 
     Raises:
         ModelLoadCanceled: the host asked to stop while this waited.
         OSError: the lock file cannot be made, or its file system has no locks.
     """
-    lock = _wait(path, cancel, is_done)
-    if lock is None:
-        yield False
-        return
-    try:
-        holder = Holder(pid=os.getpid(), host=platform.node(), since=time.time(), model=model)
-        lock.write(json.dumps(asdict(holder)).encode())
-        yield True
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        lock.release()
-
-
-def _wait(path: Path, cancel: Cancellation, is_done: Callable[[], bool]) -> FileLock | None:
     begun, told, pause = time.monotonic(), False, _FIRST_PAUSE
     while (lock := FileLock.take(path, create=True)) is None:
-        if is_done():
-            return None
+        if (found := appeared()) is not None:
+            yield found
+            return
         if not told and time.monotonic() - begun > TOLD_AFTER:
             told = True
             _log.warning("waiting for %s.", read_holder(path) or "another process that compiles the same")
         cancel.wait(pause)
         cancel.raise_if_requested()
         pause = min(2 * pause, _LONGEST_PAUSE)
-    return lock
+    with lock:
+        try:
+            holder = Holder(pid=os.getpid(), host=platform.node(), since=time.time(), model=model)
+            lock.write(json.dumps(asdict(holder)).encode())
+            yield None
+        finally:
+            with suppress(OSError):
+                path.unlink()

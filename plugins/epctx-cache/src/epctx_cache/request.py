@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cache import key as keys
 from epctx_cache import record as records
-from epctx_cache.content import Content, ContentIndex, Source
+from epctx_cache.content import Source, content_of
 from epctx_cache.housekeeping import collect
 from epctx_cache.record import CorruptEntryError, EntryFile, EntryRecord, check_whole
 from epctx_cache.store import EntryStore, Lease
@@ -114,12 +114,8 @@ class Request:
         try:
             # Without anything to compile with, a session from an entry would gain nothing.
             gains = bool(self._choices) or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
-            for _ in range(_ATTEMPTS if gains else 0):
-                content, lease = self._find()
-                if content.has_context_nodes:
-                    break
-                session = None if lease is None else self._load(lease)
-                if session is not None:
+            for lease in self._leases() if gains else ():
+                if (session := self._load(lease)) is not None:
                     return session
         except _UnusableError as error:
             folder = self.settings.folder
@@ -136,59 +132,64 @@ class Request:
     def path(self) -> Path:
         """Return the context model's path; see `compile_cached`."""
         try:
-            for _ in range(_ATTEMPTS):
-                content, lease = self._find()
-                if content.has_context_nodes:
-                    raise InvalidArgument(
-                        f"{self._source.name} is a context model already.",
-                        hint="Load it as it is; what it holds is compiled.",
-                    )
-                if lease is not None:
-                    with lease:
-                        return lease.model
+            for lease in self._leases():
+                with lease:
+                    return lease.model
         except _UnusableError as error:
             raise Fail(
                 f"the cache in {str(self.settings.folder)!r} cannot be used: {error.__cause__}.",
                 path=self.settings.folder,
                 hint="Name a folder that can be written, by cache_dir or EPCTX_CACHE_DIR.",
             ) from error.__cause__
+        if self._content.has_context_nodes:
+            raise InvalidArgument(
+                f"{self._source.name} is a context model already.",
+                hint="Load it as it is; what it holds is compiled.",
+            )
         raise Fail(
             f"{self._source.name} was written to again and again while it was compiled.",
             hint="Let whatever writes it finish, then start again.",
         )
 
-    def _find(self) -> tuple[Content, Lease | None]:
-        """Return what the model holds and its entry; no entry for a context model or one that changed meanwhile.
+    def _leases(self) -> Iterator[Lease]:
+        """Yield the model's entry, again as often as it went bad; none for a context model or one that keeps changing.
 
         Raises:
             _UnusableError: the cache cannot be used.
         """
-        state = self._source.identity()
-        index = ContentIndex(self._store.index_folder, trust_stat=self.settings.trust_stat)
-        content = index.content_of(self._source)
-        if content.has_context_nodes:
-            return content, None
-        try:
-            parts = keys.ingredients(
-                content.digest, self._choices, self.options, self.level, keys.sealing(self._store.secret)
-            )
-            key = keys.key_of(parts)
-            with suppress(CorruptEntryError):  # who makes it anew says what is wrong with it, once
-                if (lease := self._store.open(key)) is not None:
-                    return content, lease
-            return content, self._new_entry(key, parts, content, state)
-        except EpctxError as error:
-            if not self._is_about_the_cache(error):
-                raise
-            raise _UnusableError from error
-        except OSError as error:
-            raise _UnusableError from error
+        for _ in range(_ATTEMPTS):
+            state = self._source.identity()
+            index, trust_stat = self._store.index_folder, self.settings.trust_stat
+            self._content = content_of(self._source, index, trust_stat=trust_stat)
+            if self._content.has_context_nodes:
+                return
+            try:
+                lease = self._find(state)
+            except EpctxError as error:
+                if not self._is_about_the_cache(error):
+                    raise
+                raise _UnusableError from error
+            except OSError as error:
+                raise _UnusableError from error
+            if lease is not None:
+                yield lease
 
-    def _new_entry(self, key: str, parts: Mapping[str, Any], content: Content, state: str) -> Lease | None:
+    def _find(self, state: str) -> Lease | None:
+        """Return the entry of what the model holds; None if the model changed while it was compiled."""
+        parts = keys.ingredients(
+            self._content.digest, self._choices, self.options, self.level, keys.sealing(self._store.secret)
+        )
+        key = keys.key_of(parts)
+        with suppress(CorruptEntryError):  # who makes it anew says what is wrong with it, once
+            if (lease := self._store.open(key)) is not None:
+                return lease
+        return self._new_entry(key, parts, state)
+
+    def _new_entry(self, key: str, parts: Mapping[str, Any], state: str) -> Lease | None:
         def write(folder: Path) -> EntryRecord | None:
             begun = time.monotonic()
             report = self._compile(folder)
-            if self._source.identity() != state or not self._source.has_files(content.files):
+            if self._source.identity() != state or not self._source.has_files(self._content.files):
                 return None  # the key may not be that of what was compiled
             return EntryRecord(
                 key=key,

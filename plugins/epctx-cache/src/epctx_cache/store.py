@@ -18,18 +18,18 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from epctx_cache import record as records
-from epctx_cache.lock import Cancellation, FileLock, key_lock
+from epctx_cache.lock import FileLock, key_lock
 from epctx_cache.record import CorruptEntryError, EntryRecord, check_head, read_record
 from epctx_core.ext import make_private_folder, remove_tree
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from epctx_core.plugin import Cancellation
 
 _KEY = re.compile("[0-9a-f]{64}")
 _USED = "used"
@@ -40,26 +40,27 @@ _OUTGOING = "removed-"
 _log = logging.getLogger("epctx.cache")
 
 
-class Lease:
-    """Context manager: an entry in use. While it is open, nobody removes the entry to make room."""
+@dataclass(frozen=True, kw_only=True)
+class Lease(AbstractContextManager["Lease"]):
+    """Entry in use. While it is open, nobody removes the entry to make room.
 
-    def __init__(self, folder: Path, record: EntryRecord, lock: FileLock) -> None:
-        self.folder = folder
-        self.record = record
-        self._lock = lock
+    Attributes:
+        folder: the entry's.
+        record: what the entry says about itself.
+        held: its lock.
+    """
+
+    folder: Path
+    record: EntryRecord
+    held: ExitStack
 
     @property
     def model(self) -> Path:
         """The context model."""
         return self.folder / self.record.files[-1].path
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+    def __exit__(self, *_: object) -> None:
+        self.held.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,21 +90,18 @@ class EntryStore:
 
     Args:
         folder: the cache's; made when something is stored.
+
+    Attributes:
+        index_folder: where the index of contents lies.
+        locks_folder: where it says who compiles.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._root = folder / "v1"
-
-    @property
-    def index_folder(self) -> Path:
-        """Where the index of contents lies."""
-        return self._root / "index"
-
-    @property
-    def locks_folder(self) -> Path:
-        """Where it says who compiles."""
-        return self._root / "locks"
+        self._staging = self._root / "staging"
+        self.index_folder = self._root / "index"
+        self.locks_folder = self._root / "locks"
 
     def entry_folder(self, key: str) -> Path:
         """Return where the entry of a key lies, or would."""
@@ -126,17 +124,13 @@ class EntryStore:
             return None
         if lock is None:  # it is being removed
             return None
-        try:
-            record = read_record(folder)
-            if record is None:
-                lock.release()
+        with ExitStack() as held:
+            held.enter_context(lock)
+            if (record := read_record(folder)) is None:
                 return None
             check_head(folder, record)
-        except BaseException:
-            lock.release()
-            raise
-        _stamp(folder)
-        return Lease(folder, record, lock)
+            _stamp(folder)
+            return Lease(folder=folder, record=record, held=held.pop_all())
 
     def entries(self) -> Iterator[Stored]:
         """Yield what is stored; entries that vanish meanwhile are left out."""
@@ -170,19 +164,13 @@ class EntryStore:
             ModelLoadCanceled: the host asked to stop while another process compiled.
             OSError: the cache cannot be written.
         """
-        lock = self.locks_folder / key
-        make_private_folder(lock.parent)
-        found: list[Lease] = []
+        make_private_folder(self.locks_folder)
 
-        def appeared() -> bool:
-            lease = self._sound(key, dropping=False)
-            found.extend([] if lease is None else [lease])
-            return lease is not None
+        def appeared() -> Lease | None:
+            return self._sound(key, dropping=False)
 
-        with key_lock(lock, model=model, cancel=cancel, is_done=appeared) as locked:
-            if not locked:
-                return found[0]
-            return self._sound(key, dropping=True) or self._write(key, write)
+        with key_lock(self.locks_folder / key, model=model, cancel=cancel, appeared=appeared) as found:
+            return found or self._sound(key, dropping=True) or self._write(key, write)
 
     def _sound(self, key: str, *, dropping: bool) -> Lease | None:
         """Return the entry if it is sound; who has the lock removes one that is not."""
@@ -195,8 +183,8 @@ class EntryStore:
             return None
 
     def _write(self, key: str, write: Callable[[Path], EntryRecord | None]) -> Lease | None:
-        staging = self._root / "staging" / key
-        make_private_folder(staging.parent)
+        staging = self._staging / key
+        make_private_folder(self._staging)
         remove_tree(staging)  # of a process that was killed
         staging.mkdir(mode=0o700)
         try:
@@ -216,13 +204,11 @@ class EntryStore:
         lock = FileLock.take(staging / records.NAME, shared=True)
         if lock is None:
             raise OSError(f"{staging} is in use by somebody else")
-        try:
+        with ExitStack() as held:
+            held.enter_context(lock)
             staging.rename(final)
             _sync(final.parent)
-        except BaseException:
-            lock.release()
-            raise
-        return Lease(final, record, lock)
+            return Lease(folder=final, record=record, held=held.pop_all())
 
     def secret(self) -> bytes:
         """Return the bytes that hide secret options in this cache's keys; drawn on first use.
@@ -236,7 +222,16 @@ class EntryStore:
                 return data
             make_private_folder(path.parent)
             path.unlink(missing_ok=True)  # a damaged one; what was found with it cannot be found again anyway
-            _draw_secret(path)
+            draft = path.with_suffix(f".{secrets.token_hex(4)}")
+            try:
+                draft.touch(mode=0o600, exist_ok=False)
+                draft.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+                with suppress(
+                    FileExistsError
+                ):  # of several processes that do so at once, the first one counts
+                    os.link(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
         raise OSError(f"{path} cannot be read back")
 
     # -- removing --------------------------------------------------------------------------------
@@ -258,10 +253,8 @@ class EntryStore:
             return True
         if lock is None:
             return False
-        try:
+        with lock:
             self._move_out(folder)
-        finally:
-            lock.release()
         return True
 
     def drop(self, lease: Lease) -> None:
@@ -273,25 +266,22 @@ class EntryStore:
 
     def _move_out(self, folder: Path) -> None:
         """Take an entry out of its place in one step, then remove its files."""
-        outgoing = self._root / "staging" / f"{_OUTGOING}{secrets.token_hex(8)}"
-        make_private_folder(outgoing.parent)
+        outgoing = self._staging / f"{_OUTGOING}{secrets.token_hex(8)}"
+        make_private_folder(self._staging)
         with suppress(FileNotFoundError):
             folder.rename(outgoing)
             remove_tree(outgoing)
 
     def sweep(self) -> None:
         """Remove what killed processes left: entries on their way that nobody brings there, and free lock files."""
-        staging, locks = self._root / "staging", self.locks_folder
+        staging, locks = self._staging, self.locks_folder
         for outgoing in staging.glob(f"{_OUTGOING}*"):
             remove_tree(outgoing)
         for key in {path.name for folder in (staging, locks) for path in folder.glob("*")}:
-            lock = FileLock.take(locks / key, create=True) if _KEY.fullmatch(key) else None
-            if lock is not None:
-                try:
+            if _KEY.fullmatch(key) and (lock := FileLock.take(locks / key, create=True)) is not None:
+                with lock:
                     remove_tree(staging / key)
                     (locks / key).unlink(missing_ok=True)
-                finally:
-                    lock.release()
 
 
 def _sync(path: Path) -> None:
@@ -323,16 +313,3 @@ def _stamp(folder: Path) -> None:
     with suppress(OSError):
         if not stamp.exists() or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY:
             stamp.touch()
-
-
-def _draw_secret(path: Path) -> None:
-    """Put random bytes in place; of several processes that do so at once, the first one counts."""
-    draft = path.with_suffix(f".{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
-        with suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
