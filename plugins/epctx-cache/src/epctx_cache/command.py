@@ -114,15 +114,7 @@ def _collected(settings: CacheSettings, what: Collected, console: Console) -> in
         f"{settings.folder}: {_counted(len(what.removed))} removed, {byte_size(what.freed)}; "
         f"{what.kept} left, {byte_size(what.bytes)}"
     )
-    console.result(
-        {
-            "cache": str(settings.folder),
-            "removed": list(what.removed),
-            "freed": what.freed,
-            "kept": what.kept,
-            "bytes": what.bytes,
-        }
-    )
+    console.result({"cache": str(settings.folder), **asdict(what)})
     return ExitCode.DONE
 
 
@@ -166,10 +158,17 @@ def _ago(seconds: float) -> str:
 
 def _described(entry: Stored) -> Mapping[str, Any]:
     record = entry.record
-    known: Mapping[str, Any] = (
-        {}
+    found = {
+        "key": entry.key,
+        "sound": record is not None,
+        "bytes": entry.bytes,
+        "last_use": entry.last_use,
+    }
+    return (
+        found
         if record is None
         else {
+            **found,
             "model": record.model,
             "eps": list(record.eps),
             "partitions": record.partitions,
@@ -177,10 +176,3 @@ def _described(entry: Stored) -> Mapping[str, Any]:
             "compile_seconds": record.seconds,
         }
     )
-    return {
-        "key": entry.key,
-        "sound": record is not None,
-        "bytes": entry.bytes,
-        "last_use": entry.last_use,
-        **known,
-    }
