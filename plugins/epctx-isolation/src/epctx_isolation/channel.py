@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
 LONGEST_HEAD = 64 << 20
-MOST_BLOBS = 1 << 20
 """Bytes of JSON in one message: what a graph of a million nodes needs, and no more."""
+MOST_BLOBS = 1 << 20
+"""Pieces of bytes behind it."""
 
 _LENGTH = struct.Struct("<I")
 _SIZES = "sizes"

@@ -254,24 +254,18 @@ class Host:
         """Tell the host something; what goes wrong there is known when the call is over."""
         self.send({"say": "tell", "what": what, **head}, blobs)
 
-    def ask(
-        self,
-        what: str,
-        head: Mapping[str, Any],
-        blobs: Iterable[Buffer] = (),
-        pieces: Iterable[Buffer] = (),
-    ) -> Message:
+    def ask(self, what: str, head: Mapping[str, Any], pieces: Iterable[Buffer] = ()) -> Message:
         """Ask the host for something and return its answer.
 
         Args:
-            what, head, blobs: the question.
+            what, head: the question.
             pieces: sent one by one as the host asks for more.
 
         Raises:
             EpctxError, HostError: the host raised it.
         """
         with self._asking:
-            self._channel.send({"say": "ask", "what": what, **head}, blobs)
+            self._channel.send({"say": "ask", "what": what, **head})
             self._waiting = []
             try:
                 return self._answer(iter(pieces))
