@@ -7,6 +7,7 @@
 # make bench   every benchmarks/bench_*.py
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows
+# make release build every wheel into dist/ and check them where nothing else is installed
 # make docs    write the tables of docs/ that come from the code
 # make size    modules, lines of code and classes of the core and of each package
 # make clean   remove what these made
@@ -24,7 +25,7 @@ EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(p
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test lint stress fuzz bench differential minimums docs size clean
+.PHONY: install demo test lint stress fuzz bench differential minimums release docs size clean
 
 install: .venv/.installed
 
@@ -58,6 +59,9 @@ differential: .venv/.installed
 docs: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
 
+release: .venv/.installed
+	.venv/bin/python tests/packaged/release.py
+
 size:
 	@$(PYTHON) .ci/size.py
 
@@ -65,7 +69,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST)
 
 clean:
-	rm -rf .venv .venv-min .venv-fuzz .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf dist .venv .venv-min .venv-fuzz .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.installed .venv-min/.installed .venv-fuzz/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py

@@ -1,26 +1,28 @@
-"""This repository's wheels and sdists, built once."""
+"""This repository's wheels and sdists, built once, and the libraries that they need."""
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from packaged.distributions import FOLDERS, build
+from packaged.distributions import FOLDERS, build, download
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory):
     """Distribution name to its wheel; all of them lie in one folder, as for `pip install --find-links`."""
     folder = tmp_path_factory.mktemp("wheels")
-    found = {}
-    for name, project in FOLDERS.items():
-        built = build(project, "wheel", tmp_path_factory.mktemp(name))
-        found[name] = folder / built.name
-        shutil.copy(built, found[name])
-    return found
+    return {name: build(project, "wheel", folder) for name, project in FOLDERS.items()}
 
 
 @pytest.fixture(scope="session")
 def sdists(tmp_path_factory):
     """Distribution name to its sdist."""
-    return {name: build(project, "sdist", tmp_path_factory.mktemp(name)) for name, project in FOLDERS.items()}
+    folder = tmp_path_factory.mktemp("sdists")
+    return {name: build(project, "sdist", folder) for name, project in FOLDERS.items()}
+
+
+@pytest.fixture(scope="session")
+def sources(wheels, tmp_path_factory):
+    """Folders from which environments are filled: the wheels, and the libraries."""
+    folder = tmp_path_factory.mktemp("libraries")
+    download(folder)
+    return [next(iter(wheels.values())).parent, folder]

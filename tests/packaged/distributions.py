@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 from pathlib import Path
 from typing import Any, Final
@@ -22,20 +23,42 @@ FOLDERS: Final = {CORE: ROOT} | {folder.name: folder for folder in sorted(ROOT.g
 """By distribution, the folder of its pyproject.toml."""
 
 
-def called(*command: str | Path, **options: Any) -> str:
-    """Run a command; return what it printed, or fail with all of it."""
+def called(*command: str | Path, code: int = 0, **options: Any) -> str:
+    """Run a command; return what it printed (of a failure, its errors), or fail with that unless it exits with `code`."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=600, check=False, **options
     )
-    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
 
 
 def build(folder: Path, target: str, output: Path) -> Path:
-    """Build one wheel or sdist from a project's folder."""
+    """Build one wheel or sdist from a project's folder into one where it is not yet."""
+    output.mkdir(parents=True, exist_ok=True)
+    before = set(output.iterdir())
     called(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output, cwd=folder)
-    (built,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    (built,) = set(output.iterdir()) - before
     return built
+
+
+def libraries() -> set[str]:
+    """Return what the packages and the extras of users need from others."""
+    projects = [
+        tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+        for folder in FOLDERS.values()
+    ]
+    return {
+        need
+        for project in projects
+        for extra, needs in {"": project["dependencies"], **project.get("optional-dependencies", {})}.items()
+        for need in needs
+        if extra != "test" and not need.startswith("epctx-")
+    }
+
+
+def download(output: Path) -> None:
+    """Put the libraries, and what these need, into a folder; they come from where pip is told to look."""
+    called(sys.executable, "-m", "pip", "download", "--quiet", "-d", output, *sorted(libraries()))
 
 
 def unpacked(sdist: Path, output: Path) -> Path:
@@ -51,12 +74,13 @@ class Environment:
 
     Args:
         folder: where it is made.
-        wheels: a folder with this repository's wheels; all else comes from where pip is told to look.
+        sources: folders with wheels; nothing comes from anywhere else.
     """
 
-    def __init__(self, folder: Path, wheels: Path) -> None:
+    def __init__(self, folder: Path, *sources: Path) -> None:
         venv.create(folder, symlinks=True)
-        self._folder, self._wheels = folder, wheels
+        self._folder = folder
+        self._find = [part for source in sources for part in ("--find-links", str(source))]
         self._variables = {
             name: value
             for name, value in os.environ.items()
@@ -69,23 +93,25 @@ class Environment:
         return called(sys.executable, "-m", "pip", "--python", python, *arguments, env=self._variables)
 
     def install(self, *requirements: str) -> None:
-        """Install from the wheels; what they depend on comes from pip's own sources."""
-        self.pip("install", "--quiet", "--find-links", str(self._wheels), *requirements)
+        """Install from the wheels."""
+        self.pip("install", "--quiet", "--no-index", *self._find, *requirements)
 
     def uninstall(self, *names: str) -> None:
         """Remove distributions."""
         self.pip("uninstall", "--quiet", "--yes", *names)
 
-    def python(self, code: str, *arguments: str | Path) -> str:
+    def run(self, command: str, *arguments: str | Path, code: int = 0) -> str:
+        """Run a command of the environment; return what it printed, or fail with that unless it exits with `code`."""
+        program = self._folder / "bin" / command
+        return called(program, *arguments, code=code, env=self._variables, cwd=self._folder)
+
+    def python(self, program: str, *arguments: str | Path) -> str:
         """Run a program."""
-        return called(
-            self._folder / "bin" / "python", "-c", code, *arguments, env=self._variables, cwd=self._folder
-        )
+        return self.run("python", "-c", program, *arguments)
 
     def epctx(self, *arguments: str | Path) -> dict[str, Any]:
         """Run the command `epctx`; return the JSON that it printed."""
-        command = [self._folder / "bin" / "epctx", *arguments, "--json"]
-        result: dict[str, Any] = json.loads(called(*command, env=self._variables, cwd=self._folder))
+        result: dict[str, Any] = json.loads(self.run("epctx", *arguments, "--json"))
         return result
 
     def plugins(self) -> dict[str, str]:

@@ -6,27 +6,13 @@ with pip's own words. `make stress` gives each combination an environment of its
 
 from __future__ import annotations
 
-import numpy as np
-import onnx
 import pytest
-from end_to_end.share_models import example, write_model
+from end_to_end.share_models import write_model
 from end_to_end.sim_eps import PACKAGES, QNN
+from packaged.checks import EPS, USES, check_core, check_missing, check_together, check_without, work
 from packaged.distributions import CACHE, COMMANDS, CORE, FOLDERS, ISOLATION, SDK, Environment
 
-EPS = sorted(PACKAGES)
-USE_OF_KIT = """
-try:
-    from epctx_core.testing import check_provider
-except ImportError as error:
-    print(type(error).__name__, error.hint)
-else:
-    print(check_provider.__module__)
-"""
-USE_OF_COMMANDS = """
-import subprocess, sys
-done = subprocess.run([sys.executable, "-m", "epctx_core", "plugins", "list"], capture_output=True, text=True)
-print(done.returncode, done.stderr.splitlines()[-1].strip())
-"""
+DAILY = PACKAGES[QNN]
 USE_OF_ISOLATION = """
 import sys
 import epctx_core as epctx
@@ -54,47 +40,6 @@ else:
 """
 
 
-def work(environment, folder, *eps):
-    """Compile, look at, verify and run a model with what is installed; return who took nodes of it."""
-    folder.mkdir()
-    model = write_model(eps[0], folder / "m.onnx", rows=4)
-    # Without onnxruntime, `onnx.reference` computes; it has quantised operators from this version on.
-    proto = onnx.load(model)
-    proto.opset_import[0].version, proto.ir_version = 21, 10
-    onnx.save(proto, model)
-    np.savez(folder / "in.npz", **example(4))
-    asked = [part for ep in eps for part in ("--ep", ep)]
-    compiled = environment.epctx("compile", model, *asked, "-o", folder / "m_ctx.onnx")
-    compared = environment.epctx(
-        "compare",
-        folder / "m_ctx.onnx",
-        model,
-        "--input",
-        folder / "in.npz",
-        "--rtol",
-        "1e-2",
-        "--atol",
-        "1e-2",
-    )
-    assert compared["equal"]
-    assert environment.epctx("verify", folder / "m_ctx.onnx")["ok"]
-    return {partition["ep"] for partition in compiled["partitions"]}
-
-
-def check_core(environment, extra=""):
-    """The core without plugins: it is there, and without the command line or the kit it says what to install."""
-    if "cli" not in extra:
-        assert environment.python(USE_OF_COMMANDS) == "3 pip install 'epctx-core[cli]'\n"
-        environment.install(COMMANDS)
-    assert environment.plugins() == {}
-    assert environment.python("import epctx_core; print(epctx_core.get_available_providers())") == (
-        "['CPUExecutionProvider']\n"
-    )
-    assert environment.python(USE_OF_KIT) == "PackageMissing pip install epctx-conformance\n"
-    assert environment.python(USE_OF_CACHE) == "PackageMissing pip install epctx-cache\n"
-    assert "No broken requirements found" in environment.pip("check")
-
-
 def check_plugin(environment, ep, folder):
     """One plugin beside the core: found, working, and gone afterwards with every file of it."""
     before = environment.files()
@@ -112,24 +57,15 @@ def check_plugin(environment, ep, folder):
     assert without_caches(environment.files()) == without_caches(before)
 
 
-def check_together(environment, folder):
-    """All plugins at once."""
-    environment.install(*FOLDERS)
-
-    assert environment.plugins() == PACKAGES
-    assert work(environment, folder, *EPS)
-    assert "No broken requirements found" in environment.pip("check")
-
-
 def without_caches(files):
     """Leave out bytecode of libraries that Python wrote meanwhile; that of plugins counts."""
     return {name for name in files if "__pycache__" not in name or "epctx_sim" in name}
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory, wheels):
+def environment(tmp_path_factory, sources):
     """An environment with the core and the command line."""
-    made = Environment(tmp_path_factory.mktemp("environment") / "venv", wheels[CORE].parent)
+    made = Environment(tmp_path_factory.mktemp("environment") / "venv", *sources)
     made.install(CORE)
     check_core(made)
     return made
@@ -140,7 +76,9 @@ def test_the_core_goes_on_without_the_command_line_and_says_how_to_install_it(en
 
     environment.uninstall(COMMANDS)
 
-    check_core(environment)
+    check_missing(environment, COMMANDS)
+    environment.install(COMMANDS)
+    assert environment.plugins() == {}
     assert without_caches(environment.files()) == without_caches(before)
 
 
@@ -174,8 +112,25 @@ def test_each_plugin_installs_alone_works_and_leaves_nothing_behind(environment,
     check_plugin(environment, ep, tmp_path / "work")
 
 
-def test_all_plugins_install_together_and_again_after_they_were_removed(environment, tmp_path):
+def test_one_extra_installs_every_package(environment, tmp_path):
     check_together(environment, tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        name if name == DAILY else pytest.param(name, marks=pytest.mark.stress)
+        for name in sorted({COMMANDS, *USES})
+    ],
+)
+def test_a_package_that_is_removed_is_named_where_it_is_missed_and_the_rest_works(environment, package):
+    environment.install(f"{CORE}[all]")
+
+    check_without(environment, package)
+
+
+def test_the_removal_of_every_package_is_checked():
+    assert {COMMANDS, *USES} == set(FOLDERS) - {CORE}
 
 
 def test_removing_the_core_leaves_nothing_of_it(environment):
@@ -189,8 +144,8 @@ def test_removing_the_core_leaves_nothing_of_it(environment):
 @pytest.mark.stress
 @pytest.mark.parametrize("extra", ["", "[ort]", "[cli]", "[ort,cli]"])
 @pytest.mark.parametrize("ep", [*EPS, "together"])
-def test_each_combination_in_an_environment_of_its_own(tmp_path, wheels, ep, extra):
-    environment = Environment(tmp_path / "venv", wheels[CORE].parent)
+def test_each_combination_in_an_environment_of_its_own(tmp_path, sources, ep, extra):
+    environment = Environment(tmp_path / "venv", *sources)
     environment.install(f"{CORE}{extra}")
 
     check_core(environment, extra)

@@ -1,0 +1,36 @@
+"""`make release`: builds what is published into `dist/`, and checks it in environments that have nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
+
+from packaged.checks import check_core, check_together
+from packaged.distributions import CORE, FOLDERS, ROOT, Environment, build, download
+
+
+def main() -> None:
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for folder in FOLDERS.values():
+        build(folder, "wheel", dist)
+    build(ROOT, "sdist", dist)
+    with tempfile.TemporaryDirectory() as temporary:
+        libraries = Path(temporary, "libraries")
+        download(libraries)
+        core = Environment(Path(temporary, "core"), dist, libraries)
+        core.install(CORE)
+        check_core(core)
+        everything = Environment(Path(temporary, "all"), dist, libraries)
+        check_together(everything, Path(temporary, "work"))
+    names = "\n".join(sorted(path.name for path in dist.iterdir()))
+    sys.stdout.write(f"{names}\nchecked: {CORE} alone and {CORE}[all]\n")
+
+
+if __name__ == "__main__":
+    main()
