@@ -7,13 +7,13 @@ instance that compiled nothing; another looks into its payloads as far as it doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import is_context_node, read_placed_nodes
-from epctx_core.context.payload_reader import LoadedPayload, plugin_nodes
+from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, payload_key, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import (
     EPFail,
@@ -79,41 +79,17 @@ def read_back(
     tensors = source_tensors or {}
     with Scratch() as scratch:
         for ep, own in records.items():
-            payloads = _payloads(own, written, scratch)
+            reader = PayloadReader(
+                {record.name: record for record in own},
+                folder=None,
+                manifest=None,
+                scratch=scratch,
+                source_tensor=tensors.__getitem__,
+            )
+            reader.loaded = _payloads(own, written, scratch)
             nodes = plugin_nodes(own, types, ep, manifest)
             with collection_resumed():
-                _read(ep, nodes, _WrittenPayloads(payloads, tensors.__getitem__), providers)
-
-
-class _WrittenPayloads:
-    """Payloads that were just written; implements `ContextReader`.
-
-    Args:
-        payloads: a primary's name to its payload.
-        source_tensor: gives a weight of the source model by name.
-    """
-
-    def __init__(
-        self, payloads: Mapping[str, LoadedPayload], source_tensor: Callable[[str], TensorView]
-    ) -> None:
-        self._payloads = payloads
-        self.source_tensor = source_tensor
-
-    def payload(self, node: ContextNode) -> LoadedPayload:
-        """Return the payload that holds a node's graph: its own, or its primary's.
-
-        Raises:
-            InvalidGraph: it is not known whose.
-        """
-        owner = node if node.main_context else node.primary
-        found = self._payloads.get(owner.name) if owner is not None else None
-        if found is None:
-            raise InvalidGraph(
-                f"EPContext node {node.name!r} carries no payload, and more than one primary could hold its graph.",
-                node=node.name,
-                hint="The EP has to look for the node's partition_name in the payloads of the primaries.",
-            )
-        return found
+                _read(ep, nodes, reader, providers)
 
 
 def _named_nodes(proto: ModelProto, names: Collection[str]) -> Iterator[tuple[BodyPath, int, NodeProto]]:
@@ -130,9 +106,9 @@ def _named_nodes(proto: ModelProto, names: Collection[str]) -> Iterator[tuple[Bo
 
 def _payloads(
     records: Sequence[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: Scratch
-) -> dict[str, LoadedPayload]:
-    """Return a primary's name to its payload; several may have one."""
-    made: dict[bytes, LoadedPayload] = {}
+) -> dict[tuple[str, bool], LoadedPayload]:
+    """Return the payloads by their keys."""
+    made: dict[tuple[str, bool], LoadedPayload] = {}
     for cache, record in {r.cache: r for r in records if r.cache is not None}.items():
         writer = written[cache]
         content, entry = writer.written(), writer.finish()
@@ -146,15 +122,16 @@ def _payloads(
                 node=record.name,
                 hint="Check the disk of the output folder.",
             ) from error
-        made[cache] = LoadedPayload(
-            record.name if writer.embedded else writer.name,
+        key = payload_key(record)
+        made[key] = LoadedPayload(
+            key[0],
             view,
             digest=entry.root,
             mapped=mapped,
             scratch=scratch,
             in_memory=mapped is None and not writer.embedded,
         )
-    return {r.name: made[r.cache] for r in records if r.main_context and r.cache is not None}
+    return made
 
 
 def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession) -> None:

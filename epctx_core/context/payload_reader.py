@@ -164,6 +164,9 @@ class PayloadReader:
         scratch: lives as long as the session; makes files of payloads for EPs that want them.
         source_tensor: finds a weight that payloads left in the source model.
         reading: how they are read and checked.
+
+    Attributes:
+        loaded: the payloads that are known so far, by `payload_key`.
     """
 
     def __init__(
@@ -184,7 +187,7 @@ class PayloadReader:
         self._reading = reading = reading or Reading()
         self._ep: str | None = None
         self._model_receipt = model_receipt(reading.model_digest) if reading.model_digest else ""
-        self._loaded: dict[tuple[str, bool], LoadedPayload] = {}
+        self.loaded: dict[tuple[str, bool], LoadedPayload] = {}
 
     def _other_copies(self, name: str) -> Iterator[Path]:
         """Yield files that may hold a binary as it was before a publication that is under way or was killed."""
@@ -249,14 +252,14 @@ class PayloadReader:
         """Return the payload that a node carries itself; see `payload`."""
         refuse_absent(record)
         key = payload_key(record)
-        if key not in self._loaded:
+        if key not in self.loaded:
             self.refuse_pending(record)
             if self.entry(record) is None:
                 self._note_unlisted(record)
             content = self.find(record)
             refuse_empty(record, content)
             self.check(record, content)
-        return self._loaded[key]
+        return self.loaded[key]
 
     def entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
         """Return what the manifest says about a node's payload, None if nothing."""
@@ -306,7 +309,7 @@ class PayloadReader:
                 if isinstance(content, memoryview) or self._reading.data_reader is not None:
                     raise
                 content, verified = self._other_copy(entry, content.path, error)
-        self._loaded[key] = LoadedPayload(
+        self.loaded[key] = LoadedPayload(
             name,
             content if isinstance(content, memoryview) else content.view,
             digest=entry.root if entry else None,
@@ -315,7 +318,7 @@ class PayloadReader:
             in_memory=self._reading.data_reader is not None and not embedded,
             verified=verified,
         )
-        return self._loaded[key]
+        return self.loaded[key]
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
