@@ -1,6 +1,6 @@
 """One publication: files are staged in the folder itself, then brought to their names all or none.
 
-Owns the order of the steps up to the commit point; replay owns those after it. Knows nothing of
+Owns the order of the steps up to the commit point; `journal` owns those after it. Knows nothing of
 what the files mean.
 """
 
@@ -31,8 +31,9 @@ from epctx_core.graph.mapping import copy_range
 from epctx_core.publish import journal as journals
 from epctx_core.publish import posix
 from epctx_core.publish.failures import DISK_FULL, STRANDED_HINT, failure, output_exists, reported
-from epctx_core.publish.journal import Journal, Step
-from epctx_core.publish.replay import (
+from epctx_core.publish.journal import (
+    Journal,
+    Step,
     discard,
     keep,
     make_folders,
