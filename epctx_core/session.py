@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001
 _NO_FALLBACK = "a session never changes its EPs by itself"
-_OPTIONS_FORM = 'Give text, such as {"ep.dynamic.workload_type": "Efficient"}.'
 _TUNING = {
     "disabled_optimizers": "the CPU EP's optimisers are chosen as a whole",
     "enable_fallback": _NO_FALLBACK,
@@ -270,18 +269,19 @@ class InferenceSession(Strict):
             PluginError: an EP failed.
         """
         providers = self._open().providers
+        form = 'Give text, such as {"ep.dynamic.workload_type": "Efficient"}.'
         if not isinstance(options, Mapping) or not options:
             raise InvalidArgument(
-                "set_ep_dynamic_options takes a mapping of keys to values that is not empty.",
-                hint=_OPTIONS_FORM,
+                "set_ep_dynamic_options takes a mapping of keys to values that is not empty.", hint=form
             )
         for key, value in options.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise InvalidArgument(
-                    f"dynamic option {key!r:.80}: key and value must be text, not {value!r:.80}.",
-                    hint=_OPTIONS_FORM,
+                    f"dynamic option {key!r:.80}: key and value must be text, not {value!r:.80}.", hint=form
                 )
-        providers.set_dynamic_options(dict(options))
+        from epctx_core.sessions.ep_queries import set_dynamic_options
+
+        set_dynamic_options(providers, options)
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Return which EP runs which nodes: what each EP compiled or loaded, then the CPU EP's nodes.

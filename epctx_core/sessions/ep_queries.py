@@ -1,4 +1,7 @@
-"""Questions to an EP without a session: what it declares, whether it runs a compiled model, what it finds in payloads."""
+"""Questions to EPs beside compiling and loading: what they declare, and whether they run a compiled model.
+
+Also what they find in payloads, and which options they take while a session lives.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
 from epctx_core.context.model_head import read_metadata
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider, errors_typed
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginError, errors_typed, suggestion
 from epctx_core.options import SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
@@ -19,9 +22,10 @@ from epctx_core.sessions.providers import choose_provider
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 
 LOOK = "verify_payloads"
+_DYNAMIC = "set_dynamic_options"
 _OPTION = "ep.enable_weightless_mode"
 _TEXTS = {
     frozenset(): "none",
@@ -179,3 +183,46 @@ def checked_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> We
 def weightless_modes_text(modes: Collection[WeightlessMode] | None) -> str:
     """Return what an EP supports in ONNX Runtime's words."""
     return _TEXTS[frozenset(modes or ()) - {WeightlessMode.NONE}]
+
+
+def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:
+    """Give each EP the options that it declares; one that declares none is given all, and judges itself.
+
+    Raises:
+        NotImplementedByProvider: no EP of the session takes dynamic options.
+        InvalidArgument: no EP has such an option, or a value is not allowed.
+        PluginError: an EP failed.
+    """
+    takers = [ep for ep in providers.instances.names if providers.instances.implements(ep, _DYNAMIC)]
+    if not takers:
+        raise NotImplementedByProvider(
+            "no EP of this session takes dynamic options.",
+            hint=f"Its EPs: {', '.join(providers.instances.names) or 'the CPU EP alone'}.",
+        )
+    declared = {ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options} for ep in takers}
+    known = sorted({name for own in declared.values() for name in own})
+    for key in options if all(declared.values()) else ():
+        if key not in known:
+            raise InvalidArgument(
+                f"no EP of this session has the dynamic option {key!r}.{suggestion(key, known)}",
+                hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
+            )
+    parts = {ep: {k: v for k, v in options.items() if not own or k in own} for ep, own in declared.items()}
+    # All are checked before any EP hears of one.
+    for ep, own in declared.items():
+        for key in own.keys() & options.keys():
+            own[key].parse(ep, options[key])
+    for ep, part in parts.items():
+        if not part:
+            continue
+        try:
+            providers.instances.call(ep, _DYNAMIC, options=part)
+        except PluginError as error:
+            if not isinstance(error.__cause__, ValueError):
+                raise
+            # What the contract has an EP raise for an option that it does not take.
+            raise InvalidArgument(
+                f"{ep} refuses the dynamic options: {error.__cause__}",
+                ep=ep,
+                hint=f"Given were {sorted(part)}.",
+            ) from error

@@ -14,7 +14,6 @@ from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
 from epctx_core.errors import (
     InvalidArgument,
     NotImplementedByProvider,
-    PluginError,
     conceal,
     concealed,
     suggestion,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.providers")
 
 
-_DYNAMIC = "set_dynamic_options"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 
@@ -343,50 +341,6 @@ class ProviderSession:
     def keep(self, results: Iterable[Any]) -> None:
         """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
         self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))
-
-    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Give each EP the options that it declares; one that declares none is given all, and judges itself.
-
-        Raises:
-            NotImplementedByProvider: no EP of the session takes dynamic options.
-            InvalidArgument: no EP has such an option, or a value is not allowed.
-            PluginError: an EP failed.
-        """
-        takers = [ep for ep in self.instances.names if self.instances.implements(ep, _DYNAMIC)]
-        if not takers:
-            raise NotImplementedByProvider(
-                "no EP of this session takes dynamic options.",
-                hint=f"Its EPs: {', '.join(self.instances.names) or 'the CPU EP alone'}.",
-            )
-        declared = {ep: {o.name: o for o in self.choices[ep].cls.dynamic_options} for ep in takers}
-        known = sorted({name for own in declared.values() for name in own})
-        for key in options if all(declared.values()) else ():
-            if key not in known:
-                raise InvalidArgument(
-                    f"no EP of this session has the dynamic option {key!r}.{suggestion(key, known)}",
-                    hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
-                )
-        parts = {
-            ep: {k: v for k, v in options.items() if not own or k in own} for ep, own in declared.items()
-        }
-        # All are checked before any EP hears of one.
-        for ep, own in declared.items():
-            for key in own.keys() & options.keys():
-                own[key].parse(ep, options[key])
-        for ep, part in parts.items():
-            if not part:
-                continue
-            try:
-                self.instances.call(ep, _DYNAMIC, options=part)
-            except PluginError as error:
-                if not isinstance(error.__cause__, ValueError):
-                    raise
-                # What the contract has an EP raise for an option that it does not take.
-                raise InvalidArgument(
-                    f"{ep} refuses the dynamic options: {error.__cause__}",
-                    ep=ep,
-                    hint=f"Given were {sorted(part)}.",
-                ) from error
 
     def close(self) -> None:
         """Close runnables, shut all EPs down, release what they shared; further calls do nothing.
