@@ -49,5 +49,5 @@ def test_versions_are_compared_as_pip_does(version, bounds, verdict):
     assert within(version, SpecifierSet(bounds)) is verdict
 
 
-def library(name, *, version=None, fits=None, extra=""):
-    return Library(name=name, user="epctx-core", bounds=">=1.23", extra=extra, version=version, fits=fits)
+def library(name, *, version=None, fits=None, extra=None):
+    return Library(name=name, user="epctx-core", required=">=1.23", extra=extra, version=version, fits=fits)

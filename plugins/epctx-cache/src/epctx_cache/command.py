@@ -63,10 +63,11 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     total = sum(entry.bytes for entry in entries)
     if entries:
         console.table(("key", "model", "EPs", "size", "last use"), [_row(entry) for entry in entries])
-        console.say()
     for holder in compiling:
         console.say(f"under way: {holder}")
-    console.say(f"{settings.folder}: {_counted(len(entries))}, {byte_size(total)}")
+    console.say(
+        f"{'' if not entries else chr(10)}{settings.folder}: {_counted(len(entries))}, {byte_size(total)}"
+    )
     console.result(
         {
             "cache": str(settings.folder),

@@ -39,17 +39,6 @@ class Difference:
     reason: str = ""
     first: Mapping[str, Any] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `--json` prints."""
-        return {
-            "name": self.name,
-            "max_abs": self.max_abs,
-            "max_rel": self.max_rel,
-            "equal": self.equal,
-            "reason": self.reason,
-            "first": self.first,
-        }
-
     def where(self) -> str:
         """Say where it differs first, in words."""
         if self.first is None:

@@ -71,86 +71,40 @@ class Command(NamedTuple):
 
 
 OWN = (
-    Command(
-        "compile",
-        "write a context model that carries compiled work",
-        "epctx_cli.commands.compile:add_arguments",
-    ),
-    Command(
-        "share",
-        "compile several models that share weights into context models with one binary",
-        "epctx_cli.commands.share:add_arguments",
-    ),
-    Command(
-        "run",
-        "run a model, plain or compiled, and describe its outputs",
-        "epctx_cli.commands.run:add_arguments",
-    ),
-    Command(
-        "inspect",
-        "show what is in a context model, without loading it",
-        "epctx_cli.commands.inspect:add_arguments",
-    ),
-    Command(
-        "verify",
-        "check a context model and its payloads in full, without a device",
-        "epctx_cli.commands.verify:add_arguments",
-    ),
-    Command(
-        "explain",
-        "show which EP would take which node, and why the others are refused",
-        "epctx_cli.commands.explain:add_arguments",
-    ),
-    Command(
-        "compare",
-        "run two models on the same inputs and say where they differ",
-        "epctx_cli.commands.compare:add_arguments",
-    ),
-    Command(
-        "convert",
-        "write a model in ONNX Runtime's own format (.ort), or such a one as ONNX",
-        "epctx_cli.commands.convert:add_arguments",
-    ),
+    Command("compile", "write a context model that carries compiled work",
+            "epctx_cli.commands.compile:add_arguments"),
+    Command("share", "compile several models that share weights into context models with one binary",
+            "epctx_cli.commands.share:add_arguments"),
+    Command("run", "run a model, plain or compiled, and describe its outputs",
+            "epctx_cli.commands.run:add_arguments"),
+    Command("inspect", "show what is in a context model, without loading it",
+            "epctx_cli.commands.inspect:add_arguments"),
+    Command("verify", "check a context model and its payloads in full, without a device",
+            "epctx_cli.commands.verify:add_arguments"),
+    Command("explain", "show which EP would take which node, and why the others are refused",
+            "epctx_cli.commands.explain:add_arguments"),
+    Command("compare", "run two models on the same inputs and say where they differ",
+            "epctx_cli.commands.compare:add_arguments"),
+    Command("convert", "write a model in ONNX Runtime's own format (.ort), or such a one as ONNX",
+            "epctx_cli.commands.convert:add_arguments"),
     Command("cache", "list, check and clear what load_or_compile keeps"),
-    Command(
-        "cache ls",
-        "list the entries, the last used first",
-        "epctx_cache.command:add_ls_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache verify",
-        "check every byte of all entries; damaged ones are dropped",
-        "epctx_cache.command:add_verify_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache gc",
-        "remove the entries used longest ago until the others fit the limit",
-        "epctx_cache.command:add_gc_arguments",
-        "epctx-cache",
-    ),
+    Command("cache ls", "list the entries, the last used first",
+            "epctx_cache.command:add_ls_arguments", "epctx-cache"),
+    Command("cache verify", "check every byte of all entries; damaged ones are dropped",
+            "epctx_cache.command:add_verify_arguments", "epctx-cache"),
+    Command("cache gc", "remove the entries used longest ago until the others fit the limit",
+            "epctx_cache.command:add_gc_arguments", "epctx-cache"),
     Command("cache clear", "remove all entries", "epctx_cache.command:add_clear_arguments", "epctx-cache"),
     Command("plugins", "list, describe and check the installed Execution Providers, or begin a new one"),
     Command("plugins list", "list installed plugins", "epctx_cli.commands.plugins:add_list_arguments"),
-    Command(
-        "plugins info",
-        "say all that is known about one plugin",
-        "epctx_cli.commands.plugins:add_info_arguments",
-    ),
-    Command(
-        "plugins check",
-        "run the conformance kit against one plugin",
-        "epctx_conformance.command:add_arguments",
-        "epctx-conformance",
-    ),
+    Command("plugins info", "say all that is known about one plugin",
+            "epctx_cli.commands.plugins:add_info_arguments"),
+    Command("plugins check", "run the conformance kit against one plugin",
+            "epctx_conformance.command:add_arguments", "epctx-conformance"),
     Command("plugins new", "begin a new plugin", "epctx_cli.commands.plugins:add_new_arguments"),
-    Command(
-        "doctor",
-        "look at the environment and the plugins, and say what to fix",
-        "epctx_cli.commands.doctor:add_arguments",
-    ),
-)
+    Command("doctor", "look at the environment and the plugins, and say what to fix",
+            "epctx_cli.commands.doctor:add_arguments"),
+)  # fmt: skip
 """Our own commands, in the order of `epctx --help`."""
 
 

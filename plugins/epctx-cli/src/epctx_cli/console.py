@@ -42,6 +42,7 @@ class Console:
         self.as_json = as_json
         self.verbose = verbose
         self._out, self._err = sys.stdout, sys.stderr
+        self._begun = False
         self._result: dict[str, Any] | None = None
         self._progress: rich.progress.Progress | None = None
 
@@ -54,11 +55,19 @@ class Console:
 
     def note(self, line: str) -> None:
         """Write what the user should know about the result, with `--json` to standard error."""
-        write = self._tell if self.as_json else self._report
-        write(f"{text.printable(line)}\n")
+        if self.as_json:
+            self._tell(f"{text.printable(line.lstrip())}\n")
+        else:
+            self.say(line)
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table of the report; without a header if all of it is empty. Numbers stand at the right."""
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> None:
+        """Write a table of the report, after an empty line. Numbers stand at the right.
+
+        Args:
+            header: the columns; none is shown if all of it is empty.
+            rows: a cell for each column.
+            title: a line above it.
+        """
         if self.as_json:
             return
         from rich.padding import Padding
@@ -66,15 +75,16 @@ class Console:
         from rich.text import Text
 
         shown = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
-        for index, title in enumerate(header):
+        for index, name in enumerate(header):
             right = bool(rows) and all(isinstance(row[index], int) for row in rows)
-            shown.add_column(Text(title), justify="right" if right else "left")
+            shown.add_column(Text(name), justify="right" if right else "left")
         for row in rows:
             shown.add_row(*(Text(text.cell(value)) for value in row))
+        self._begin_block(title)
         self._report(_laid_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
 
     def tree(self, root: str, leaves: Sequence[Sequence[Cell]]) -> None:
-        """Write a folder and what lies in it: of each file the name, then what else is to be said of it."""
+        """Write a folder, after an empty line, and what lies in it: of each file the name, then what else is known."""
         if self.as_json:
             return
         from rich.text import Text
@@ -83,7 +93,14 @@ class Console:
         shown = Tree(Text(text.one_line(root), style="bold"))
         for name, *rest in leaves:
             shown.add(Text.assemble(text.cell(name), *((f"  {text.cell(each)}", "dim") for each in rest)))
+        self._begin_block()
         self._report(_laid_out(self._out, shown))
+
+    def _begin_block(self, title: str = "") -> None:
+        if self._begun:
+            self.say()
+        if title:
+            self.say(title)
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""
@@ -183,6 +200,7 @@ class Console:
         with self._without_progress():
             _in_order(self._err)
             streams.send(self._out, words)
+        self._begun = True
 
     def _tell(self, words: str) -> None:
         """Write to standard error; who cannot be told has the exit code."""

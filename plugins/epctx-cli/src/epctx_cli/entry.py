@@ -9,7 +9,7 @@ import argparse
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
@@ -17,9 +17,9 @@ from epctx_cli.arguments import CommandParser, add_verbose
 from epctx_cli.command_table import OWN, added_commands
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
-from epctx_cli.streams import UnwritableError
+from epctx_cli.streams import UnwritableError, reserved_stdout
 from epctx_core import __version__
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError
+from epctx_core.errors import EpctxError, InternalError, InvalidArgument, PluginError
 from epctx_core.ext import concealed, internal_error, suggestion
 
 
@@ -29,21 +29,13 @@ def run(argv: list[str]) -> int:
     console = Console(as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv)
     code: int = ExitCode.DONE
     try:
-        with _stdout_for(console):
+        with reserved_stdout() if console.as_json else nullcontext():
             code = _guarded(argv, console)
         console.finish()
     except UnwritableError as error:
         console.error(f"standard output could not be written: {error}.")
         return code or ExitCode.USAGE
     return code
-
-
-def _stdout_for(console: Console) -> AbstractContextManager[None]:
-    if not console.as_json:
-        return nullcontext()
-    from epctx_cli.streams import reserved_stdout
-
-    return reserved_stdout()
 
 
 def _guarded(argv: list[str], console: Console) -> int:
@@ -63,10 +55,10 @@ def _guarded(argv: list[str], console: Console) -> int:
         return ExitCode.INTERRUPTED
     except UnwritableError:
         raise
-    except MemoryError as error:
-        return _out_of_memory(error, console)
     except Exception as error:  # noqa: BLE001 - a user must never meet a traceback that was not asked for
         unforeseen = internal_error("the command", error)
+        if isinstance(error, MemoryError):
+            unforeseen = InternalError("there is not enough memory for this.")
         unforeseen.__cause__ = error
         _show(unforeseen, console)
         return exit_code(unforeseen)
@@ -148,15 +140,6 @@ def _where(error: EpctxError) -> Iterator[str]:
     for label, value in known.items():
         if value and str(value) not in error.message:
             yield f"{label}: {value}"
-
-
-def _out_of_memory(error: MemoryError, console: Console) -> int:
-    message = "there is not enough memory for this."
-    if console.verbose:
-        message += "\n\n" + "".join(traceback.format_exception(error)).rstrip()
-    console.error(message)
-    console.result({"error": {"code": "INTERNAL", "message": str(error), "hint": None}})
-    return ExitCode.FAILED
 
 
 class _ToConsole(logging.Handler):

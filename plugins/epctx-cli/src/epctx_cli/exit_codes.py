@@ -8,23 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from pathlib import Path
 
-from epctx_core.errors import (
-    EpctxError,
-    EPFail,
-    Fail,
-    InternalError,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelLoadCanceled,
-    ModelRequiresCompilation,
-    NoSuchFile,
-    NotFound,
-    NotImplementedByProvider,
-    PackageMissing,
-    PluginError,
-    RuntimeException,
-)
+from epctx_core import errors
 
 
 class ExitCode(IntEnum):
@@ -42,26 +26,26 @@ class ExitCode(IntEnum):
     """Ctrl-C: what a shell gives for a process that SIGINT ended."""
 
 
-CODES: dict[type[EpctxError], ExitCode] = {
-    InvalidArgument: ExitCode.USAGE,
-    NoSuchFile: ExitCode.USAGE,
-    InvalidProtobuf: ExitCode.USAGE,
-    InvalidGraph: ExitCode.USAGE,
-    ModelRequiresCompilation: ExitCode.USAGE,
-    PackageMissing: ExitCode.PLUGIN,
-    NotFound: ExitCode.USAGE,
-    NotImplementedByProvider: ExitCode.PLUGIN,
-    PluginError: ExitCode.PLUGIN,
-    EPFail: ExitCode.PLUGIN,
-    RuntimeException: ExitCode.FAILED,
-    ModelLoadCanceled: ExitCode.FAILED,
-    InternalError: ExitCode.FAILED,
-    Fail: ExitCode.FAILED,
+CODES: dict[type[errors.EpctxError], ExitCode] = {
+    errors.InvalidArgument: ExitCode.USAGE,
+    errors.NoSuchFile: ExitCode.USAGE,
+    errors.InvalidProtobuf: ExitCode.USAGE,
+    errors.InvalidGraph: ExitCode.USAGE,
+    errors.ModelRequiresCompilation: ExitCode.USAGE,
+    errors.PackageMissing: ExitCode.PLUGIN,
+    errors.NotFound: ExitCode.USAGE,
+    errors.NotImplementedByProvider: ExitCode.PLUGIN,
+    errors.PluginError: ExitCode.PLUGIN,
+    errors.EPFail: ExitCode.PLUGIN,
+    errors.RuntimeException: ExitCode.FAILED,
+    errors.ModelLoadCanceled: ExitCode.FAILED,
+    errors.InternalError: ExitCode.FAILED,
+    errors.Fail: ExitCode.FAILED,
 }
 """A `Fail` about a place to write to is USAGE: see `exit_code`."""
 
 
-def exit_code(error: EpctxError, *, model: str | None = None) -> ExitCode:
+def exit_code(error: errors.EpctxError, *, model: str | None = None) -> ExitCode:
     """Return the exit code for an error.
 
     Args:
@@ -69,7 +53,7 @@ def exit_code(error: EpctxError, *, model: str | None = None) -> ExitCode:
         model: the command's input. A `Fail` that names another path is about the output (it exists,
             belongs to another model, or is not writable), which the user chose.
     """
-    named = error.path if isinstance(error, Fail) else None
+    named = error.path if isinstance(error, errors.Fail) else None
     if named is not None and (model is None or Path(named) != Path(model)):
         return ExitCode.USAGE
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), ExitCode.FAILED)

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from epctx_core import EpctxError, PluginRecord, PluginState
 from epctx_core.ext import ProcessGroup
+from epctx_core.plugin import Availability, Purpose
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, ProviderOption
@@ -39,13 +40,11 @@ class Trial:
     Attributes:
         record: as it is afterwards.
         description: what its class says of itself, see `describe`; empty if it could not be imported.
-        availability: purpose to the answer about it, for each that the class was asked.
         traceback: of a failed import, or empty.
     """
 
     record: PluginRecord
     description: Mapping[str, Any]
-    availability: Mapping[str, Mapping[str, Any]]
     traceback: str = ""
 
 
@@ -91,14 +90,20 @@ def _read(file: IO[bytes]) -> bytes:
 def _judged(record: PluginRecord, answer: Mapping[str, Any]) -> Trial:
     """Return a trial with what the child answered; nothing for a plugin that was not tried."""
     if answer:
-        simulated = answer.get("simulated", record.simulated)
         record = replace(
-            record, state=PluginState(answer["state"]), reason=str(answer["reason"]), simulated=simulated
+            record,
+            state=PluginState(answer["state"]),
+            reason=str(answer["reason"]),
+            vendor=answer.get("vendor"),
+            simulated=answer.get("simulated", record.simulated),
+            availability={
+                Purpose(purpose): Availability(**said)
+                for purpose, said in answer.get("availability", {}).items()
+            },
         )
     return Trial(
         record=record,
         description=answer.get("description", {}),
-        availability=answer.get("availability", {}),
         traceback=answer.get("traceback") or record.traceback or "",
     )
 
@@ -126,7 +131,6 @@ def report(asked: Mapping[str, Any]) -> None:
 
 def _tried(asked: Mapping[str, Any]) -> dict[str, Any]:
     from epctx_core import default_registry
-    from epctx_core.plugin import Purpose
 
     def record() -> PluginRecord:
         key = asked["name"], asked["distribution"]
@@ -156,7 +160,6 @@ def describe(cls: type[ExecutionProvider]) -> dict[str, Any]:
 
     asked = [name for name, member in vars(ExecutionProvider).items() if isinstance(member, classmethod)]
     return {
-        "vendor": cls.vendor,
         "api_version": cls.api_version,
         "binary_suffix": cls.binary_suffix or cls.name,
         "options": _options(cls.options),

@@ -7,7 +7,7 @@ Knows sessions, prints nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +103,7 @@ def first_difference(
         found = compare(name, x, y, tolerance)
         if not found.equal:
             return {
-                **found.as_dict(),
+                **asdict(found),
                 "compared": len(names),
                 "from_a": first.produced[name],
                 "from_b": second.produced[name],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.result(
         {
             "equal": equal,
-            "outputs": [d.as_dict() for d in outcome.differences],
+            "outputs": [asdict(d) for d in outcome.differences],
             "models": [
                 {"path": side.model, "providers": eps}
                 for side, eps in zip((a, b), outcome.providers, strict=True)
@@ -101,7 +102,6 @@ def _tell(
         console.say(f"{label}: {model}  ({', '.join(eps)})")
     if arguments.input is None:
         console.note(f"{made_words(outcome.inputs, arguments.seed)} (no --input).")
-    console.say()
     console.table(
         ("output", "max_abs", "max_rel", "verdict"),
         [

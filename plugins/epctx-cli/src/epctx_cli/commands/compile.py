@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         result["check"] = {
             "equal": equal,
             "tolerance": CHECK_TOLERANCE,
-            "outputs": [d.as_dict() for d in differences],
+            "outputs": [asdict(d) for d in differences],
         }
         code = code if equal else ExitCode.FAILED
     if not report.compiled:
@@ -133,9 +134,8 @@ def _tell(model: str, report: CompileReport, console: Console) -> None:
     if report.partitions:
         _tell_partitions(report, console)
     if report.kept_nodes:
-        console.say()
         console.say(
-            f"{text.counted(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
+            f"\n{text.counted(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
         )
     _tell_shares(report, console)
     _tell_refusals(report, console)
@@ -143,20 +143,17 @@ def _tell(model: str, report: CompileReport, console: Console) -> None:
     leaves = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
     console.tree(f"{_folder(report)}/", leaves)
     if report.source_files:
-        console.say()
         console.say(
-            f"Weights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
+            f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
             "model, or ep.context_source_model_path."
         )
     simulated = [r.name for r in report.providers if r.simulated and report.assignments.get(r.name)]
     if simulated:
-        console.say()
-        console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
+        console.note(f"\nSimulated: what {' and '.join(simulated)} compiled does not run on hardware.")
 
 
 def _tell_partitions(report: CompileReport, console: Console) -> None:
     shown = report.partitions if console.verbose else report.partitions[:_SHOWN_PARTITIONS]
-    console.say()
     console.table(
         ("partition", "EP", "nodes", "operators"),
         [(p.name, p.ep, p.nodes, text.operators(p.operators, _SHOWN_OPERATORS)) for p in shown],
@@ -171,7 +168,6 @@ def _tell_shares(report: CompileReport, console: Console) -> None:
         r.name: (f"{r.distribution or ''} {r.version or ''}".strip(), r.vendor or "")
         for r in report.providers
     }
-    console.say()
     console.table(
         ("taken by", "nodes", "plugin", "vendor"),
         [
@@ -184,8 +180,7 @@ def _tell_shares(report: CompileReport, console: Console) -> None:
 def _tell_refusals(report: CompileReport, console: Console) -> None:
     if not report.refusals:
         return
-    console.say()
-    console.say("Refused:")
+    console.say("\nRefused:")
     for line in _refusals(report, None if console.verbose else _SHOWN_REFUSALS):
         console.say(f"  {line}")
 
@@ -221,8 +216,7 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
         Side(model=arguments.model, options=plain),
         tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
     )
-    console.say()
-    console.say("Checked against the CPU EP, on inputs made from seed 0:")
+    console.say("\nChecked against the CPU EP, on inputs made from seed 0:")
     console.table(
         ("output", "max_abs", "max_rel", "allowed", "verdict"),
         [

@@ -14,7 +14,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution,
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -109,7 +109,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
         {
             "ok": ok,
             "environment": facts,
-            "libraries": [library.as_dict() for library in found or ()],
+            "libraries": [asdict(library) for library in found or ()],
             "plugins": [trial.record.as_dict() for trial in trials],
             "variables": variables,
             "findings": [asdict(remark) for remark in remarks],
@@ -124,14 +124,11 @@ def _tell_parts(
     tables: tuple[tuple[tuple[str, ...], list[tuple[str, ...]]], ...] = (
         (
             ("library", "installed", "needed", "for"),
-            [(each.name, each.version or "-", each.bounds, each.extra or "everything") for each in found],
+            [(each.name, each.version or "-", each.required, each.extra or "everything") for each in found],
         ),
         (
             ("plugin", "distribution", "state", "vendor"),
-            [
-                (t.record.name, t.record.origin, t.record.state.value, t.description.get("vendor") or "-")
-                for t in trials
-            ],
+            [(t.record.name, t.record.origin, t.record.state.value, t.record.vendor or "-") for t in trials],
         ),
         (
             ("variable", "value", "says"),
@@ -140,14 +137,12 @@ def _tell_parts(
     )
     for header, rows in tables:
         if rows:
-            console.say()
             console.table(header, rows)
 
 
 def _tell_remarks(remarks: Sequence[Remark], console: Console) -> None:
     for remark in sorted(remarks, key=lambda r: r.severity != "problem"):
-        console.say()
-        console.say(f"{remark.severity}: {remark.message}")
+        console.say(f"\n{remark.severity}: {remark.message}")
         if remark.hint:
             console.say(text.indented(remark.hint))
     console.say()
@@ -214,28 +209,18 @@ class Library:
     Attributes:
         name: the distribution's.
         user: the distribution that needs it.
-        bounds: the versions that will do, as written.
-        extra: the extra of epctx-core that installs it; empty for what is always needed.
+        required: the versions that will do, as written.
+        extra: the extra of epctx-core that installs it; None for what is always needed.
         version: the one installed, or None.
         fits: whether that is within the bounds; None where nothing is installed.
     """
 
     name: str
     user: str
-    bounds: str
-    extra: str
+    required: str
+    extra: str | None
     version: str | None
     fits: bool | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
-        return {
-            "name": self.name,
-            "required": self.bounds,
-            "extra": self.extra or None,
-            "version": self.version,
-            "fits": self.fits,
-        }
 
 
 def libraries() -> list[Library] | None:
@@ -264,8 +249,8 @@ def _needs(package: Distribution, extra: str) -> Iterator[Library]:
             yield Library(
                 name=need.name,
                 user=package.metadata["Name"],
-                bounds=str(need.specifier),
-                extra=extra,
+                required=str(need.specifier),
+                extra=extra or None,
                 version=version,
                 fits=None if version is None else within(version, need.specifier),
             )
@@ -296,10 +281,10 @@ def examine_libraries(found: Sequence[Library] | None) -> Iterator[Remark]:
         )
         return
     for library in found:
-        install = f"python -m pip install '{library.name}{library.bounds}'"
+        install = f"python -m pip install '{library.name}{library.required}'"
         if library.fits is False:
             yield _problem(
-                f"{library.name} {library.version} is installed; {library.user} needs {library.bounds}.",
+                f"{library.name} {library.version} is installed; {library.user} needs {library.required}.",
                 install,
             )
         elif library.version is not None:
@@ -340,7 +325,7 @@ def _examine_plugins(trials: Sequence[Trial]) -> Iterator[Remark]:
     for trial in trials:
         record = trial.record
         if record.usable and record.reason:
-            hints = dict.fromkeys(a["hint"] for a in trial.availability.values() if a["hint"])
+            hints = dict.fromkeys(said.hint for said in record.availability.values() if said.hint)
             yield _note(f"{record.label}: {record.reason}.", " ".join(hints))
         elif not record.usable:
             why, hint = default_registry.explain_unusable(record)

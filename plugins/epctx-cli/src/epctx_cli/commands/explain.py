@@ -40,14 +40,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _tell(model: str, explanation: Explanation, console: Console) -> None:
     nodes = explanation.nodes
     console.say(f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
-    console.say()
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
         [_share(ep, [node for node in nodes if node.ep == ep]) for ep in _takers(explanation)],
     )
     _tell_refusals(explanation, console)
     if console.verbose:
-        console.say()
         console.table(
             ("node", "operator", "taken by", "partition", "refused by"),
             [
@@ -62,8 +60,7 @@ def _tell(model: str, explanation: Explanation, console: Console) -> None:
             ],
         )
     elif nodes:
-        console.say()
-        console.say("-v lists every node.")
+        console.say("\n-v lists every node.")
 
 
 def _takers(explanation: Explanation) -> list[str]:
@@ -91,8 +88,7 @@ def _tell_refusals(explanation: Explanation, console: Console) -> None:
         for refusal in node.refusals:
             refused.setdefault(refusal, []).append(node)
     if refused:
-        console.say()
-        console.say("Refused:")
+        console.say("\nRefused:")
     for (ep, reason), nodes in sorted(refused.items(), key=lambda item: -len(item[1])):
         console.say(
             f"  {ep}: {reason.rstrip('.')} ({text.counted(len(nodes), 'node')}, such as {nodes[0].name!r})"

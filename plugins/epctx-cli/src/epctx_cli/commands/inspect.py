@@ -73,22 +73,19 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
     if info.compiled_by:
         _tell_makers(info.compiled_by, console)
     if files:
-        console.say()
-        console.say("Required files, beside the model:")
+        console.say("\nRequired files, beside the model:")
         console.table(
             ("", ""), [(f["name"], "-" if f["bytes"] is None else text.byte_size(f["bytes"])) for f in files]
         )
     if info.source_files:
-        console.say()
         console.say(
-            f"Compiled in weightless mode {info.weightless_mode}: weights stay in the source model "
+            f"\nCompiled in weightless mode {info.weightless_mode}: weights stay in the source model "
             f"{' and '.join(info.source_files)}, needed beside this one or where session options say."
         )
     _warn(info, files, console)
 
 
 def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
-    console.say()
     console.table(
         ("EPContext node", "source", "payload", "size", "given to"),
         [
@@ -104,7 +101,6 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     )
     renamed = [(n.name, n.partition_name) for n in nodes if n.partition_name != n.name]
     if renamed:
-        console.say()
         console.table(("EPContext node", "partition_name"), renamed)
     for members, attributes in _by_attributes(nodes):
         console.say()
@@ -115,7 +111,6 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
 def _tell_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
     """Say who compiled, with and for what; `-v` also shows what tells options apart, secret ones left out."""
     facts = [*_MAKER, *(_MAKER_IN_DETAIL if console.verbose else ())]
-    console.say()
     console.table(
         ("compiled by", *(fact.replace("_", " ") for fact in facts)),
         [(ep, *(str(said.get(fact) or "-") for fact in facts)) for ep, said in compiled_by.items()],

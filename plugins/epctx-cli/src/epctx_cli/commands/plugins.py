@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import textwrap
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from epctx_cli.console import Console
     from epctx_cli.plugin_trial import Trial
     from epctx_core import PluginRecord
+    from epctx_core.plugin import Availability
 
 _WIDTH = 100
 _DEEPER = " " * 6
@@ -41,53 +42,50 @@ def add_list_arguments(parser: CommandParser) -> None:
 def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     """List the plugins."""
     records = plugins()
-    vendors: dict[Hashable, str] = {}
     if arguments.load:
         from epctx_cli.plugin_trial import try_all
 
-        trials = try_all(records, tell=console.debug)
-        records = [trial.record for trial in trials]
-        vendors = {trial.record.key: trial.description["vendor"] for trial in trials if trial.description}
-    _tell_list(records, vendors, loaded=arguments.load, console=console)
-    console.result({"plugins": [{**r.as_dict(), "vendor": vendors.get(r.key)} for r in records]})
+        records = [trial.record for trial in try_all(records, tell=console.debug)]
+    _tell_list(records, console, loaded=arguments.load)
+    console.result({"plugins": [record.as_dict() for record in records]})
     return ExitCode.DONE
 
 
-def _tell_list(
-    records: Sequence[PluginRecord], vendors: Mapping[Hashable, str], *, loaded: bool, console: Console
-) -> None:
+def _tell_list(records: Sequence[PluginRecord], console: Console, *, loaded: bool) -> None:
     if not records:
         console.say("No plugin is installed. Plugins are pip packages with the entry-point group")
         console.say("epctx.execution_providers; the CPU EP is built in.")
         return
-    header = ("EP", "distribution", "version", "state", *(["vendor"] if any(vendors.values()) else []))
-    console.table(header, [_row(record, vendors)[: len(header)] for record in records])
-    _tell_sources(records, console)
-    explained = [r for r in records if r.reason]
-    if explained:
-        console.say()
-    for record in explained:
-        console.say(f"{record.label}: {record.reason}")
-    if not loaded and any(r.state.value == "discovered" for r in records):
-        console.say()
-        console.say("discovered: installed, not imported yet; `epctx plugins list --load` tries each one.")
-
-
-def _row(record: PluginRecord, vendors: Mapping[Hashable, str]) -> tuple[str, ...]:
-    vendor = vendors.get(record.key) or "-"
-    state = f"{record.state.value}, simulated" if record.simulated else record.state.value
-    return record.name, record.distribution or "-", record.version or "-", state, vendor
-
-
-def _tell_sources(records: Sequence[PluginRecord], console: Console) -> None:
-    """Name the source keys that are no EP types: those are found by their own names anyway."""
+    header = (
+        "EP",
+        "distribution",
+        "version",
+        "state",
+        *(["vendor"] if any(r.vendor for r in records) else []),
+    )
+    rows = [
+        (
+            record.name,
+            record.distribution or "-",
+            record.version or "-",
+            f"{record.state.value}, simulated" if record.simulated else record.state.value,
+            record.vendor or "-",
+        )
+        for record in records
+    ]
+    console.table(header, [row[: len(header)] for row in rows])
+    # Source keys that are EP types are found by their own names anyway.
     further = [
         (r.name, ", ".join(s for s in r.sources if s != r.name)) for r in records if len(r.sources) > 1
     ]
-    if further:
-        console.say()
-    for name, sources in further:
-        console.say(f"{name} also takes nodes whose source is {sources}.")
+    for lines in (
+        [f"{name} also takes nodes whose source is {sources}." for name, sources in further],
+        [f"{r.label}: {r.reason}" for r in records if r.reason],
+    ):
+        if lines:
+            console.say("\n" + "\n".join(lines))
+    if not loaded and any(r.state.value == "discovered" for r in records):
+        console.say("\ndiscovered: installed, not imported yet; `epctx plugins list --load` tries each one.")
 
 
 # -- info ------------------------------------------------------------------------------------------
@@ -106,11 +104,21 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_cli.plugin_trial import try_all
 
     trials = try_all(_named(arguments.name), tell=console.debug)
-    for number, trial in enumerate(trials):
-        if number:
-            console.say()
+    for trial in trials:
         _tell(trial, console)
-    console.result({"plugins": [_as_dict(trial) for trial in trials]})
+    console.result(
+        {
+            "plugins": [
+                {
+                    **trial.record.as_dict(),
+                    "entry_point": trial.record.entry_point,
+                    **trial.description,
+                    "traceback": trial.traceback,
+                }
+                for trial in trials
+            ]
+        }
+    )
     return ExitCode.DONE if any(trial.record.usable for trial in trials) else ExitCode.PLUGIN
 
 
@@ -129,15 +137,8 @@ def _named(name: str) -> list[PluginRecord]:
     return found or [default_registry.resolve(name)]
 
 
-def _as_dict(trial: Trial) -> dict[str, Any]:
-    entry_point = {"entry_point": trial.record.entry_point}
-    availability = {"availability": trial.availability, "traceback": trial.traceback}
-    return {**trial.record.as_dict(), **entry_point, **trial.description, **availability}
-
-
 def _tell(trial: Trial, console: Console) -> None:
     record, about = trial.record, trial.description
-    console.say(record.name)
     facts = [
         ("state", record.state.value + (f": {record.reason}" if record.reason else "")),
         ("distribution", record.origin),
@@ -145,54 +146,45 @@ def _tell(trial: Trial, console: Console) -> None:
         ("sources", ", ".join(record.sources)),
     ]
     if about:
-        facts += _facts(about, simulated=record.simulated)
-    facts += [(f"can {purpose}", _said(answer)) for purpose, answer in trial.availability.items()]
-    console.table(("", ""), facts)
+        facts += [
+            ("vendor", record.vendor or "-"),
+            ("simulated", "yes, on this CPU" if record.simulated else "no"),
+            ("plugin API", str(about["api_version"])),
+            ("binaries", f"<model>_{about['binary_suffix']}.bin"),
+            ("hooks", ", ".join(about["hooks"])),
+        ]
+        further = ("class_methods", "also answers"), ("keeps_functions", "keeps functions")
+        for key, label in (*further, ("weightless_modes", "weightless modes")):
+            facts += [(label, ", ".join(about[key]))] if about[key] else []
+    facts += [(f"can {purpose.value}", _said(answer)) for purpose, answer in record.availability.items()]
+    console.table(("", ""), facts, title=record.name)
     for title, key in (("Options:", "options"), ("Options while a session lives:", "dynamic_options")):
-        _tell_options(title, about.get(key, ()), console)
+        if about.get(key):
+            console.say(f"\n{title}")
+        for option in about.get(key, ()):
+            _tell_option(option, console)
     if trial.traceback and console.verbose:
-        console.say()
-        console.say(text.indented(trial.traceback.rstrip()))
-    _tell_remedy(trial, console)
-
-
-def _facts(about: Mapping[str, Any], *, simulated: bool | None) -> list[tuple[str, str]]:
-    facts = [
-        ("vendor", about["vendor"] or "-"),
-        ("simulated", "yes, on this CPU" if simulated else "no"),
-        ("plugin API", str(about["api_version"])),
-        ("binaries", f"<model>_{about['binary_suffix']}.bin"),
-        ("hooks", ", ".join(about["hooks"])),
-    ]
-    further = (
-        ("also answers", "class_methods"),
-        ("keeps functions", "keeps_functions"),
-        ("weightless modes", "weightless_modes"),
-    )
-    return facts + [(label, ", ".join(about[key])) for label, key in further if about[key]]
-
-
-def _said(answer: Mapping[str, Any]) -> str:
-    if answer["available"]:
-        return "yes"
-    return f"no: {answer['reason'] or 'no reason given'}" + (f" {answer['hint']}" if answer["hint"] else "")
-
-
-def _tell_options(title: str, options: Sequence[Mapping[str, Any]], console: Console) -> None:
-    if not options:
+        console.say("\n" + text.indented(trial.traceback.rstrip()))
+    if record.usable:
         return
-    console.say()
-    console.say(title)
-    for option in options:
-        default = "secret" if option["secret"] else _value(option["default"])
-        console.say(f"  {option['name']} ({_allowed(option)}; default {default})")
-        console.say(textwrap.fill(option["doc"], _WIDTH, initial_indent=_DEEPER, subsequent_indent=_DEEPER))
+    _, hint = default_registry.explain_unusable(record)
+    if hint:
+        console.say(f"\n{hint}")
+    if trial.traceback and not console.verbose:
+        console.say("-v shows where its import failed.")
 
 
-def _allowed(option: Mapping[str, Any]) -> str:
-    if option["choices"]:
-        return " | ".join(map(_value, option["choices"]))
-    return _TYPES[option["type"]]
+def _said(answer: Availability) -> str:
+    if answer.available:
+        return "yes"
+    return f"no: {answer.reason or 'no reason given'}" + (f" {answer.hint}" if answer.hint else "")
+
+
+def _tell_option(option: Mapping[str, Any], console: Console) -> None:
+    allowed = " | ".join(map(_value, option["choices"])) or _TYPES[option["type"]]
+    default = "secret" if option["secret"] else _value(option["default"])
+    console.say(f"  {option['name']} ({allowed}; default {default})")
+    console.say(textwrap.fill(option["doc"], _WIDTH, initial_indent=_DEEPER, subsequent_indent=_DEEPER))
 
 
 def _value(value: object) -> str:
@@ -200,17 +192,6 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
     return "empty" if value == "" else "none" if value is None else str(value)
-
-
-def _tell_remedy(trial: Trial, console: Console) -> None:
-    if trial.record.usable:
-        return
-    _, hint = default_registry.explain_unusable(trial.record)
-    if hint:
-        console.say()
-        console.say(hint)
-    if trial.traceback and not console.verbose:
-        console.say("-v shows where its import failed.")
 
 
 # -- new -------------------------------------------------------------------------------------------
@@ -231,25 +212,16 @@ def begin_plugin(arguments: argparse.Namespace, console: Console) -> int:
     """Write the package, and say how to go on."""
     from epctx_cli.templates import create_plugin
 
-    plugin = create_plugin(arguments.name, arguments.output)
-    names = plugin.names
-    console.say(f"{names.distribution}: {names.ep}, which works as it is, on the core's CPU kernels.")
-    console.say()
-    console.tree(f"{plugin.folder}/", [(name,) for name in plugin.files])
-    console.say()
-    console.say("Next:")
-    folder = shlex.quote(str(plugin.folder))
-    console.say(f"  python -m pip install --editable {shlex.quote(f'{plugin.folder}[test]')}")
-    console.say(f"  epctx plugins check {names.camel}")
-    console.say(f"  python -m pytest {folder}")
-    console.say(f"{plugin.folder / 'README.md'} says how to get from there to your device.")
-    console.result(
-        {
-            "folder": str(plugin.folder),
-            "distribution": names.distribution,
-            "module": names.module,
-            "ep": names.ep,
-            "files": list(plugin.files),
-        }
+    names, folder, files = create_plugin(arguments.name, arguments.output)
+    console.say(f"{names['distribution']}: {names['ep']}, which works as it is, on the core's CPU kernels.")
+    console.tree(f"{folder}/", [(name,) for name in files])
+    console.say(
+        "\nNext:\n"
+        f"  python -m pip install --editable {shlex.quote(f'{folder}[test]')}\n"
+        f"  epctx plugins check {names['camel']}\n"
+        f"  python -m pytest {shlex.quote(str(folder))}\n"
+        f"{folder / 'README.md'} says how to get from there to your device."
     )
+    shown = {key: names[key] for key in ("distribution", "module", "ep")}
+    console.result({"folder": str(folder), **shown, "files": files})
     return ExitCode.DONE

@@ -119,7 +119,6 @@ def _tell(
     console: Console,
 ) -> None:
     console.say(f"EPs: {', '.join(providers)}")
-    console.say()
     console.table(
         ("output", "type", "shape", "min", "max", "mean"),
         [
@@ -134,7 +133,6 @@ def _tell(
             for o in outputs
         ],
     )
-    console.say()
-    console.say(f"Loaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms.")
+    console.say(f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in {seconds['run'] * 1e3:.1f} ms.")
     if arguments.output is not None:
         console.say(f"Outputs are in {arguments.output}.")

@@ -95,9 +95,6 @@ def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
     used = {partition.ep for member in report.members for partition in member.partitions}
     simulated = [r.name for r in report.members[0].providers if r.simulated and r.name in used]
     if simulated:
-        console.say()
-        console.note(f"Simulated: what {' and '.join(simulated)} compiled does not run on hardware.")
-    console.say()
+        console.note(f"\nSimulated: what {' and '.join(simulated)} compiled does not run on hardware.")
     console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
-    console.say()
-    console.say(f"Sharing saved {text.byte_size(report.saved_bytes)} of weights.")
+    console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")

@@ -13,7 +13,6 @@ from epctx_cli.exit_codes import ExitCode
 if TYPE_CHECKING:
     from epctx_cli.console import Console
     from epctx_core import VerifyReport
-    from epctx_core.plugin import Finding
 
 _CALLED = {"error": "error", "warning": "warning", "info": "note"}
 _NO_MODEL = "model-unreadable"
@@ -63,7 +62,6 @@ def _tell(model: str, report: VerifyReport, console: Console) -> None:
     nodes = text.counted(report.nodes, "EPContext node")
     console.say(f"{model}: {nodes}, {text.counted(len(report.payloads), 'payload')}")
     if report.payloads:
-        console.say()
         console.table(
             ("payload", "size", "digests", "looked into by"),
             [
@@ -72,21 +70,10 @@ def _tell(model: str, report: VerifyReport, console: Console) -> None:
             ],
         )
     for finding in report.findings:
-        console.say()
-        _tell_finding(finding, console)
-    console.say()
-    console.say(_summary(report))
-
-
-def _tell_finding(finding: Finding, console: Console) -> None:
-    console.say(f"{_CALLED[finding.severity.value]} {finding.code}")
-    for words in (finding.message, finding.hint):
-        if words:
+        console.say(f"\n{_CALLED[finding.severity.value]} {finding.code}")
+        for words in filter(None, (finding.message, finding.hint)):
             console.say(text.indented(words))
-
-
-def _summary(report: VerifyReport) -> str:
     counts = Counter(finding.severity.value for finding in report.findings)
     found = ", ".join(text.counted(counts[kind], word) for kind, word in _CALLED.items() if counts[kind])
     verdict = "not ok" if not report.ok else "ok" if report.checked else "not checked"
-    return f"{verdict}: {found}" if found else f"{verdict}: nothing found"
+    console.say(f"\n{verdict}: {found or 'nothing found'}")

@@ -6,7 +6,148 @@ library, and knows nothing of the command line.
 
 from __future__ import annotations
 
-from epctx_cli.templates.creation import NewPlugin, create_plugin
-from epctx_cli.templates.names import PluginNames
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
 
-__all__ = ["NewPlugin", "PluginNames", "create_plugin"]
+from epctx_core import __version__
+from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.ext import known_name
+from epctx_core.plugin import PLUGIN_API
+
+LONGEST = 40
+_WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_OWN_WORDS = frozenset({"core", "cpu", "sim"})
+_ENDING = ".in"
+"""Of every file of the template: none of them is read as what it will be."""
+_HIDDEN = "dot-"
+
+
+class _Text(Template):
+    """`%%{module}` is replaced: neither Python, shell, TOML nor YAML means anything by it."""
+
+    delimiter = "%%"
+
+
+def create_plugin(word: str, parent: str | os.PathLike[str] = ".") -> tuple[dict[str, str], Path, list[str]]:
+    """Write a complete package into a new folder `epctx-<word>`.
+
+    Args:
+        word: a name such as `acme`; all others follow from it.
+        parent: the folder to make it in; made if need be.
+
+    Returns:
+        The names of its parts, its folder, and its files in order, relative to the folder.
+
+    Raises:
+        InvalidArgument: the word is not one that a package, a module and an EP can be named after, or it is taken.
+        Fail: the folder exists, or cannot be written.
+    """
+    _refuse_bad_word(word)
+    names = _names(word)
+    texts = {
+        _path(path, names["module"]): _Text(entry.read_text("utf-8")).substitute(names)
+        for path, entry in _walk(files(__name__) / "plugin")
+    }
+    folder = Path(parent) / names["distribution"]
+    _make(folder)
+    try:
+        for name, text in texts.items():
+            _write(folder / name, text)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _cannot_write(folder, error) from error
+        raise
+    return names, folder, sorted(texts)
+
+
+def _names(word: str) -> dict[str, str]:
+    """Return what the template's files name: those of `acme` are epctx-acme, epctx_acme, Acme, ACME0001 and so on."""
+    parts = word.split("-")
+    camel = "".join(part.capitalize() for part in parts)
+    major, minor = __version__.split(".")[:2]
+    return {
+        "word": word,
+        "distribution": f"epctx-{word}",
+        "module": f"epctx_{word.replace('-', '_')}",
+        "camel": camel,
+        "ep": f"{camel}ExecutionProvider",
+        "provider": f"{camel}Provider",
+        "magic": f"{''.join(parts).upper():_<4.4}0001",
+        "api": str(PLUGIN_API),
+        "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
+    }
+
+
+def _refuse_bad_word(word: str) -> None:
+    if word.lower().startswith(("epctx-", "epctx_")):
+        raise InvalidArgument(
+            f"the plugin name {word!r} begins with 'epctx', which is put before it anyway.",
+            hint=f"Give {word[len('epctx-') :]!r}.",
+        )
+    if not _WORD.fullmatch(word) or len(word) > LONGEST:
+        near = re.sub(r"[^a-z0-9]+", "-", word.lower()).lstrip("-0123456789")[:LONGEST].rstrip("-")
+        raise InvalidArgument(
+            f"{word!r} cannot name a plugin: a name has 1 to {LONGEST} lower-case letters, digits and single "
+            "dashes, and begins with a letter.",
+            hint=f"Try {near!r}." if near else "Try one such as 'acme'.",
+        )
+    known = known_name(word)
+    if word.partition("-")[0] in _OWN_WORDS:
+        raise InvalidArgument(
+            f"the plugin name {word!r} is epctx's own.", hint="Name it after your device or company."
+        )
+    if known is not None:
+        raise InvalidArgument(
+            f"the name {known.reserved} and the EP type {known.ep} are reserved for {known.vendor}.",
+            hint="Name it after your device or company.",
+        )
+
+
+def _walk(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        path = f"{above}{entry.name}"
+        if entry.is_dir():
+            yield from _walk(entry, f"{path}/")
+        elif path.endswith(_ENDING):
+            yield path, entry
+
+
+def _path(path: str, module: str) -> str:
+    """Return the path of a file of the template in the new folder."""
+    shown = re.sub(rf"(^|/){_HIDDEN}", r"\1.", path.removesuffix(_ENDING))
+    return shown.replace("__module__", module)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise Fail(
+            f"{str(folder)!r} exists already.",
+            path=folder,
+            hint="Nothing was written. Choose another name, another folder (-o), or remove it.",
+        ) from None
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    if text.startswith("#!"):
+        path.chmod(path.stat().st_mode | 0o111)
+
+
+def _cannot_write(folder: Path, error: OSError) -> Fail:
+    return Fail(
+        f"{str(folder)!r} cannot be written: {error.strerror or error}.",
+        path=folder,
+        hint="Choose another folder with -o.",
+    )
