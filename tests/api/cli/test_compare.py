@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
+import epctx_core
+
 
 def scaled(path, name, factor, *, operator="Conv"):
     """Write a copy whose third weight of an operator is another one."""
@@ -131,3 +133,13 @@ def test_external_weights_are_found_when_looking_inside(epctx, resnet):
     answer = epctx("compare", other, resnet.path, "--json").json
 
     assert answer["first_inside"]["name"] == culprit.output[0]
+
+
+def test_models_in_onnxruntimes_own_format_are_compared_by_their_outputs(epctx, model, tmp_path):
+    a, b = model("y = Relu(x)", "a.onnx"), model("y = Abs(x)", "b.onnx")
+    stored = [epctx_core.convert_model(path, tmp_path / f"{path.stem}.ort") for path in (a, b)]
+
+    said = epctx("compare", *stored)
+
+    assert (said.code, said.err) == (1, "")
+    assert "They differ first in the output 'y'" in said.out

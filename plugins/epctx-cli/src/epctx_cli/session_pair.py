@@ -41,8 +41,8 @@ class Outcome:
 
     differences: list[Difference]
     inputs: Mapping[str, Any]
-    providers: tuple[list[str], list[str]]
-    plugins: tuple[list[PluginRecord], list[PluginRecord]]
+    providers: list[list[str]]
+    plugins: list[PluginRecord]
 
 
 def run_both(
@@ -59,25 +59,20 @@ def run_both(
     Raises:
         EpctxError: a model cannot be loaded or run; see `InferenceSession`.
     """
-    with InferenceSession(a.model, a.options) as session:
-        wanted = session.get_inputs()
-        inputs = make_inputs(wanted, seed) if input_path is None else load_inputs(input_path, wanted)
-        first, first_eps = _results(session, inputs), session.get_providers()
-        first_plugins = session.get_provider_records()
-    with InferenceSession(b.model, b.options) as session:
-        second, second_eps = _results(session, inputs), session.get_providers()
-        second_plugins = session.get_provider_records()
-    return Outcome(
-        differences=compare_all(first, second, tolerance),
-        inputs=inputs,
-        providers=(first_eps, second_eps),
-        plugins=(first_plugins, second_plugins),
-    )
-
-
-def _results(session: InferenceSession, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, inputs), strict=True))
+    inputs: Mapping[str, Any] | None = None
+    results, providers, plugins = [], [], []
+    for side in (a, b):
+        with InferenceSession(side.model, side.options) as session:
+            if inputs is None:
+                wanted = session.get_inputs()
+                inputs = make_inputs(wanted, seed) if input_path is None else load_inputs(input_path, wanted)
+            names = [output.name for output in session.get_outputs()]
+            results.append(dict(zip(names, session.run(None, inputs), strict=True)))
+            providers.append(session.get_providers())
+            plugins += session.get_provider_records()
+    first, second = results
+    differences = compare_all(first, second, tolerance)
+    return Outcome(differences=differences, inputs=inputs or {}, providers=providers, plugins=plugins)
 
 
 # -- values inside ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
 from epctx_cli.commands.run import made_words, simulated, simulated_words
 from epctx_cli.exit_codes import ExitCode
-from epctx_core.errors import EpctxError, InvalidArgument
+from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from epctx_cli.agreement import Tolerance
+    from epctx_cli.agreement import Difference, Tolerance
     from epctx_cli.console import Console
     from epctx_cli.session_pair import Outcome, Side
 
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     outcome = run_both(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
     equal = all(d.equal for d in outcome.differences)
     inside = None if equal else _look_inside(a, b, outcome, tolerance, console)
-    simulations = list(dict.fromkeys(simulated([*outcome.plugins[0], *outcome.plugins[1]])))
+    simulations = list(dict.fromkeys(simulated(outcome.plugins)))
     _tell(arguments, outcome, inside, console)
     if simulations:
         console.note(simulated_words(simulations))
@@ -88,7 +89,7 @@ def _look_inside(
 
     try:
         return first_difference(a, b, outcome.inputs, tolerance)
-    except EpctxError as error:
+    except Exception as error:  # noqa: BLE001 - such as a model that onnx does not read; that the outputs differ stands
         console.debug(f"Values inside the models could not be compared: {error}")
         return None
 
@@ -102,29 +103,31 @@ def _tell(
         console.say(f"{label}: {model}  ({', '.join(eps)})")
     if arguments.input is None:
         console.note(f"{made_words(outcome.inputs, arguments.seed)} (no --input).")
+    wrong = tell_differences(outcome.differences, console)
+    if not wrong:
+        console.say(f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
+        return
+    console.say(f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].where()}.")
+    if inside is not None:
+        console.say(
+            f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
+            f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):\n"
+            f"  in A it comes from {inside['from_a']}\n"
+            f"  in B it comes from {inside['from_b']}"
+        )
+    console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
+
+
+def tell_differences(
+    differences: Sequence[Difference], console: Console, *, title: str = ""
+) -> list[Difference]:
+    """Write how far outputs are apart, and return those that differ."""
     console.table(
         ("output", "max_abs", "max_rel", "verdict"),
         [
             (d.name, text.number(d.max_abs), text.number(d.max_rel), "equal" if d.equal else "DIFFERENT")
-            for d in outcome.differences
+            for d in differences
         ],
+        title=title,
     )
-    console.say()
-    wrong = [d for d in outcome.differences if not d.equal]
-    if not wrong:
-        console.say(f"Equal, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
-        return
-    console.say(f"They differ first in the output {wrong[0].name!r}, {wrong[0].where()}.")
-    if inside is not None:
-        _tell_inside(inside, console)
-    again = shlex.join(["epctx", "inspect", arguments.model])
-    console.debug(f"See also: {again}")
-
-
-def _tell_inside(inside: dict[str, Any], console: Console) -> None:
-    console.say(
-        f"Inside, the first of {text.counted(inside['compared'], 'value')} of the same name that differs is "
-        f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):"
-    )
-    console.say(f"  in A it comes from {inside['from_a']}")
-    console.say(f"  in B it comes from {inside['from_b']}")
+    return [d for d in differences if not d.equal]

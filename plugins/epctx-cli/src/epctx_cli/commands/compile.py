@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress=progress,
         )
         report = compiler.compile_to_file(output)
-    result = {**report.as_dict(), "folder": str(_folder(report))}
+    result = {**report.as_dict(), "folder": str(report.folder)}
     _tell(arguments.model, report, console)
     code = ExitCode.DONE if report.compiled or arguments.allow_uncompiled else ExitCode.FAILED
     if arguments.check:
@@ -103,10 +103,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "Nothing was compiled; --allow-uncompiled makes this exit 0, --require-compiled writes nothing."
         )
     if code == ExitCode.DONE:
-        console.say()
         # Values are not repeated: one of them may be a secret.
         options = " with the same --ep and -p" if arguments.provider_option else ""
-        console.say(f"Next: epctx run {shlex.quote(str(report.output))}{options}")
+        console.say(f"\nNext: epctx run {shlex.quote(str(report.output))}{options}")
     console.result(result)
     return code
 
@@ -125,10 +124,6 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
     return given
 
 
-def _folder(report: CompileReport) -> Path:
-    return report.output.parent if report.output is not None else Path()
-
-
 def _tell(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
     if report.partitions:
@@ -139,9 +134,7 @@ def _tell(model: str, report: CompileReport, console: Console) -> None:
         )
     _tell_shares(report, console)
     _tell_refusals(report, console)
-    console.say()
-    leaves = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
-    console.tree(f"{_folder(report)}/", leaves)
+    console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
     if report.source_files:
         console.say(
             f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
@@ -178,28 +171,20 @@ def _tell_shares(report: CompileReport, console: Console) -> None:
 
 
 def _tell_refusals(report: CompileReport, console: Console) -> None:
-    if not report.refusals:
-        return
-    console.say("\nRefused:")
-    for line in _refusals(report, None if console.verbose else _SHOWN_REFUSALS):
-        console.say(f"  {line}")
-
-
-def _refusals(report: CompileReport, limit: int | None) -> list[str]:
-    lines = [
-        f"{r.ep}: {r.reason.rstrip('.')} ({text.counted(len(r.nodes), 'node')}, such as {r.nodes[0]!r})"
-        if r.nodes
-        else f"{r.ep}: {r.reason}"
-        for r in report.refusals
-    ]
-    if limit is None or len(lines) <= limit:
-        return lines
-    return [*lines[:limit], f"… and {text.counted(len(lines) - limit, 'reason')} more; -v shows all."]
+    shown = report.refusals if console.verbose else report.refusals[:_SHOWN_REFUSALS]
+    if shown:
+        console.say("\nRefused:")
+    for r in shown:
+        concerned = f" ({text.counted(len(r.nodes), 'node')}, such as {r.nodes[0]!r})" if r.nodes else ""
+        console.say(f"  {r.ep}: {r.reason.rstrip('.') if concerned else r.reason}{concerned}")
+    if left := len(report.refusals) - len(shown):
+        console.say(f"  … and {text.counted(left, 'reason')} more; -v shows all.")
 
 
 def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
     """Load what was written and compare it with the source on the CPU EP."""
     from epctx_cli.agreement import Tolerance
+    from epctx_cli.commands.compare import tell_differences
     from epctx_cli.session_pair import Side, run_both
     from epctx_core import GraphOptimizationLevel
 
@@ -216,21 +201,11 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
         Side(model=arguments.model, options=plain),
         tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
     )
-    console.say("\nChecked against the CPU EP, on inputs made from seed 0:")
-    console.table(
-        ("output", "max_abs", "max_rel", "allowed", "verdict"),
-        [
-            (
-                d.name,
-                text.number(d.max_abs),
-                text.number(d.max_rel),
-                f"{CHECK_TOLERANCE:g}",
-                "equal" if d.equal else "DIFFERENT",
-            )
-            for d in outcome.differences
-        ],
+    wrong = tell_differences(
+        outcome.differences,
+        console,
+        title=f"Checked against the CPU EP, on inputs made from seed 0 (max_rel may be {CHECK_TOLERANCE:g}):",
     )
-    wrong = [d for d in outcome.differences if not d.equal]
     if wrong:
         console.error(
             f"the compiled model disagrees with the CPU EP in {text.counted(len(wrong), 'output')}: "

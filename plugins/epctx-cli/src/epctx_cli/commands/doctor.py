@@ -145,11 +145,10 @@ def _tell_remarks(remarks: Sequence[Remark], console: Console) -> None:
         console.say(f"\n{remark.severity}: {remark.message}")
         if remark.hint:
             console.say(text.indented(remark.hint))
-    console.say()
     problems = sum(remark.severity == "problem" for remark in remarks)
     notes = len(remarks) - problems
     said = " and ".join(text.counted(n, word) for n, word in ((problems, "problem"), (notes, "note")) if n)
-    console.say(f"{'not ok' if problems else 'ok'}: {said or 'nothing to fix'}")
+    console.say(f"\n{'not ok' if problems else 'ok'}: {said or 'nothing to fix'}")
 
 
 # -- the interpreter and its environment -----------------------------------------------------------

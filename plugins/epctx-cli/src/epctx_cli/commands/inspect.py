@@ -64,7 +64,6 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
     made_by = f", written by {info.producer}" if info.producer else ""
     nodes = text.counted(len(info.ep_contexts), "EPContext node")
     console.say(f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}")
-    console.say()
     values = [("input", name, kind) for name, kind in info.inputs.items()]
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
@@ -73,9 +72,10 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
     if info.compiled_by:
         _tell_makers(info.compiled_by, console)
     if files:
-        console.say("\nRequired files, beside the model:")
         console.table(
-            ("", ""), [(f["name"], "-" if f["bytes"] is None else text.byte_size(f["bytes"])) for f in files]
+            ("", ""),
+            [(f["name"], "-" if f["bytes"] is None else text.byte_size(f["bytes"])) for f in files],
+            title="Required files, beside the model:",
         )
     if info.source_files:
         console.say(
@@ -103,9 +103,8 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     if renamed:
         console.table(("EPContext node", "partition_name"), renamed)
     for members, attributes in _by_attributes(nodes):
-        console.say()
-        console.say(_whose(members, nodes))
-        console.table(("", ""), [(key, _values(attributes, key)) for key in attributes[0]])
+        rows = [(key, _values(attributes, key)) for key in attributes[0]]
+        console.table(("", ""), rows, title=_whose(members, nodes))
 
 
 def _tell_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
