@@ -65,9 +65,8 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
         console.table(("key", "model", "EPs", "size", "last use"), [_row(entry) for entry in entries])
     for holder in compiling:
         console.say(f"under way: {holder}")
-    console.say(
-        f"{'' if not entries else chr(10)}{settings.folder}: {_counted(len(entries))}, {byte_size(total)}"
-    )
+    gap = "\n" if entries else ""
+    console.say(f"{gap}{settings.folder}: {_counted(len(entries))}, {byte_size(total)}")
     console.result(
         {
             "cache": str(settings.folder),
