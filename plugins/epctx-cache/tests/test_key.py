@@ -176,7 +176,7 @@ def test_options_stand_in_the_key_as_they_did_in_entries_made_before(monkeypatch
     options.add_session_config_entry("ep.context_verify", "full")
     options.add_session_config_entry("mlas.use_lut_gemm", "1")
 
-    parts = keys.ingredients("m", [], options, 0, keys.sealing(lambda: b"1" * 32))
+    parts = keys.ingredients("m", [], options, 0, lambda: b"1" * 32)
 
     key = keys.key_of({name: parts[name] for name in ("session", "other_entries")})
     assert key == "b02ef54657c8f9c8cd84ebd00e52f1c398159550a4bfcaa5f13dca2be41a02ba"
@@ -215,7 +215,7 @@ def test_two_caches_hide_a_secret_differently():
     )
 
     first, second = (
-        keys.ingredients("m", [choice], epctx.SessionOptions(), 0, keys.sealing(lambda s=secret: s))
+        keys.ingredients("m", [choice], epctx.SessionOptions(), 0, lambda s=secret: s)
         for secret in (b"1" * 32, b"2" * 32)
     )
 

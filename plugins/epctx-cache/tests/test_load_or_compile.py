@@ -163,6 +163,20 @@ def test_payloads_may_be_in_the_model(cache, model):
     assert np.allclose(answer(cache.session(model, options)), answer(cache.session(model)))
 
 
+def test_the_entry_of_a_model_that_needs_a_larger_budget_loads_by_that_budget(cache):
+    model = chain(["Relu", "Add"])
+    for _ in range(300_000):
+        model.graph.metadata_props.add()
+    options = with_eps(QNN)
+    options.input_budget = epctx.InputBudget(bytes_per_message=1)
+
+    answers = [answer(cache.session(model.SerializeToString(), options)) for _ in range(2)]
+
+    assert cache.compiles == 1
+    assert cache.warnings == []
+    assert np.array_equal(answers[0], answers[1])
+
+
 def test_the_hosts_name_for_the_initializers_file_is_kept(cache, with_weights):
     options = epctx.SessionOptions()
     entry(options, "ep.context_model_external_initializers_file_name", "rest.data")

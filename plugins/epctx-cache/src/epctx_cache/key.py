@@ -41,7 +41,7 @@ def ingredients(
     choices: Sequence[ProviderChoice],
     options: SessionOptions,
     level: GraphOptimizationLevel,
-    sealed: Sealed,
+    secret: Callable[[], bytes],
 ) -> dict[str, Any]:
     """Return all that a compile's result depends on, as JSON can hold it; no secret is in it.
 
@@ -50,8 +50,12 @@ def ingredients(
         choices: the EPs in order.
         options: of the session.
         level: how far the model is optimised before EPs see it.
-        sealed: hides values that may be secret.
+        secret: gives the bytes that hide values which may be secret; asked only if there are such values.
     """
+
+    def sealed(value: bytes) -> str:
+        return hmac.new(secret(), value, hashlib.sha256).hexdigest()
+
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
     overrides, entries = options.model_overrides, cache_entries(options)
     return {
@@ -75,11 +79,6 @@ def ingredients(
 def key_of(parts: Mapping[str, Any]) -> str:
     """Return the key (64 hex digits) of ingredients."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def sealing(secret: Callable[[], bytes]) -> Sealed:
-    """Return what seals with a cache's own secret, which is asked for only if something is to be sealed."""
-    return lambda value: hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
 
 def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class Request:
     def _find(self, state: str) -> Lease | None:
         """Return the entry of what the model holds; None if the model changed while it was compiled."""
         parts = keys.ingredients(
-            self._content.digest, self._choices, self.options, self.level, keys.sealing(self._store.secret)
+            self._content.digest, self._choices, self.options, self.level, self._store.secret
         )
         key = keys.key_of(parts)
         with suppress(CorruptEntryError):  # who makes it anew says what is wrong with it, once
@@ -238,8 +238,8 @@ class Request:
         """Whether an entry that was compiled at another time may be the cause of an error."""
         if isinstance(error, (InvalidGraph, InvalidProtobuf, NoSuchFile)):
             return True  # also an EP that refuses what an older driver left
-        strict = self.options.get_session_config_entry("session.fail_on_suboptimal_compiled_model") == "1"
-        if isinstance(error, Fail) and strict:
+        strict = self.options.get_session_config_entry("session.fail_on_suboptimal_compiled_model")
+        if isinstance(error, Fail) and strict == "1":
             return True
         try:
             check_whole(lease.folder, lease.record)
@@ -254,11 +254,9 @@ class Request:
         if inside and isinstance(error, (Fail, NoSuchFile)):
             return True
         cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, OSError) and cause.errno in _DISK_FULL:
-                return True
+        while cause is not None and not (isinstance(cause, OSError) and cause.errno in _DISK_FULL):
             cause = cause.__cause__
-        return False
+        return cause is not None
 
     def _load_options(self) -> SessionOptions:
         """Return what a cached model is loaded with: all but what was said about its source and the compile."""
@@ -268,6 +266,7 @@ class Request:
             "execution_mode",
             "intra_op_num_threads",
             "inter_op_num_threads",
+            "input_budget",
             "log_severity_level",
             "cancellation",
         ):
