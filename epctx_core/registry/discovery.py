@@ -1,12 +1,12 @@
 """Discovery: the entry points of installed distributions, without importing a plugin.
 
-Reads metadata only, and lets no distribution disturb another. What is not installed, `uninstalled` finds.
+Reads metadata only, and lets no distribution disturb another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from importlib_metadata import EntryPoint, PackageNotFoundError, distribution, distributions
@@ -15,7 +15,11 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
 
 if TYPE_CHECKING:
-    from epctx_core.registry.uninstalled import InstalledDistribution
+    from typing import TypeAlias
+
+    from importlib_metadata import IDistribution
+
+    Distribution: TypeAlias = IDistribution
 
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]
 
@@ -33,41 +37,37 @@ _UNNAMED = "unnamed distribution"
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
 
-def discover() -> list[PluginRecord]:
-    """Return a record for each EP of every installed distribution, by EP type and distribution.
+def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
+    """Return a record for each EP of every distribution, by EP type and distribution.
 
     States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
+
+    Args:
+        paths: folders and wheels to look into; None for what is installed, on `sys.path`.
     """
-    records = [record for dist in _with_plugins() for record in read_distribution(dist)]
+    found = _installed() if paths is None else distributions(path=list(paths))
+    records = [record for dist in found if _mentions_group(dist) for record in _read(dist)]
     return sorted(records, key=sort_key)
 
 
-def _with_plugins() -> Iterator[InstalledDistribution]:
+def _installed() -> Iterator[Distribution]:
     """Yield the distributions that name one of our groups; of one found twice, the first on sys.path."""
     seen: set[str] = set()
     for dist in distributions():
-        if not mentions_group(dist):
+        if not _mentions_group(dist):
             continue
         name = _name(dist)
         if name is None:
             yield dist
         elif normalised(name) not in seen:
             seen.add(normalised(name))
-            yield from _first_on_path(name, dist)
+            try:  # the one found here may be hidden by another version, earlier on sys.path, without entry points
+                yield distribution(name)
+            except PackageNotFoundError:  # its folder is not named after it, so only the walk finds it
+                yield dist
 
 
-def _first_on_path(name: str, found: InstalledDistribution) -> Iterator[InstalledDistribution]:
-    # The one found here may be hidden by another version, earlier on sys.path, that has no entry points.
-    first: InstalledDistribution
-    try:
-        first = distribution(name)
-    except PackageNotFoundError:  # its folder is not named after it, so only the walk finds it
-        first = found
-    if mentions_group(first):
-        yield first
-
-
-def mentions_group(dist: InstalledDistribution) -> bool:
+def _mentions_group(dist: Distribution) -> bool:
     """Whether the entry points are any of our business; also true if they can't be decoded but name us."""
     try:
         text = dist.read_text("entry_points.txt") or ""
@@ -78,21 +78,21 @@ def mentions_group(dist: InstalledDistribution) -> bool:
     return EP_GROUP in text or SOURCE_GROUP in text
 
 
-def _name(dist: InstalledDistribution) -> str | None:
+def _name(dist: Distribution) -> str | None:
     try:
         return dist.name or None
     except _UNREADABLE:
         return None
 
 
-def _version(dist: InstalledDistribution) -> str | None:
+def _version(dist: Distribution) -> str | None:
     try:
         return dist.version or None
     except _UNREADABLE:
         return None
 
 
-def read_distribution(dist: InstalledDistribution) -> list[PluginRecord]:
+def _read(dist: Distribution) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points can't be read."""
     name, version = _name(dist), _version(dist)
     try:
@@ -107,7 +107,7 @@ def read_distribution(dist: InstalledDistribution) -> list[PluginRecord]:
     return [_broken(r.name, _UNNAMED, version, reason) for r in records]
 
 
-def _why_unreadable(dist: InstalledDistribution, error: Exception) -> str:
+def _why_unreadable(dist: Distribution, error: Exception) -> str:
     """Name the line that is no `name = value`, which the parser's own error does not."""
     if isinstance(error, UnicodeDecodeError):
         return "its entry_points.txt is not UTF-8"

@@ -97,7 +97,7 @@ def misspelt(selection: Selection, records: Sequence[PluginRecord], given: Colle
 
     Args:
         records: as discovered.
-        given: EP types that have a class without a package, which may be used in any case.
+        given: EP types of which the host registered a class, which may be used in any case.
     """
     named = [
         (ONLY_VARIABLE, name) for name in selection.only or () if not any(means(name, ep) for ep in given)
@@ -198,29 +198,20 @@ def _unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> Inv
     """Return the error for a name that no record has: what is installed, which package would bring it."""
     if means(short, CPU_EP):
         return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
+    # What EPCTX_PLUGIN names has no EP type where it is too broken to tell it.
+    nameless = [r for r in records if r.state is PluginState.BROKEN and r.distribution is None]
     there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
-    types = sorted({r.name for r in there if not _is_nameless(r)})
+    types = sorted({r.name for r in there if r not in nameless})
     close = _closest(short, types)
     known = known_name(short)
     return InvalidArgument(
         f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {_listed(types)}."
-        f"{_nameless(records)}",
+        + "".join(f" What EPCTX_PLUGIN gives is broken: {r.reason}." for r in nameless),
         hint=known.hint(known.ep)
         if known
         else "`epctx plugins list` shows every plugin, "
         "`epctx doctor` what keeps one from being found, `epctx plugins new` begins one.",
     )
-
-
-def _is_nameless(record: PluginRecord) -> bool:
-    """Whether something was given that is too broken to tell its EP type."""
-    return record.state is PluginState.BROKEN and bool(record.place) and record.distribution is None
-
-
-def _nameless(records: Sequence[PluginRecord]) -> str:
-    """Say what may be the EP that was asked for and cannot be told."""
-    broken = [record for record in records if _is_nameless(record)]
-    return "".join(f" What {r.place} gives is broken: {r.reason}." for r in broken)
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
@@ -262,17 +253,15 @@ def taken(record: PluginRecord) -> InvalidArgument:
     """Return the error for a class that a host registers under the EP type of a record, and what frees that one."""
     if record.distribution is not None:
         hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
-    elif record.place:
-        hint = f"Take {record.entry_point} out of {record.place}."
     else:
-        hint = f"Call unregister({record.name!r}) first."
+        hint = f"Call unregister({record.name!r}) first, or take it out of EPCTX_PLUGIN."
     return InvalidArgument(f"the EP type {record.name} is taken: {record.origin}.", ep=record.name, hint=hint)
 
 
 def why_unusable(record: PluginRecord) -> tuple[str, str]:
     """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
     if record.distribution is None:
-        hint = f"Fix it, or take it out of {record.place or 'this program'}, and call refresh_plugins()."
+        hint = "Fix it, or take it out of EPCTX_PLUGIN, and call refresh_plugins()."
     elif record.passed_over:
         hint = f'Name it "{record.distribution}:{record.name}" among the providers to have it all the same.'
     else:

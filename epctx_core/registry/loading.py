@@ -13,11 +13,9 @@ from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, Wei
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME
 from epctx_core.registry.guard import broken_by
-from epctx_core.registry.records import PluginRecord, PluginState, simulates
+from epctx_core.registry.records import PluginRecord, PluginState, record_of_class, simulates
 
 _MARK = f"{PROJECT}_impl"
-ROOTS: dict[str, str] = {}
-"""Where Python is to find packages that are not installed, see `uninstalled.find_top_level`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,14 +362,7 @@ def import_provider(record: PluginRecord, *, any_name: bool = False) -> Outcome:
     """
     from epctx_core.registry.discovery import EntryPoint
 
-    top = record.entry_point.partition(":")[0].partition(".")[0]
     try:
-        if record.place and record.distribution:
-            from epctx_core.registry.uninstalled import find_top_level
-
-            find_top_level(top, record.place)
-        else:
-            ROOTS.pop(top, None)
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
         problems = find_problems(cls, name=None if any_name else record.name)
     except KeyboardInterrupt:
@@ -391,3 +382,28 @@ def import_provider(record: PluginRecord, *, any_name: bool = False) -> Outcome:
     if record.state is not PluginState.RESTART_NEEDED:
         loaded = replace(loaded, state=PluginState.LOADED, reason="")
     return Outcome(record=loaded, cls=cls)
+
+
+def import_class(path: str) -> Outcome:
+    """Import and check a class without a package; where it cannot be used, its record has the path as its name.
+
+    Args:
+        path: as `module:Class`.
+    """
+    from epctx_core.registry.discovery import class_path
+
+    record = PluginRecord(
+        name=path,
+        sources=(path,),
+        distribution=None,
+        version=None,
+        state=PluginState.DISCOVERED,
+        entry_point=class_path(path) or "",
+    )
+    if not record.entry_point:
+        reason = f"{path!r} is not of the form module:Class"
+        return Outcome(record=replace(record, state=PluginState.BROKEN, reason=reason))
+    outcome = import_provider(record, any_name=True)
+    if outcome.cls is None:
+        return outcome
+    return Outcome(record=record_of_class(outcome.cls, ()), cls=outcome.cls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from epctx_core.errors import InvalidArgument
@@ -11,6 +11,8 @@ from epctx_core.registry.records import PluginRecord, PluginState, means, same_d
 ONLY_VARIABLE = "EPCTX_PLUGINS"
 DISABLE_VARIABLE = "EPCTX_DISABLE_PLUGINS"
 PREFER_VARIABLE = "EPCTX_PREFER"
+CLASS_VARIABLE = "EPCTX_PLUGIN"
+"""Classes without a package, `module:Class`, separated by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +44,14 @@ class Selection:
         )
 
     def apply(
-        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], given: Mapping[str, str]
+        self, records: Iterable[PluginRecord], *, chosen: Mapping[str, str], given: Collection[str]
     ) -> list[PluginRecord]:
         """Return the records with the states DISABLED and DUPLICATE where they are due.
 
         Args:
             records: as discovered and loaded so far.
             chosen: EP type to distribution, as the host said in this process; wins over the environment.
-            given: EP types that have a class without a package, and who gave it, as a sentence.
+            given: EP types of which the host registered a class.
         """
         allowed = [self._disable(record) for record in records]
         return [self._settle(record, allowed, chosen, given) for record in allowed]
@@ -67,13 +69,13 @@ class Selection:
         record: PluginRecord,
         records: Sequence[PluginRecord],
         chosen: Mapping[str, str],
-        given: Mapping[str, str],
+        given: Collection[str],
     ) -> PluginRecord:
         """Mark a record as duplicate if another one has, or could have, its EP type."""
         if not record.usable:
             return record
         if record.name in given:
-            return _duplicate(record, given[record.name], passed_over=True)
+            return _duplicate(record, "the host registered a class of this EP type", passed_over=True)
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record

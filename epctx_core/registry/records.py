@@ -6,7 +6,7 @@ Knows nothing about how any of it was found out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +27,7 @@ class PluginState(Enum):
     BROKEN = "broken"
     """Its metadata is wrong, it failed to import, or its class breaks the contract."""
     DUPLICATE = "duplicate"
-    """Another distribution brings the same EP type, or the host or EPCTX_PLUGIN gave a class of it."""
+    """Another distribution brings the same EP type, or the host registered a class of it."""
     API_TOO_NEW = "api-too-new"
     """Written for a later plugin API than this epctx-core has."""
     UNAVAILABLE = "unavailable"
@@ -55,12 +55,10 @@ class PluginRecord:
     """One EP as the registry sees it; a snapshot that later changes of state do not touch.
 
     Attributes:
-        name: the EP type; where that cannot be told, the distribution's name, the path, or `module:Class`.
+        name: the EP type; where that cannot be told, the distribution's name or `module:Class`.
         sources: every source key it is found by, its name first.
-        distribution: the pip package that brings it, or None for a class that the host registered.
+        distribution: the pip package that brings it, or None for a class that the host registered or EPCTX_PLUGIN names.
         version: the distribution's version, or None. Of what this process has loaded, if it has.
-        place: the folder or wheel it was added from, or `EPCTX_PLUGIN`; empty for what is installed and
-            for a class that the host registered.
         vendor: who is responsible for it, known once it is loaded; None before.
         availability: what its class answered about each purpose that was asked about.
         state: where it stands.
@@ -77,7 +75,6 @@ class PluginRecord:
     sources: tuple[str, ...]
     distribution: str | None
     version: str | None
-    place: str = ""
     vendor: str | None = None
     availability: Mapping[Purpose, Availability] = field(default_factory=dict, hash=False)
     state: PluginState
@@ -104,16 +101,15 @@ class PluginRecord:
 
     @property
     def origin(self) -> str:
-        """Distribution, version and place for messages, such as `epctx-sim-qnn 0.1.0`."""
+        """Distribution and version for messages, such as `epctx-sim-qnn 0.1.0`."""
         if self.distribution is None:
-            return self.place or "registered by the host"
-        versioned = f"{self.distribution} {self.version}" if self.version else self.distribution
-        return f"{versioned} from {self.place}" if self.place else versioned
+            return "registered by the host"
+        return f"{self.distribution} {self.version}" if self.version else self.distribution
 
     @property
     def label(self) -> str:
         """EP type and origin for messages."""
-        return self.name if self.name == self.place else f"{self.name} ({self.origin})"
+        return f"{self.name} ({self.origin})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `epctx plugins list --json` prints of it."""
@@ -122,7 +118,6 @@ class PluginRecord:
             "sources": list(self.sources),
             "distribution": self.distribution,
             "version": self.version,
-            "place": self.place,
             "vendor": self.vendor,
             "simulated": self.simulated,
             "state": self.state.value,
@@ -132,6 +127,20 @@ class PluginRecord:
                 for purpose, answer in self.availability.items()
             },
         }
+
+
+def record_of_class(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginRecord:
+    """Return the record of a class without a package."""
+    return PluginRecord(
+        name=cls.name,
+        sources=tuple(dict.fromkeys((cls.name, *sources))),
+        distribution=None,
+        version=None,
+        vendor=cls.vendor or None,
+        simulated=simulates(cls),
+        state=PluginState.LOADED,
+        entry_point=f"{cls.__module__}:{cls.__qualname__}",
+    )
 
 
 def simulates(cls: type[ExecutionProvider]) -> bool:

@@ -9,33 +9,37 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
-from epctx_core.registry.inventory import CLASS_VARIABLE, Entry, Inventory
-from epctx_core.registry.loading import import_provider
-from epctx_core.registry.lookup import pick_by_name, route_source
+from epctx_core.registry.inventory import Entry, Inventory
+from epctx_core.registry.loading import find_problems, import_class, import_provider
+from epctx_core.registry.lookup import CLASS_VARIABLE, names_in, pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
     RecordKey,
     answered,
     means,
+    normalised,
+    record_of_class,
     same_distribution,
     sort_key,
 )
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, Purpose
-    from epctx_core.registry.uninstalled import GivenClasses
 
 _log = logging.getLogger("epctx.registry")
 
@@ -43,9 +47,9 @@ _log = logging.getLogger("epctx.registry")
 class Registry:
     """All EPs that a process can use: those of installed packages, and what the host adds.
 
-    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER, EPCTX_PLUGIN,
-    EPCTX_PLUGIN_PATH) are read on first use and by `refresh`. No plugin is imported before it is named;
-    EPCTX_PLUGIN names those that it has. Every method may be called from any thread.
+    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER, EPCTX_PLUGIN) are read on
+    first use and by `refresh`. No plugin is imported before it is named; EPCTX_PLUGIN names those that it has. Every
+    method may be called from any thread.
 
     Args:
         entry_points: False to know only what the host registers or adds.
@@ -54,15 +58,16 @@ class Registry:
     def __init__(self, *, entry_points: bool = True) -> None:
         """Make a registry; reads nothing yet."""
         # A child may inherit the lock of a thread that it does not have, and the tables between two steps of a
-        # change. Each step leaves them whole; only what was derived from them may be stale, so each process derives.
+        # change. Each step leaves them whole; what is derived from them is dropped before the first.
         self._locks = PerProcess(threading.RLock)
         self._entry_points = entry_points
-        self._uninstalled: GivenClasses | None = None
-        self._looked = False
-        self._inventory = Inventory(entry_points=entry_points, given=self._givers)
+        self._inventory = Inventory(entry_points=entry_points)
+        self._registered: dict[str, Entry] = {}
+        self._developed: dict[str, Entry] | None = None if entry_points else {}
+        self._users: dict[RecordKey, list[str]] = {}
         self._preferred: dict[str, str] = {}
         self._noticed: set[str] = set()
-        self._selected: dict[int, dict[RecordKey, PluginRecord]] = {}
+        self._selected: dict[RecordKey, PluginRecord] | None = None
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -88,61 +93,54 @@ class Registry:
     def refresh(self) -> None:
         """Forget what was discovered and discover again; what the host registered or added stays."""
         importlib.invalidate_caches()
-        self._develop(again=True)
         with self._locks.get():
+            self._selected = None
             self._inventory.forget()
-            self._changed()
-            self._present()
+            self._developed = None if self._entry_points else {}
+            self._view()
 
     def _view(self) -> dict[RecordKey, PluginRecord]:
-        """Return every record as selection leaves it, in order; not to be called with the lock held."""
-        self._develop()
-        return self._present()
-
-    def _develop(self, *, again: bool = False) -> None:
-        """Have the classes that EPCTX_PLUGIN names; the variable is read on first use, and again when asked to."""
-        if not self._entry_points or (self._uninstalled is None and self._looked and not again):
-            return
-        if self._uninstalled is None and not os.environ.get(CLASS_VARIABLE):
-            self._looked = True
-        else:
-            self._given.develop(os.environ, again=again)
-
-    @property
-    def _given(self) -> GivenClasses:
-        """The classes without a package."""
+        """Return every record as selection leaves it, in order."""
         with self._locks.get():
-            if self._uninstalled is None:
-                from epctx_core.registry.uninstalled import GivenClasses
-
-                self._uninstalled = GivenClasses(changed=self._changed, looked=self._looked)
-            return self._uninstalled
-
-    def _givers(self) -> dict[str, str]:
-        return {} if self._uninstalled is None else self._uninstalled.givers()
-
-    def _given_entries(self) -> dict[str, Entry]:
-        return {} if self._uninstalled is None else self._uninstalled.entries()
-
-    def _present(self) -> dict[RecordKey, PluginRecord]:
-        """Return the same; imports nothing."""
-        with self._locks.get():
-            found = self._inventory.entries()
-            selected = self._selected.get(os.getpid())
-            if selected is None:
+            if self._developed is None:
+                self._develop()
+            if self._selected is None:
+                classes = self._classes()
+                given = [name for name, entry in classes.items() if entry.cls]
+                found = self._inventory.entries(given)
                 records = self._inventory.selection.apply(
-                    [entry.record for entry in found.values()],
-                    chosen=self._preferred,
-                    given=self._givers(),
+                    [entry.record for entry in found.values()], chosen=self._preferred, given=given
                 )
-                records += [entry.record for entry in self._given_entries().values()]
-                selected = {record.key: record for record in sorted(records, key=sort_key)}
-                self._selected[os.getpid()] = selected
-            return selected
+                records += [entry.record for entry in classes.values()]
+                self._selected = {record.key: record for record in sorted(records, key=sort_key)}
+            return self._selected
 
-    def _changed(self) -> None:
-        with self._locks.get():
-            self._selected = {}
+    def _develop(self) -> None:
+        """Import the classes that EPCTX_PLUGIN names; one that cannot be used is a BROKEN record of the name given.
+
+        Only a class knows its EP type, so this is the one variable that has plugins imported. What such an import
+        asks the registry is answered without them.
+        """
+        self._developed = {}
+        try:
+            for given in dict.fromkeys(names_in(os.environ.get(CLASS_VARIABLE, ""))):
+                outcome = import_class(given)
+                record = outcome.record
+                if outcome.cls is not None and record.name in {CPU_EP, *self._classes()}:
+                    reason = f"the EP type {record.name} is built in or has a class already"
+                    record = replace(record, name=given, state=PluginState.BROKEN, reason=reason)
+                if not record.usable:
+                    _log.warning("%s: %s", CLASS_VARIABLE, record.reason)
+                self._developed[record.name] = Entry(record, outcome.cls if record.usable else None)
+        except BaseException:  # the user's interrupt
+            self._developed = None
+            raise
+        finally:
+            self._selected = None
+
+    def _classes(self) -> dict[str, Entry]:
+        """Return the classes without a package by EP type, those that the host registered first."""
+        return {**(self._developed or {}), **self._registered}
 
     # -- what the host says ----------------------------------------------------------------------
 
@@ -160,21 +158,30 @@ class Registry:
         self._register(cls, sources)
 
     def _register(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
-        from epctx_core.registry.uninstalled import check_given
-
-        check_given(cls, sources)
-        self._view()
+        problems = find_problems(cls)
+        if problems:
+            kind = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
+            raise PluginError(
+                f"{kind} is no valid Execution Provider: {'; '.join(problem.what for problem in problems)}.",
+                hint=" ".join(dict.fromkeys(problem.hint for problem in problems)),
+            )
+        if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
+            raise InvalidArgument(
+                f"{cls.name}: sources must be a sequence of non-empty texts, not {sources!r}."
+            )
+        if cls.name == CPU_EP:
+            raise InvalidArgument(
+                f"the EP type {CPU_EP} is built in; give the class another name.", ep=CPU_EP
+            )
         with self._locks.get():
-            if cls.name == CPU_EP:
-                raise InvalidArgument(
-                    f"the EP type {cls.name} is built in; give the class another name.", ep=cls.name
-                )
-            for record in self._present().values():
+            for record in self._view().values():
                 if record.name == cls.name and (record.usable or record.state is PluginState.DUPLICATE):
                     from epctx_core.registry.explaining import taken
 
                     raise taken(record)
-            return self._given.add(cls, sources)
+            self._selected = None
+            self._registered[cls.name] = Entry(record_of_class(cls, sources), cls)
+            return self._registered[cls.name]
 
     def unregister(self, name: str) -> None:
         """Take back what `register` added.
@@ -184,7 +191,25 @@ class Registry:
             Fail: a session, a compile or a share group uses it.
         """
         with self._locks.get():
-            self._given.remove(name)
+            entry = self._registered.get(name)
+            if entry is None:
+                raise NotFound(
+                    f"no class of the EP type {name!r} was registered.{suggestion(name, self._registered)}",
+                    ep=name,
+                    hint="Plugins of installed packages are kept out with EPCTX_DISABLE_PLUGINS.",
+                )
+            if users := self._users_of(entry):
+                raise Fail(
+                    f"{name} cannot be unregistered while it is used by {users}.",
+                    ep=name,
+                    hint="First close the sessions and share groups, and wait for the compiles.",
+                )
+            self._selected = None
+            del self._registered[name]
+
+    def _users_of(self, entry: Entry) -> str:
+        counts = Counter(self._users.get(entry.record.key, ()))
+        return ", ".join(user if n == 1 else f"{user} ({n} times)" for user, n in counts.items())
 
     @contextmanager
     def temporary(
@@ -211,41 +236,67 @@ class Registry:
             yield entry.record
         finally:
             with self._locks.get():
-                self._given.end(entry)
+                if self._registered.get(cls.name) is entry:  # else the block unregistered it
+                    if users := self._users_of(entry):
+                        _log.warning("%s was taken back while it is used by %s.", cls.name, users)
+                    self._selected = None
+                    del self._registered[cls.name]
 
     def add_path(self, path: str | os.PathLike[str]) -> list[PluginRecord]:
         """Use the plugins of a folder or a wheel without installing them; imports nothing yet.
 
-        A distribution that is found there hides one of its name that is installed. A package that is
-        imported from there is taken from there; what it imports in turn is taken from there only
-        where it is not installed. A `refresh` reads the metadata again.
+        The path is put at the end of `sys.path`: what is installed goes before what lies there.
 
         Args:
-            path: a wheel without native modules, a folder that `pip install --target` filled, or a
-                project's folder, whose pyproject.toml has the entry points.
+            path: a folder that `pip install --target` filled, or a wheel without native modules, which Python loads
+                from no archive.
 
         Returns:
             The records of what it brings.
 
         Raises:
             NoSuchFile: there is nothing at that path.
-            InvalidArgument: it brings no EP, cannot be read, or is a wheel with native modules.
+            InvalidArgument: it brings no EP.
         """
-        importlib.invalidate_caches()
-        with self._locks.get():
-            keys = self._inventory.add(path)
-            self._changed()
-        view = self._view()
-        return [view[key] for key in keys]
+        from epctx_core.registry.discovery import discover
 
-    def in_use(self, record: PluginRecord, *, by: str) -> AbstractContextManager[None]:
+        try:
+            place = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
+        except TypeError:
+            raise InvalidArgument(f"a folder or a wheel is named by a path, not {path!r:.80}.") from None
+        hint = "Give a folder that `pip install --target` filled, or a wheel; a project is installed with `pip install -e`."
+        if not os.path.exists(place):  # noqa: PTH110 - False for a text that is no path
+            raise NoSuchFile(f"there is no folder or wheel {place!r}.", path=place, hint=hint)
+        importlib.invalidate_caches()
+        found = discover([place])
+        if not found:
+            raise InvalidArgument(f"{place!r} brings no Execution Provider.", path=place, hint=hint)
+        with self._locks.get():
+            self._selected = None
+            if place not in sys.path:
+                sys.path.append(place)
+            if place not in self._inventory.paths:
+                self._inventory.paths.append(place)
+            self._inventory.forget()
+            view = self._view()
+        brought = [(record.name, normalised(record.distribution or "")) for record in found]
+        return [r for r in view.values() if (r.name, normalised(r.distribution or "")) in brought]
+
+    @contextmanager
+    def in_use(self, record: PluginRecord, *, by: str) -> Iterator[None]:
         """Keep an EP from being unregistered while a block lasts.
 
         Args:
             record: whose class is used.
             by: who uses it, for messages: `a session of 'resnet'`.
         """
-        return self._given.uses.held(record.key, by) if record.distribution is None else nullcontext()
+        # No lock: a session may end within any allocation, when the collector finds it; each change is one step.
+        users = self._users.setdefault(record.key, [])
+        users.append(by)
+        try:
+            yield
+        finally:
+            users.remove(by)
 
     def prefer(self, ep: str, *, distribution: str) -> None:
         """Choose the distribution that brings an EP type when several do; wins over EPCTX_PREFER.
@@ -261,9 +312,9 @@ class Registry:
                 from epctx_core.registry.explaining import not_brought
 
                 raise not_brought(ep, distribution, bringing)
+            self._selected = None
             for record in chosen:
                 self._preferred[record.name] = distribution
-            self._selected = {}
 
     # -- from a name or a source to a class ------------------------------------------------------
 
@@ -325,8 +376,8 @@ class Registry:
 
     def _entry_of(self, record: PluginRecord) -> Entry:
         with self._locks.get():
-            entry = self._given_entries().get(record.name) if record.distribution is None else None
-            entry = entry or self._inventory.entries().get(record.key)
+            classes = {entry.record.key: entry for entry in self._classes().values()}
+            entry = classes.get(record.key) or self._inventory.entries().get(record.key)
         if entry is None:
             raise plugin_error(f"{record.label} is not known any more: unregistered or uninstalled.", record)
         return entry
@@ -345,7 +396,7 @@ class Registry:
 
     def _refuse_unusable(self, key: RecordKey) -> None:
         # A duplicate may be loaded: who has its record has chosen.
-        current = self._present().get(key)
+        current = self._view().get(key)
         if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
             from epctx_core.registry.explaining import unusable
 
@@ -364,8 +415,8 @@ class Registry:
 
     def _keep(self, entry: Entry, record: PluginRecord) -> None:
         with self._locks.get():
+            self._selected = None
             entry.record = record
-            self._selected = {}
             if record.distribution is not None:
                 self._inventory.imported(entry)
 
@@ -446,7 +497,7 @@ class Registry:
         """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that fits no record."""
         from epctx_core.registry.explaining import misspelt
 
-        return misspelt(self._inventory.selection, self.records(), self._givers())
+        return misspelt(self._inventory.selection, self.records(), self._classes())
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:
@@ -458,3 +509,67 @@ class Registry:
 
 default_registry: Registry = Registry()
 """The one that sessions and the command line use."""
+
+
+def get_available_providers(*, registry: Registry = default_registry) -> list[str]:
+    """Return the EP types that can be asked for, the CPU EP last; simulated ones are among them.
+
+    Imports no installed plugin, unless two distributions bring one EP type: those are asked whether they are
+    simulated. `PluginRecord.simulated` says of which EPs it is known, `get_ep_metadata` loads one and asks it.
+    """
+    return registry.available()
+
+
+def plugins(*, registry: Registry = default_registry) -> list[PluginRecord]:
+    """Return what is known about every EP, usable or not; imports no installed plugin."""
+    return registry.records()
+
+
+def refresh_plugins(*, registry: Registry = default_registry) -> None:
+    """Look for installed EPs again, and read the environment again.
+
+    What was installed since can be used at once. What is gone is REMOVED. Of what was imported and has
+    another version now, the imported one goes on, as RESTART_NEEDED.
+    """
+    registry.refresh()
+
+
+def register_execution_provider(
+    cls: type[ExecutionProvider], *, sources: Sequence[str] = (), registry: Registry = default_registry
+) -> None:
+    """Add an EP class without an entry point.
+
+    Args:
+        cls: the EP's class.
+        sources: further source keys, besides the EP type.
+        registry: where it is added.
+
+    Raises:
+        PluginError: the class breaks the contract.
+        InvalidArgument: its name is taken.
+    """
+    registry.register(cls, sources=sources)
+
+
+def unregister_execution_provider(name: str, *, registry: Registry = default_registry) -> None:
+    """Remove an EP class that was registered by the host.
+
+    Raises:
+        NotFound: there is none of that name.
+        Fail: a session, a compile or a share group uses it; the message names them.
+    """
+    registry.unregister(name)
+
+
+def temporary_execution_provider(
+    cls: type[ExecutionProvider], *, sources: Sequence[str] = (), registry: Registry = default_registry
+) -> AbstractContextManager[PluginRecord]:
+    """Add an EP class while a block lasts; see `Registry.temporary`."""
+    return registry.temporary(cls, sources=sources)
+
+
+def add_plugin_path(
+    path: str | os.PathLike[str], *, registry: Registry = default_registry
+) -> list[PluginRecord]:
+    """Use the plugins of a folder or a wheel without installing them; see `Registry.add_path`."""
+    return registry.add_path(path)

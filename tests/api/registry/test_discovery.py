@@ -44,7 +44,6 @@ def test_a_distribution_is_found_with_its_name_sources_version_and_class(package
         "sources": ["AExecutionProvider", "A", "a.old"],
         "distribution": "epctx-a",
         "version": "2.1",
-        "place": "",
         "vendor": None,
         "simulated": None,
         "state": "discovered",

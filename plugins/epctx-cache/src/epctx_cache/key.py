@@ -99,13 +99,7 @@ def _provider(choice: ProviderChoice, sealed: Sealed) -> dict[str, Any]:
 
 
 def _code_state(choice: ProviderChoice) -> str:
-    """Return the state of code that is not installed: used from where it lies, or registered by the host.
-
-    What is installed is said by its distribution's state.
-    """
-    place = choice.record.place
-    if place and Path(place).exists():
-        return newest_change(Path(place))
+    """Return the state of code that the host registered; what is installed is said by its distribution's state."""
     if choice.record.distribution is not None:
         return ""
     file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
