@@ -11,10 +11,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from epctx_conformance.table import CheckFailed, Requirements, Skipped
 
 if TYPE_CHECKING:
     from epctx_conformance.scene import Scene
@@ -39,45 +41,63 @@ def elsewhere(
         Skipped: the class cannot be found by a name.
         CheckFailed: the other process ended without a result; says what it wrote.
     """
-    from epctx_conformance.table import CheckFailed
+    job = {
+        "requirements": asdict(scene.requirements),
+        "full": scene.full,
+        "function": function,
+        "arguments": dict(arguments or {}),
+    }
+    return start(scene, __name__, job, environment=environment or {})[0]
 
+
+def start(
+    scene: Scene,
+    module: str,
+    job: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    cwd: Path | None = None,
+) -> tuple[Any, str]:
+    """Have a module of the kit's do a job in another process; return its result and what stands on stdout.
+
+    Args:
+        scene: gives EP and options, which are put into the job.
+        module: calls `finish`.
+        job: what JSON can hold.
+        environment: added to this process's.
+        cwd: the other process's current folder.
+
+    Raises:
+        Skipped, CheckFailed: see `elsewhere`.
+    """
     folder = scene.folder()
-    job, result = folder / "job.json", folder / "result.json"
-    job.write_text(
-        json.dumps(
-            {
-                "path": sys.path,
-                "provider": _address(scene.provider),
-                "requirements": asdict(scene.requirements),
-                "options": scene.options,
-                "full": scene.full,
-                "function": function,
-                "arguments": dict(arguments or {}),
-            }
-        )
+    source, result, output, errors = (
+        folder / name for name in ("job.json", "result.json", "stdout", "stderr")
     )
-    output, errors = folder / "stdout", folder / "stderr"
+    path = [str(Path(entry).absolute()) for entry in sys.path]
+    whole = {**job, "path": path, "provider": _address(scene.provider), "options": scene.options}
+    source.write_text(json.dumps(whole), encoding="utf-8")
     # Into files: a pipe ends only with the last process that inherits it, such as a daemon that the EP starts.
     with output.open("wb") as stdout, errors.open("wb") as stderr:
-        done = subprocess.run(  # noqa: S603 - this interpreter and this module
-            [sys.executable, "-m", __name__, str(job), str(result)],
-            env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        done = subprocess.run(  # noqa: S603 - this interpreter and a module of the kit's
+            [sys.executable, "-m", module, str(source), str(result)],
+            cwd=cwd,
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
             stdout=stdout,
             stderr=stderr,
             timeout=scene.requirements.seconds,
             check=False,
         )
+    printed = output.read_text(errors="replace")
     if not result.exists():
-        said = errors.read_text(errors="replace") or output.read_text(errors="replace")
+        said = errors.read_text(errors="replace") or printed
         last = "\n".join(said.strip().splitlines()[-4:])
         raise CheckFailed(f"another process failed at it (exit code {done.returncode}):\n{last}")
-    return json.loads(result.read_text())
+    return json.loads(result.read_text("utf-8")), printed
 
 
 def _address(provider: type[Any]) -> dict[str, str | None]:
     """Return where another process finds a class; a class of a function, a factory or a script nowhere."""
-    from epctx_conformance.table import Skipped
-
     name, module = provider.__qualname__, sys.modules.get(provider.__module__)
     found: Any = module
     for part in name.split("."):
@@ -89,8 +109,8 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
     return {"module": provider.__module__, "file": getattr(module, "__file__", None), "name": name}
 
 
-def _find(address: Mapping[str, str]) -> Any:
-    """Return the class at an address: imported by name, or, for a module that is on no path, from its file."""
+def find(address: Mapping[str, str]) -> Any:
+    """Import the class at an address in the other process: by name, or from its file for a module that is on no path."""
     try:
         found: Any = importlib.import_module(address["module"])
     except ImportError:
@@ -105,23 +125,27 @@ def _find(address: Mapping[str, str]) -> Any:
     return found
 
 
-def main(job_file: str, result_file: str) -> None:
-    """Do one job."""
-    from epctx_conformance.requirements import Requirements
-    from epctx_conformance.scene import Scene
+def finish(work: Callable[[dict[str, Any]], Any]) -> None:
+    """Do the job that this process was started for, store its result and end."""
     from epctx_core.ext import end_in_any_case
 
-    job = json.loads(Path(job_file).read_text())
+    job, result = map(Path, sys.argv[1:])
+    result.write_text(json.dumps(work(json.loads(job.read_text("utf-8")))), encoding="utf-8")
+    end_in_any_case(0)
+
+
+def _call(job: dict[str, Any]) -> Any:
+    from epctx_conformance.scene import Scene
+
     sys.path[:] = job["path"]
     module, name = job["function"].split(":")
     function = getattr(importlib.import_module(module), name)
     requirements = Requirements(**job["requirements"])
-    provider = _find(job["provider"])
-    with Scene(provider, requirements=requirements, options=job["options"], full=job["full"]) as scene:
-        result = function(scene, **job["arguments"])
-    Path(result_file).write_text(json.dumps(result))
-    end_in_any_case(0)
+    with Scene(
+        find(job["provider"]), requirements=requirements, options=job["options"], full=job["full"]
+    ) as scene:
+        return function(scene, **job["arguments"])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    finish(_call)

@@ -1,4 +1,7 @@
-"""Runs checks one by one; whatever an EP does in one of them, the others still run."""
+"""Runs checks one by one, for a report or as tests; whatever an EP does in one of them, the others still run.
+
+Neither pytest nor onnx is imported before a check needs it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_conformance.report import CheckResult, ConformanceReport, Outcome
-from epctx_conformance.requirements import Requirements
+from epctx_conformance.table import CheckFailed, Requirements, Skipped, chosen_checks
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import implemented_hooks
 
@@ -52,7 +55,6 @@ def check_provider(  # noqa: PLR0913 - public: what a run of the kit can be told
         >>> print(report.text())
     """
     from epctx_conformance.scene import Scene
-    from epctx_conformance.table import chosen_checks
 
     results = []
     with Scene(
@@ -114,8 +116,6 @@ def _within(limit: float, check: Check, scene: Scene) -> _Ended:
 
 
 def _outcome(check: Check, scene: Scene) -> _Ended:
-    from epctx_conformance.table import CheckFailed, Skipped
-
     try:
         check.function(scene)
     except Skipped as skipped:
@@ -144,3 +144,71 @@ def _essence(error: BaseException, scene: Scene) -> tuple[str, str]:
     if isinstance(error, NotImplementedByProvider) and _lacks_hooks(scene):
         return said, _NOT_MEANT_TO
     return said, f"Raised in {places}." if places else ""
+
+
+class ProviderConformance:
+    """Derive a test class from this one, and it has a test for every check.
+
+    Attributes:
+        provider: the EP's class.
+        requirements: what it can do.
+        options: its options to check it with.
+        models: paths or bytes of further models; see `check_provider`.
+        only: groups or names of checks; None for all.
+        full: True to run every model that the kit has, not a sample.
+
+    Example:
+        >>> class TestAcme(ProviderConformance):
+        ...     provider = AcmeProvider
+        ...     requirements = Requirements(dynamic_shapes=False)
+    """
+
+    provider: ClassVar[type[ExecutionProvider]]
+    requirements: ClassVar[Requirements] = Requirements()
+    options: ClassVar[Mapping[str, str]] = {}
+    models: ClassVar[Sequence[str | bytes]] = ()
+    only: ClassVar[Sequence[str] | None] = None
+    full: ClassVar[bool] = False
+    _scene: ClassVar[Scene]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Make a test method of each check."""
+        super().__init_subclass__(**keywords)
+        if not hasattr(cls, "provider"):
+            return
+        for check in chosen_checks(cls.only):
+            setattr(cls, f"test_{check.name}", _method(check))
+
+    @classmethod
+    def setup_class(cls) -> None:
+        """Make what all checks share."""
+        from epctx_conformance.scene import Scene
+
+        cls._scene = Scene(
+            cls.provider,
+            requirements=cls.requirements,
+            options=cls.options,
+            models=cls.models,
+            full=cls.full,
+        )
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """Remove what checks wrote."""
+        cls._scene.close()
+
+
+def _method(check: Check) -> Callable[[ProviderConformance], None]:
+    def method(self: ProviderConformance) -> None:
+        result = run_check(check, self._scene)
+        if result.outcome is Outcome.PASSED:
+            return
+        import pytest
+
+        if result.outcome is Outcome.SKIPPED:
+            pytest.skip(result.reason)
+        pytest.fail(f"{result.title}: {result.text}", pytrace=False)
+
+    method.__name__ = f"test_{check.name}"
+    method.__doc__ = f"{check.title[:1].upper()}{check.title[1:]}."
+    return method

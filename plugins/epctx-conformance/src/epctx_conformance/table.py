@@ -1,4 +1,4 @@
-"""The table of checks: what is checked, in which order, and how a check says that something is wrong.
+"""The table of checks: what is checked, in which order, what an EP needs for it, and how a check says what is wrong.
 
 A check is a plain function of a `Scene`. It returns if all is well, raises `CheckFailed` with what is
 wrong, and `Skipped` where the EP gives it nothing to look at. Knows neither pytest nor any EP.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_conformance.checks import GROUPS
-from epctx_conformance.requirements import NEEDS
 
 if TYPE_CHECKING:
     from epctx_conformance.scene import Scene
@@ -38,6 +37,61 @@ class CheckFailed(AssertionError):
 
 class Skipped(Exception):
     """A check has nothing to look at in this EP; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What is expected of an EP. What is True is checked; what is False is skipped, and the report says so.
+
+    Attributes:
+        partitions: it compiles partitions; False for an EP of kernels only.
+        export: what it compiles can be saved and loaded; False for an EP without the context hooks.
+        embed: its payloads may stand inside the model.
+        share_groups: models of a share group can use one payload.
+        weight_sharing: weights that models of a share group have in common are stored once.
+        deterministic: the same compile gives the same bytes.
+        dynamic_shapes: dimensions may be open until a run.
+        scalars: tensors without dimensions.
+        zero_size: tensors without elements.
+        control_flow_bodies: it takes nodes in bodies of If, Loop and Scan.
+        several_partitions: it compiles any number of partitions of one model.
+        load_in_parts: it loads the nodes of one payload in several calls of `load_context`; False for an EP that
+            holds all of them against the payload at once.
+        concurrency: sessions and runs in several threads at once.
+        in_process: it starts no programs; False for an EP whose compiler is a command.
+        compatibility: it writes compatibility info and judges it.
+        tolerance: the largest difference of a result from the CPU EP's, as a share of the largest number.
+        seconds: how long one check may take.
+
+    Example:
+        >>> Requirements(dynamic_shapes=False, tolerance=1e-2)
+    """
+
+    partitions: bool = True
+    export: bool = True
+    embed: bool = True
+    share_groups: bool = True
+    weight_sharing: bool = True
+    deterministic: bool = True
+    dynamic_shapes: bool = True
+    scalars: bool = True
+    zero_size: bool = True
+    control_flow_bodies: bool = True
+    several_partitions: bool = True
+    load_in_parts: bool = True
+    concurrency: bool = True
+    in_process: bool = True
+    compatibility: bool = True
+    tolerance: float = 1e-3
+    seconds: float = 120.0
+
+    def lacking(self, needs: Sequence[str]) -> str | None:
+        """Return the first of the needs that is not expected of the EP, or None."""
+        return next((need for need in needs if not getattr(self, need)), None)
+
+
+NEEDS = frozenset(field.name for field in fields(Requirements) if isinstance(field.default, bool))
+"""What a check may need."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from epctx_conformance.asking import answer_of, asked, claimed_places
 from epctx_conformance.models.blocks import BLOCKS
 from epctx_conformance.models.building import SmallModel
 from epctx_conformance.models.structures import (
@@ -19,6 +18,7 @@ from epctx_conformance.models.structures import (
     side_by_side,
     single,
 )
+from epctx_conformance.observing import answer_of, asked, claimed_places
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core.plugin import ComputeCapability, Refusal
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from epctx_conformance.agreement import disagreement
+from epctx_conformance.scene import disagreement
 from epctx_conformance.table import CheckFailed, check
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epctx_conformance.models.building import SmallModel
-    from epctx_conformance.scene import Scene
-    from epctx_conformance.setting import Compiled
+    from epctx_conformance.scene import Compiled, Scene
 
 NEEDS = ("partitions", "export")
 SEVERAL = (*NEEDS, "several_partitions")

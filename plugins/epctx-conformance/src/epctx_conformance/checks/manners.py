@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_conformance.table import CheckFailed, Skipped, check
-from epctx_conformance.watching import watched
 
 if TYPE_CHECKING:
     from epctx_conformance.scene import Scene
@@ -27,38 +26,38 @@ _MAPPINGS = Path("/proc/self/maps")
 
 @check("manners", "importing the EP writes nothing")
 def _import_writes(scene: Scene) -> None:
-    watched(scene).expect_none(
+    scene.watched.expect_none(
         "write", _IMPORT, hint="A host imports plugins only to list them. Write nothing."
     )
 
 
 @check("manners", "importing the EP asks nothing of the network")
 def _import_network(scene: Scene) -> None:
-    watched(scene).expect_none("network", _IMPORT, hint="Hosts run where there is no network.")
+    scene.watched.expect_none("network", _IMPORT, hint="Hosts run where there is no network.")
 
 
 @check("manners", "importing the EP starts no program and opens no device")
 def _import_programs(scene: Scene) -> None:
     hint = "Do it in `availability`, or when an instance is made."
-    watched(scene).expect_none("program", _IMPORT, hint=hint)
-    watched(scene).expect_none("device", _IMPORT, hint=hint)
+    scene.watched.expect_none("program", _IMPORT, hint=hint)
+    scene.watched.expect_none("device", _IMPORT, hint=hint)
 
 
 @check("manners", "importing the EP leaves the process as it was")
 def _import_state(scene: Scene) -> None:
-    watched(scene).expect_unchanged(_IMPORT, hint="What a process shares is the host's to set.")
+    scene.watched.expect_unchanged(_IMPORT, hint="What a process shares is the host's to set.")
 
 
 @check("manners", "compiling, loading and running write only by the writer and into scratch()")
 def _writes(scene: Scene) -> None:
-    watched(scene).expect_none(
+    scene.watched.expect_none(
         "write", _WORK, hint="Use `writer.payload()` for what is to stay, `context.scratch()` for the rest."
     )
 
 
 @check("manners", "nothing is left in the current folder, beside the model or among temporary files")
 def _left(scene: Scene) -> None:
-    found = watched(scene)
+    found = scene.watched
     found.expect_worked(_WORK)
     for where, names in found.left.items():
         if names:
@@ -70,26 +69,26 @@ def _left(scene: Scene) -> None:
 
 @check("manners", "compiling, loading and running ask nothing of the network")
 def _network(scene: Scene) -> None:
-    watched(scene).expect_none("network", _WORK, hint="Hosts run where there is no network.")
+    scene.watched.expect_none("network", _WORK, hint="Hosts run where there is no network.")
 
 
 @check("manners", "compiling, loading and running start no program", needs=["in_process"])
 def _programs(scene: Scene) -> None:
-    watched(scene).expect_none(
+    scene.watched.expect_none(
         "program", _WORK, hint="If the compiler is a command, say so: Requirements(in_process=False)."
     )
 
 
 @check("manners", "an export opens no device", needs=["export"])
 def _device(scene: Scene) -> None:
-    watched(scene).expect_none(
+    scene.watched.expect_none(
         "device", ("export",), hint="Under Purpose.EXPORT the machine may have no device; `run` may be None."
     )
 
 
 @check("manners", "nothing is printed to stdout")
 def _stdout(scene: Scene) -> None:
-    found = watched(scene)
+    found = scene.watched
     if found.stdout:
         raise CheckFailed(
             f"the EP prints {found.stdout[:80]!r}.", hint="stdout is the host's; use context.logger."
@@ -98,7 +97,7 @@ def _stdout(scene: Scene) -> None:
 
 @check("manners", "compiling, loading and running leave the process as it was")
 def _state(scene: Scene) -> None:
-    watched(scene).expect_unchanged(_WORK, hint="What a process shares is the host's to set.")
+    scene.watched.expect_unchanged(_WORK, hint="What a process shares is the host's to set.")
 
 
 # --- in this process -------------------------------------------------------------------------------------

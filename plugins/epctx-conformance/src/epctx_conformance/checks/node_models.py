@@ -6,16 +6,21 @@ CPU EP does not give either says nothing about an EP: some draw random numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from epctx_conformance.agreement import disagreement
-from epctx_conformance.models.node_cases import node_cases, sample
+import numpy as np
+
+from epctx_conformance.models.building import SmallModel
+from epctx_conformance.scene import disagreement
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core import InferenceSession, Registry
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
-    from epctx_conformance.models.node_cases import NodeCase
     from epctx_conformance.scene import Scene
 
 PARTS = ("ab", "c", "def", "ghijklm", "nopq", "r", "s", "tuvwxyz")
@@ -23,6 +28,57 @@ PARTS = ("ab", "c", "def", "ghijklm", "nopq", "r", "s", "tuvwxyz")
 SAMPLE = 13
 """Cases of each part in a run that is not full: about a hundred in all."""
 _SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCase:
+    """One case.
+
+    Attributes:
+        model: with the case's name.
+        feeds: inputs by name.
+        wanted: the expected outputs.
+        tolerance: what the case itself allows, relative to the largest number.
+    """
+
+    model: SmallModel
+    feeds: dict[str, Any]
+    wanted: Sequence[Any]
+    tolerance: float
+
+
+@cache
+def node_cases() -> tuple[NodeCase, ...]:
+    """Return every case by name; making them takes some seconds."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    drawn = np.random.get_state()  # noqa: NPY002 - onnx's cases set it
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = collect_testcases(None)
+    finally:
+        np.random.set_state(drawn)  # noqa: NPY002
+    return tuple(_case(case) for case in sorted(found, key=lambda case: case.name) if case.data_sets)
+
+
+def _case(case: Any) -> NodeCase:
+    inputs, wanted = case.data_sets[0]
+    names = [value.name for value in case.model.graph.input]
+    return NodeCase(
+        model=SmallModel(case.name, case.model),
+        feeds=dict(zip(names, inputs, strict=False)),
+        wanted=wanted,
+        tolerance=case.rtol,
+    )
+
+
+def sample(cases: Sequence[NodeCase], count: int, *, seed: int = 0) -> list[NodeCase]:
+    """Return so many of the cases, always the same ones, in order."""
+    if count >= len(cases):
+        return list(cases)
+    chosen = np.random.default_rng(seed).choice(len(cases), count, replace=False)
+    return [cases[place] for place in sorted(chosen)]
 
 
 def _of_part(letters: str) -> list[NodeCase]:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from epctx_conformance.asking import asked
-from epctx_conformance.first_comer import first_comer
 from epctx_conformance.models.structures import around, chain, read_on_both_sides, side_by_side
+from epctx_conformance.observing import asked
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core.errors import EpctxError
-from epctx_core.plugin import ComputeCapability
+from epctx_core.plugin import ComputeCapability, ExecutionProvider, hookimpl, supported_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_conformance.models.building import SmallModel
     from epctx_conformance.scene import Scene
-    from epctx_core.plugin import GraphView
+    from epctx_core.plugin import CompiledPartition, GraphView, Partition, Refusal
+
+
+class _FirstComer(ExecutionProvider):
+    """EP of the kit's own that is asked before the EP under the kit and has some nodes by their names."""
+
+    name: ClassVar[str] = "EpctxConformanceFirstComer"
+    vendor: ClassVar[str] = "epctx conformance kit"
+    nodes: ClassVar[frozenset[str]] = frozenset()
+
+    @hookimpl
+    def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
+        """Take the nodes."""
+        return supported_partitions(graph, lambda node: node.name in self.nodes)
+
+    @hookimpl
+    def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+        """Refuse: this EP is for assignments alone."""
+        raise NotImplementedError(f"{len(partitions)} partitions of an EP that only takes nodes")
+
+
+def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
+    """Return an EP that takes the nodes of these names."""
+    return type("FirstComerOfNodes", (_FirstComer,), {"nodes": nodes})
 
 
 @check("partitions", "it takes no node that it was not shown")
@@ -26,7 +48,7 @@ def check_only_shown(scene: Scene) -> None:
     # The first branch's nodes have the names that they have in a model of one branch.
     taken = frozenset().union(*scene.claimed(side_by_side(scene.block, 1)))
     watched, watch = scene.observed()
-    watched.precede(first_comer(taken))
+    watched.precede(_first_comer(taken))
     _assign(watched, model)
     for call in watch.of("get_capability"):
         shown = {node.index for node in call.arguments["graph"].nodes}
@@ -55,7 +77,7 @@ def check_around_another(scene: Scene) -> None:
     if not third:
         raise Skipped("the EP takes too little of a chain")
     watched, _ = scene.observed()
-    watched.precede(first_comer(frozenset(names[third : 2 * third])))
+    watched.precede(_first_comer(frozenset(names[third : 2 * third])))
     _assign(watched, model)
     own = [found for found in watched.claimed(model) if not found & set(names[third : 2 * third])]
     if any(found & set(names[:third]) and found & set(names[2 * third :]) for found in own):

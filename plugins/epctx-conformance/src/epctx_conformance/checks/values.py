@@ -2,37 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto
+import onnx
+from onnx import TensorProto, helper
 
-from epctx_conformance.agreement import disagreement
+from epctx_conformance.models.building import Growing, SmallModel
 from epctx_conformance.models.structures import single
-from epctx_conformance.models.typed import (
-    COMPUTING,
-    ELEMENT_TYPES,
-    EXACT_SPECIAL,
-    MOVING,
-    filled,
-    is_valid,
-    one_operator,
-    telling_feeds,
-)
-from epctx_conformance.pieces import pieces
+from epctx_conformance.scene import disagreement
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from epctx_conformance.models.building import SmallModel
     from epctx_conformance.scene import Scene
+    from epctx_core.plugin import ValueInfo
 
+ELEMENT_TYPES = (
+    TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
+    TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+    TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+    TensorProto.BOOL,
+)  # fmt: skip
+"""What a boundary may carry and numpy can compute with."""
+
+MOVING = ("Identity", "Transpose", "Flatten")
+"""Operators that give elements as they came."""
+COMPUTING = ("Add", "Sub", "Mul", "Neg", "Abs", "Relu", "Max")
+"""Operators of numbers whose results for ordinary numbers are exact in any type."""
+EXACT_SPECIAL = ("Identity", "Transpose", "Flatten", "Add", "Sub", "Mul", "Neg", "Abs")
+"""Operators of which it is agreed what they do with NaN and infinity."""
+_BINARY = frozenset({"Add", "Sub", "Mul", "Max"})
+SHAPE = (3, 4)
 _SAMPLE = 8
 _DIGITS_OF_DOUBLES = 1e-9
 _OPERATORS = (*MOVING, *COMPUTING)
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _DO_NOT_CLAIM = "What the EP cannot compute it must not claim: refuse it in get_capability, with the reason."
+
+
+def one_operator(
+    op_type: str, elem_type: int = TensorProto.FLOAT, shape: Sequence[int | str] = SHAPE
+) -> SmallModel:
+    """Return a model of one operator; one with two operands reads two inputs."""
+    graph = Growing()
+    inputs = [graph.input(name, shape, elem_type) for name in ("a", "b")[: 1 + (op_type in _BINARY)]]
+    attributes: dict[str, Any] = {"axis": 1} if op_type == "Flatten" else {}
+    given = list(shape[::-1]) if op_type == "Transpose" else list(shape)
+    graph.output(graph.node(op_type, inputs, **attributes), given, elem_type)
+    kind = TensorProto.DataType.Name(elem_type).lower()
+    return graph.model(f"{op_type.lower()}_{kind}")
+
+
+def is_valid(model: SmallModel) -> bool:
+    """Whether ONNX has the operator for the type."""
+    try:
+        onnx.checker.check_model(model.proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def telling_feeds(model: SmallModel, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return inputs that need the whole of their type, digits, width and sign.
+
+    A second input holds zeros and ones, so that sums and products of integers do not overflow.
+    """
+    numbers = np.random.default_rng(seed)
+    return {
+        value.name: _telling(numbers, value.type.tensor_type, small=place > 0)
+        for place, value in enumerate(model.proto.graph.input)
+    }
+
+
+def _telling(numbers: np.random.Generator, kind: onnx.TypeProto.Tensor, *, small: bool) -> np.ndarray:
+    shape = [d.dim_value for d in kind.shape.dim]
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    if dtype.kind not in "iub":
+        return np.asarray(numbers.standard_normal(shape) + 1 / 3).astype(dtype)
+    if small or dtype.kind == "b":
+        return np.asarray(numbers.integers(0, 2, shape)).astype(dtype)
+    limits = np.iinfo(dtype)
+    array = np.asarray(numbers.integers(-5 if limits.min else 1, 6, shape)).astype(dtype)
+    if array.size:
+        array.flat[0] = limits.max - 8
+    return array
+
+
+def filled(feeds: Mapping[str, np.ndarray], values: Sequence[float]) -> dict[str, np.ndarray]:
+    """Return inputs of the same shapes made of some values, in another order for each input."""
+    return {
+        name: np.resize(np.roll(np.asarray(values), place), array.shape).astype(array.dtype)
+        for place, (name, array) in enumerate(feeds.items())
+    }
 
 
 def _claimed(
@@ -244,6 +308,79 @@ def _stride(array: np.ndarray) -> np.ndarray:
 
 
 # --- whose memory it is ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One runnable with its boundary.
+
+    Attributes:
+        name: the partition's.
+        run: the EP's own function.
+        inputs, outputs: the boundary; all types are known and all lengths fixed.
+    """
+
+    name: str
+    run: Callable[..., Sequence[np.ndarray]]
+    inputs: Sequence[ValueInfo]
+    outputs: Sequence[ValueInfo]
+
+    def example(self, seed: int = 0) -> list[np.ndarray]:
+        """Return inputs: whole numbers from 0 to 3, which many operators give back as they are."""
+        numbers = np.random.default_rng(seed)
+        arrays = [numbers.integers(0, 4, _static_shape(v)).astype(v.dtype) for v in self.inputs]
+        for array in arrays:
+            array.setflags(write=False)
+        return arrays
+
+    def results(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run without outputs of the caller's."""
+        return list(self.run(inputs, None))
+
+    def empty_outputs(self) -> list[np.ndarray]:
+        """Return memory for the results, filled with a pattern."""
+        return [np.full(_static_shape(v), 3, v.dtype) for v in self.outputs]
+
+
+def _static_shape(value: ValueInfo) -> tuple[int, ...]:
+    return tuple(int(length) for length in value.shape or () if length is not None)
+
+
+@contextmanager
+def pieces(scene: Scene, models: Sequence[SmallModel]) -> Iterator[list[tuple[str, Piece]]]:
+    """Give all that the EP compiles of some models, and loads again if it can: how it came about, and the piece.
+
+    Raises:
+        Skipped: there is nothing that can be run so.
+    """
+    found: list[tuple[str, Piece]] = []
+    sessions = []
+    watched, watch = scene.observed()
+    with watched:
+        try:
+            for model in models:
+                sessions.append(watched.session(model))
+                if scene.requirements.export:
+                    sessions.append(watched.session(watched.compile(model).path))
+            for hook, boundaries, way in (
+                ("compile", "partitions", "compiled"),
+                ("load_context", "nodes", "loaded"),
+            ):
+                for call in watch.of(hook):
+                    found += [(way, piece) for piece in _runnable(call.arguments[boundaries], call.result)]
+            if not found:
+                raise Skipped("the EP compiles nothing of which all types and lengths are known")
+            yield found
+        finally:
+            for session in sessions:
+                session.close()
+
+
+def _runnable(boundaries: Sequence[Any], results: Sequence[Any]) -> Iterator[Piece]:
+    for boundary, result in zip(boundaries, results, strict=True):
+        values = (*boundary.inputs, *boundary.outputs)
+        if result.run is not None and all(v.type.is_static and v.dtype is not None for v in values):
+            yield Piece(name=boundary.name, run=result.run, inputs=boundary.inputs, outputs=boundary.outputs)
 
 
 @check("values", "inputs are not written to", needs=["partitions"])
