@@ -50,16 +50,7 @@ _PROGRAMS = frozenset(
     }
 )  # fmt: skip
 _HARMLESS_DEVICES = frozenset(
-    {
-        "/dev/null",
-        "/dev/zero",
-        "/dev/random",
-        "/dev/urandom",
-        "/dev/full",
-        "/dev/tty",
-        "/dev/stdout",
-        "/dev/stderr",
-    }
+    f"/dev/{name}" for name in ("null", "zero", "random", "urandom", "full", "tty", "stdout", "stderr")
 )
 _HARMLESS_FOLDERS = ("/dev/shm/", "/dev/fd/")  # noqa: S108 - looked at, not used
 SCRATCH = "epctx-"

@@ -49,15 +49,7 @@ class CheckResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return {
-            "group": self.group,
-            "name": self.name,
-            "title": self.title,
-            "outcome": self.outcome.value,
-            "reason": self.reason,
-            "hint": self.hint,
-            "seconds": round(self.seconds, 3),
-        }
+        return {**vars(self), "outcome": self.outcome.value, "seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx
 
-from epctx_conformance.models.blocks import BARRIERS, BLOCKS, Block, Piece
+from epctx_conformance.models.blocks import BARRIERS, BLOCKS, LARGE_BLOCKS, Block, Piece
 from epctx_conformance.models.building import SmallModel
 from epctx_conformance.models.structures import chain, parted, single
 from epctx_conformance.observing import Act, Watch, observed
@@ -31,8 +32,6 @@ from epctx_core import (
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from epctx_conformance.watched import Watched
     from epctx_core import CompileReport
     from epctx_core.plugin import ExecutionProvider
@@ -53,7 +52,7 @@ class Compiled:
     model: SmallModel
 
 
-class Scene:
+class Scene(AbstractContextManager["Scene"]):
     """One EP under the kit, and the work that it takes; shared by the checks of one run.
 
     Attributes:
@@ -88,12 +87,7 @@ class Scene:
             root = Path(self._temporary.name)
         self._root = root
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -130,13 +124,10 @@ class Scene:
         return made
 
     def session(
-        self, model: SmallModel | Path | bytes, config: Mapping[str, str] | None = None
+        self, model: SmallModel | Path | bytes, config: Mapping[str, str] | SessionOptions | None = None
     ) -> InferenceSession:
-        """Return a session with the EP: of a model to compile, or of a context model."""
-        return self.session_with(model, self.session_options(config))
-
-    def session_with(self, model: SmallModel | Path | bytes, options: SessionOptions) -> InferenceSession:
-        """Return a session with options that a check made itself."""
+        """Return a session of a model to compile, or of a context model: with the EP, or options that name it."""
+        options = config if isinstance(config, SessionOptions) else self.session_options(config)
         given = model.data if isinstance(model, SmallModel) else model
         return InferenceSession(given, options, registry=self.registry)
 
@@ -195,6 +186,31 @@ class Scene:
                 f"{what} ({model.name}): {different}.",
                 hint="If the EP computes with less precision on purpose, set Requirements(tolerance=...).",
             )
+
+    def expect_run(
+        self,
+        model: SmallModel,
+        what: str,
+        given: SmallModel | Path | bytes | InferenceSession | None = None,
+        *,
+        feeds: Mapping[str, np.ndarray] | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run a model and raise CheckFailed unless the results are those of the CPU EP.
+
+        Args:
+            model: what is to be computed.
+            what: begins the message.
+            given: what is run: a context model that was compiled from the model, or a session; the model if None.
+            feeds: inputs; the model's own if None.
+            config: session options.
+        """
+        feeds = model.feeds() if feeds is None else feeds
+        if isinstance(given, InferenceSession):
+            results = given.run(None, feeds)
+        else:
+            results = self.run(model if given is None else given, feeds, config)
+        self.expect_agreement(model, results, feeds, what)
 
     def with_options(self, options: Mapping[str, str]) -> Self:
         """Return one of the same EP with further options."""
@@ -273,6 +289,18 @@ class Scene:
         if not self.claimed_blocks:
             raise Skipped("the EP takes none of the kit's small pieces of work")
         return self.claimed_blocks[0]
+
+    @property
+    def large_block(self) -> Block:
+        """The first block with a large weight that the EP takes.
+
+        Raises:
+            Skipped: it takes none.
+        """
+        for block in LARGE_BLOCKS:
+            if self.takes(block):
+                return block
+        raise Skipped("the EP takes none of the kit's pieces of work with a large weight")
 
     def block_where(self, what: str, **wanted: object) -> Block:
         """Return the first block that the EP takes whose attributes are the wanted ones.

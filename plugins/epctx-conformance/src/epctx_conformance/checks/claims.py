@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,8 +187,7 @@ def check_names_do_not_matter(scene: Scene) -> None:
 
 
 def _renamed(model: SmallModel, prefix: str) -> SmallModel:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     graph = proto.graph
     for node in graph.node:
         node.name = prefix + node.name
@@ -199,8 +199,7 @@ def _renamed(model: SmallModel, prefix: str) -> SmallModel:
 
 
 def _without_node_names(model: SmallModel) -> SmallModel:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     for node in proto.graph.node:
         node.name = ""
     return SmallModel("without_node_names", proto, step=model.step)
@@ -208,8 +207,7 @@ def _without_node_names(model: SmallModel) -> SmallModel:
 
 def foreign_operators(scene: Scene) -> SmallModel:
     """Return a block between nodes of an unknown domain, one of which has the name of the block's operator."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(single(scene.block).proto)
+    proto = deepcopy(single(scene.block).proto)
     graph = proto.graph
     for place, operator in enumerate((scene.block.operator, "Frobnicate")):
         made = onnx.helper.make_node(
@@ -242,8 +240,7 @@ def check_foreign_operators(scene: Scene) -> None:
 @check("claims", "a value of unknown type or rank is no accident")
 def check_unknown_types(scene: Scene) -> None:
     """A block behind an operator that nobody knows: its input has neither type nor shape."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(single(scene.block).proto)
+    proto = deepcopy(single(scene.block).proto)
     graph = proto.graph
     known = graph.input[0].name
     for node in graph.node:
@@ -297,8 +294,7 @@ def check_opsets(scene: Scene) -> None:
     """The same nodes under versions from 13 on; what it does not know it refuses."""
     model = chain(scene.block)
     for version in OPSETS:
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
+        proto = deepcopy(model.proto)
         proto.opset_import[0].version = version
         try:
             onnx.checker.check_model(proto)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,33 +13,24 @@ import numpy as np
 import onnx
 
 from epctx_conformance.elsewhere import elsewhere
-from epctx_conformance.models.blocks import LARGE_BLOCKS
 from epctx_conformance.models.structures import single
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core import verify_model
 from epctx_core.ext import implemented_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from epctx_conformance.models.building import SmallModel
     from epctx_conformance.scene import Compiled, Scene
 
 NEEDS = ("partitions", "export")
 SEVERAL = (*NEEDS, "several_partitions")
 
 
-def _expect_loads(
-    scene: Scene, model: SmallModel, given: Path | bytes, what: str, config: Mapping[str, str] | None = None
-) -> None:
-    feeds = model.feeds()
-    scene.expect_agreement(model, scene.run(given, feeds, config), feeds, what)
-
-
 @check("contexts", "what is written to a file loads and runs", needs=NEEDS)
 def check_file(scene: Scene) -> None:
     """The source is gone by then."""
-    _expect_loads(scene, scene.network, scene.compile(scene.network).path, "loaded from a file")
+    scene.expect_run(scene.network, "loaded from a file", scene.compile(scene.network).path)
 
 
 @check("contexts", "payloads may stand inside the model", needs=(*NEEDS, "embed"))
@@ -48,7 +40,7 @@ def check_embedded(scene: Scene) -> None:
     others = sorted(path.name for path in compiled.path.parent.iterdir() if path != compiled.path)
     if others:
         raise CheckFailed(f"an embedded compile left {', '.join(others)} beside the model.")
-    _expect_loads(scene, scene.network, compiled.path, "loaded with embedded payloads")
+    scene.expect_run(scene.network, "loaded with embedded payloads", compiled.path)
 
 
 @check("contexts", "a model with embedded payloads loads from bytes", needs=(*NEEDS, "embed"))
@@ -57,7 +49,7 @@ def check_embedded_bytes(scene: Scene) -> None:
     compiled = scene.compile(scene.network, embed=True)
     content = compiled.path.read_bytes()
     shutil.rmtree(compiled.path.parent)
-    _expect_loads(scene, scene.network, content, "loaded from bytes")
+    scene.expect_run(scene.network, "loaded from bytes", content)
 
 
 @check("contexts", "a moved folder loads", needs=NEEDS)
@@ -66,7 +58,7 @@ def check_moved(scene: Scene) -> None:
     compiled = scene.compile(scene.network)
     moved = scene.folder() / "elsewhere"
     shutil.move(compiled.path.parent, moved)
-    _expect_loads(scene, scene.network, moved / compiled.path.name, "loaded from a moved folder")
+    scene.expect_run(scene.network, "loaded from a moved folder", moved / compiled.path.name)
 
 
 def load_and_run(scene: Scene, path: str, inputs: str, outputs: str) -> None:
@@ -111,9 +103,7 @@ def check_isolated(scene: Scene) -> None:
         raise Skipped(
             f"an isolating process could not import {scene.provider.__module__}, which is on no path"
         )
-    model, feeds = scene.network, scene.network.feeds()
-    results = scene.run(model, feeds, {"ep.isolate": "compile"})
-    scene.expect_agreement(model, results, feeds, "compiled in a process of its own")
+    scene.expect_run(scene.network, "compiled in a process of its own", config={"ep.isolate": "compile"})
 
 
 @check("contexts", "a model given as bytes finds its binaries by the path that the host names", needs=NEEDS)
@@ -121,7 +111,7 @@ def check_bytes(scene: Scene) -> None:
     """`ep.context_file_path` stands for the model's place."""
     compiled = scene.compile(scene.network)
     config = {"ep.context_file_path": str(compiled.path)}
-    _expect_loads(scene, scene.network, compiled.path.read_bytes(), "loaded from bytes", config)
+    scene.expect_run(scene.network, "loaded from bytes", compiled.path.read_bytes(), config=config)
 
 
 @check("contexts", "a compile to bytes gives what a compile to a file gives", needs=NEEDS)
@@ -130,7 +120,7 @@ def check_compile_to_bytes(scene: Scene) -> None:
     folder = scene.folder()
     config = {"ep.context_file_path": str(folder / "m_ctx.onnx")}
     content = scene.compiler(scene.network, config=config).compile_to_bytes()
-    _expect_loads(scene, scene.network, content, "compiled to bytes", config)
+    scene.expect_run(scene.network, "compiled to bytes", content, config=config)
 
 
 @check("contexts", "a compile to a stream gives the same bytes", needs=(*NEEDS, "embed", "deterministic"))
@@ -161,9 +151,8 @@ def check_callbacks(scene: Scene) -> None:
         buffer.write(stored[name])
 
     options.set_ep_context_data_read_func(read, largest)
-    feeds = scene.network.feeds()
-    with scene.session_with(folder / "m_ctx.onnx", options) as session:
-        scene.expect_agreement(scene.network, session.run(None, feeds), feeds, "loaded through a callback")
+    with scene.session(folder / "m_ctx.onnx", options) as session:
+        scene.expect_run(scene.network, "loaded through a callback", session)
 
 
 @check("contexts", "describing its nodes does not end its work", needs=NEEDS)
@@ -171,34 +160,36 @@ def check_runs_after_describing(scene: Scene) -> None:
     """A session that writes a context model beside running goes on."""
     folder, model = scene.folder(), scene.network
     config = {"ep.context_enable": "1", "ep.context_file_path": str(folder / "m_ctx.onnx")}
-    _expect_loads(scene, model, model.data, "run by a session that also writes", config)
-    _expect_loads(scene, model, folder / "m_ctx.onnx", "written by a session and loaded")
+    scene.expect_run(model, "run by a session that also writes", model.data, config=config)
+    scene.expect_run(model, "written by a session and loaded", folder / "m_ctx.onnx")
 
 
 @check("contexts", "two sessions of one context model live side by side", needs=(*NEEDS, "concurrency"))
 def check_two_sessions(scene: Scene) -> None:
     """The second still runs when the first is closed."""
-    compiled, feeds = scene.compile(scene.network), scene.network.feeds()
+    compiled = scene.compile(scene.network)
     with scene.session(compiled.path) as second:
         with scene.session(compiled.path) as first:
-            scene.expect_agreement(scene.network, first.run(None, feeds), feeds, "in the first session")
-        scene.expect_agreement(scene.network, second.run(None, feeds), feeds, "after the first was closed")
+            scene.expect_run(scene.network, "in the first session", first)
+        scene.expect_run(scene.network, "after the first was closed", second)
 
 
 @check("contexts", "a session goes on when its folder is gone", needs=NEEDS)
 def check_folder_gone(scene: Scene) -> None:
     """What was loaded is loaded."""
-    compiled, feeds = scene.compile(scene.network), scene.network.feeds()
+    compiled = scene.compile(scene.network)
     with scene.session(compiled.path) as session:
         shutil.rmtree(compiled.path.parent)
-        scene.expect_agreement(scene.network, session.run(None, feeds), feeds, "without its folder")
+        scene.expect_run(scene.network, "without its folder", session)
 
 
 @check("contexts", "a binary that is read into memory instead of mapped will do", needs=NEEDS)
 def check_not_mapped(scene: Scene) -> None:
     """`ep.context_file_mapping=0`."""
     config = {"ep.context_file_mapping": "0"}
-    _expect_loads(scene, scene.network, scene.compile(scene.network).path, "loaded without a mapping", config)
+    scene.expect_run(
+        scene.network, "loaded without a mapping", scene.compile(scene.network).path, config=config
+    )
 
 
 @check("contexts", "a context model that is compiled again still loads", needs=(*NEEDS, "embed"))
@@ -207,22 +198,17 @@ def check_compiled_again(scene: Scene) -> None:
     compiled = scene.compile(scene.network)
     target = scene.folder() / "again.onnx"
     scene.compiler(compiled.path, embed=True).compile_to_file(target)
-    _expect_loads(scene, scene.network, target, "compiled again")
+    scene.expect_run(scene.network, "compiled again", target)
 
 
 @check("contexts", "weights of a model may lie in files of their own", needs=NEEDS)
 def check_external_weights(scene: Scene) -> None:
     """The files are gone when the context model is loaded."""
-    block = next(filter(scene.takes, LARGE_BLOCKS), None)
-    if block is None:
-        raise Skipped("the EP takes none of the kit's pieces of work with a large weight")
-    folder, model = scene.folder(), single(block)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="m.weights")
+    folder, model = scene.folder(), single(scene.large_block)
+    onnx.save(deepcopy(model.proto), folder / "m.onnx", save_as_external_data=True, location="m.weights")
     scene.compiler(folder / "m.onnx").compile_to_file()
     (folder / "m.weights").unlink()
-    _expect_loads(scene, model, folder / "m_ctx.onnx", "loaded without the weights' file")
+    scene.expect_run(model, "loaded without the weights' file", folder / "m_ctx.onnx")
 
 
 def _verified(compiled: Compiled, scene: Scene) -> Sequence[Any]:

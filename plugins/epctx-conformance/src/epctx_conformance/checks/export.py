@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epctx_conformance.table import CheckFailed, Skipped, check
+from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core import RunOptions
 from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.ext import implemented_hooks
 from epctx_core.plugin import Availability, CompiledPartition, ProviderOption, Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from epctx_conformance.observing import Watch
     from epctx_conformance.scene import Scene
@@ -56,8 +56,7 @@ def without_device(provider: type[ExecutionProvider]) -> type[ExecutionProvider]
 def check_without_device(scene: Scene) -> None:
     """Available for EXPORT alone; what was compiled runs where there is a device."""
     compiled = scene.with_provider(without_device(scene.provider)).compile(scene.network)
-    feeds = scene.network.feeds()
-    scene.expect_agreement(scene.network, scene.run(compiled.path, feeds), feeds, "compiled without a device")
+    scene.expect_run(scene.network, "compiled without a device", compiled.path)
 
 
 @check("export", "what it wrote reads back where nothing can be run", needs=NEEDS)
@@ -110,22 +109,47 @@ def _ended(scene: Scene, what: str, do: Callable[[Scene], object], **acts: Any) 
     _expect_quiet_end(watch, what)
 
 
-@check("export", "shutdown ends an instance that did nothing")
-def check_shutdown_unused(scene: Scene) -> None:
-    """Made for a model and shut down before it was asked to compile."""
-    _ended(scene, "of an instance that compiled nothing", lambda watched: watched.explain(scene.network))
+_ENDS: tuple[tuple[str, str, Callable[[Scene], object], dict[str, Any], tuple[str, ...]], ...] = (
+    # Made for a model and shut down before it was asked to compile.
+    (
+        "shutdown ends an instance that did nothing", "of an instance that compiled nothing",
+        lambda watched: watched.explain(watched.network), {}, (),
+    ),
+    # Compiled, run, closed.
+    (
+        "shutdown ends a session", "after a session",
+        lambda watched: watched.run(watched.network, watched.network.feeds()), {}, (),
+    ),
+    # Nothing was ever run.
+    (
+        "shutdown ends an ahead-of-time compile", "after a compile",
+        lambda watched: watched.compile(watched.network), {}, NEEDS,
+    ),
+    # Another part of the host failed before the EP's compile began.
+    (
+        "shutdown follows a compile that failed at once", "after a failed compile",
+        lambda watched: watched.session(watched.network).close(), {"compile": _fail}, ("partitions",),
+    ),
+    # The EP compiled, and what came of it never reached the host.
+    (
+        "shutdown follows a compile that failed at its end", "after a failed compile",
+        lambda watched: watched.session(watched.network).close(), {"compile": _fail_afterwards}, ("partitions",),
+    ),
+    # Writing failed, such as on a full disk.
+    (
+        "shutdown follows a description that failed", "after failed writing",
+        lambda watched: watched.compile(watched.network), {"get_ep_context_nodes": _fail_afterwards}, NEEDS,
+    ),
+)  # fmt: skip
+"""Title, what shutdown follows, what is done, what hooks do instead, and what is needed."""
 
 
-@check("export", "shutdown ends a session")
-def check_shutdown_session(scene: Scene) -> None:
-    """Compiled, run, closed."""
-    _ended(scene, "after a session", lambda watched: watched.run(scene.network, scene.network.feeds()))
+def _ending(what: str, do: Callable[[Scene], object], acts: Mapping[str, Any]) -> CheckFunction:
+    return lambda scene: _ended(scene, what, do, **acts)
 
 
-@check("export", "shutdown ends an ahead-of-time compile", needs=NEEDS)
-def check_shutdown_compile(scene: Scene) -> None:
-    """Nothing was ever run."""
-    _ended(scene, "after a compile", lambda watched: watched.compile(scene.network))
+for _title, _what, _do, _acts, _needs in _ENDS:
+    check("export", _title, needs=_needs)(_ending(_what, _do, _acts))
 
 
 @check("export", "shutdown ends a load", needs=NEEDS)
@@ -135,46 +159,11 @@ def check_shutdown_load(scene: Scene) -> None:
     _ended(scene, "after a load", lambda watched: watched.run(path, scene.network.feeds()))
 
 
-@check("export", "shutdown follows a compile that failed at once", needs=("partitions",))
-def check_shutdown_failed_at_once(scene: Scene) -> None:
-    """Another part of the host failed before the EP's compile began."""
-    _ended(
-        scene, "after a failed compile", lambda watched: watched.session(scene.network).close(), compile=_fail
-    )
-
-
-@check("export", "shutdown follows a compile that failed at its end", needs=("partitions",))
-def check_shutdown_failed_at_end(scene: Scene) -> None:
-    """The EP compiled, and what came of it never reached the host."""
-    _ended(
-        scene,
-        "after a failed compile",
-        lambda watched: watched.session(scene.network).close(),
-        compile=_fail_afterwards,
-    )
-
-
-@check("export", "shutdown follows a description that failed", needs=NEEDS)
-def check_shutdown_failed_description(scene: Scene) -> None:
-    """Writing failed, such as on a full disk."""
-    _ended(
-        scene,
-        "after failed writing",
-        lambda watched: watched.compile(scene.network),
-        get_ep_context_nodes=_fail_afterwards,
-    )
-
-
 @check("export", "shutdown follows a load that failed", needs=NEEDS)
 def check_shutdown_failed_load(scene: Scene) -> None:
     """The EP loaded, and what came of it never reached the host."""
-    path = scene.compile(scene.network).path
-    _ended(
-        scene,
-        "after a failed load",
-        lambda watched: watched.session(path).close(),
-        load_context=_fail_afterwards,
-    )
+    path, acts = scene.compile(scene.network).path, {"load_context": _fail_afterwards}
+    _ended(scene, "after a failed load", lambda watched: watched.session(path).close(), **acts)
 
 
 @check("export", "what it compiled is closed without an error")
@@ -219,7 +208,7 @@ def check_instances_apart(scene: Scene) -> None:
     model, feeds = scene.network, scene.network.feeds()
     with scene.session(model) as second:
         scene.run(model, feeds)
-        scene.expect_agreement(model, second.run(None, feeds), feeds, "after another session was closed")
+        scene.expect_run(model, "after another session was closed", second)
 
 
 # --- the other optional hooks ---------------------------------------------------------------------------

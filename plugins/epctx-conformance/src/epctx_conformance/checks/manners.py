@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_conformance.table import CheckFailed, Skipped, check
+from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 
 if TYPE_CHECKING:
     from epctx_conformance.scene import Scene
@@ -24,23 +24,45 @@ _MAPPINGS = Path("/proc/self/maps")
 # --- in a process of its own -----------------------------------------------------------------------------
 
 
-@check("manners", "importing the EP writes nothing")
-def _import_writes(scene: Scene) -> None:
-    scene.watched.expect_none(
-        "write", _IMPORT, hint="A host imports plugins only to list them. Write nothing."
-    )
+_NO_NETWORK = "Hosts run where there is no network."
+_IN_AVAILABILITY = "Do it in `availability`, or when an instance is made."
+_NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]], ...] = (
+    (
+        "importing the EP writes nothing", ("write",), _IMPORT,
+        "A host imports plugins only to list them. Write nothing.", (),
+    ),
+    ("importing the EP asks nothing of the network", ("network",), _IMPORT, _NO_NETWORK, ()),
+    (
+        "importing the EP starts no program and opens no device", ("program", "device"), _IMPORT,
+        _IN_AVAILABILITY, (),
+    ),
+    (
+        "compiling, loading and running write only by the writer and into scratch()", ("write",), _WORK,
+        "Use `writer.payload()` for what is to stay, `context.scratch()` for the rest.", (),
+    ),
+    ("compiling, loading and running ask nothing of the network", ("network",), _WORK, _NO_NETWORK, ()),
+    (
+        "compiling, loading and running start no program", ("program",), _WORK,
+        "If the compiler is a command, say so: Requirements(in_process=False).", ("in_process",),
+    ),
+    (
+        "an export opens no device", ("device",), ("export",),
+        "Under Purpose.EXPORT the machine may have no device; `run` may be None.", ("export",),
+    ),
+)  # fmt: skip
+"""Title, kinds of what is not done, the phases that count, a hint, and what is needed."""
 
 
-@check("manners", "importing the EP asks nothing of the network")
-def _import_network(scene: Scene) -> None:
-    scene.watched.expect_none("network", _IMPORT, hint="Hosts run where there is no network.")
+def _not_done(kinds: tuple[str, ...], phases: tuple[str, ...], hint: str) -> CheckFunction:
+    def function(scene: Scene) -> None:
+        for kind in kinds:
+            scene.watched.expect_none(kind, phases, hint=hint)
+
+    return function
 
 
-@check("manners", "importing the EP starts no program and opens no device")
-def _import_programs(scene: Scene) -> None:
-    hint = "Do it in `availability`, or when an instance is made."
-    scene.watched.expect_none("program", _IMPORT, hint=hint)
-    scene.watched.expect_none("device", _IMPORT, hint=hint)
+for _title, _kinds, _phases, _hint, _needs in _NOT_DONE:
+    check("manners", _title, needs=_needs)(_not_done(_kinds, _phases, _hint))
 
 
 @check("manners", "importing the EP leaves the process as it was")
@@ -48,18 +70,10 @@ def _import_state(scene: Scene) -> None:
     scene.watched.expect_unchanged(_IMPORT, hint="What a process shares is the host's to set.")
 
 
-@check("manners", "compiling, loading and running write only by the writer and into scratch()")
-def _writes(scene: Scene) -> None:
-    scene.watched.expect_none(
-        "write", _WORK, hint="Use `writer.payload()` for what is to stay, `context.scratch()` for the rest."
-    )
-
-
 @check("manners", "nothing is left in the current folder, beside the model or among temporary files")
 def _left(scene: Scene) -> None:
-    found = scene.watched
-    found.expect_worked(_WORK)
-    for where, names in found.left.items():
+    scene.watched.expect_worked(_WORK)
+    for where, names in scene.watched.left.items():
         if names:
             raise CheckFailed(
                 f"the EP leaves {', '.join(names)} in the {where} folder.",
@@ -67,31 +81,11 @@ def _left(scene: Scene) -> None:
             )
 
 
-@check("manners", "compiling, loading and running ask nothing of the network")
-def _network(scene: Scene) -> None:
-    scene.watched.expect_none("network", _WORK, hint="Hosts run where there is no network.")
-
-
-@check("manners", "compiling, loading and running start no program", needs=["in_process"])
-def _programs(scene: Scene) -> None:
-    scene.watched.expect_none(
-        "program", _WORK, hint="If the compiler is a command, say so: Requirements(in_process=False)."
-    )
-
-
-@check("manners", "an export opens no device", needs=["export"])
-def _device(scene: Scene) -> None:
-    scene.watched.expect_none(
-        "device", ("export",), hint="Under Purpose.EXPORT the machine may have no device; `run` may be None."
-    )
-
-
 @check("manners", "nothing is printed to stdout")
 def _stdout(scene: Scene) -> None:
-    found = scene.watched
-    if found.stdout:
+    if scene.watched.stdout:
         raise CheckFailed(
-            f"the EP prints {found.stdout[:80]!r}.", hint="stdout is the host's; use context.logger."
+            f"the EP prints {scene.watched.stdout[:80]!r}.", hint="stdout is the host's; use context.logger."
         )
 
 

@@ -17,18 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from epctx_conformance.models.building import SmallModel
     from epctx_conformance.observing import Watch
     from epctx_conformance.scene import Scene
     from epctx_core.plugin import CompiledPartition, ContextNode, EPContextNode
 
 NEEDS = ("partitions", "export")
 SEVERAL = (*NEEDS, "several_partitions")
-
-
-def _expect_loads(scene: Scene, model: SmallModel, path: Path, what: str) -> None:
-    feeds = model.feeds()
-    scene.expect_agreement(model, scene.run(path, feeds), feeds, what)
 
 
 @check("nodes", "each of several partitions has its node, and all load", needs=SEVERAL)
@@ -39,7 +33,7 @@ def check_several(scene: Scene) -> None:
     names = [node.name for node in _context_nodes(compiled.path)]
     if names != [partition.name for partition in compiled.report.partitions]:
         raise CheckFailed(f"the model's nodes are {names}.")
-    _expect_loads(scene, model, compiled.path, "loaded with four partitions")
+    scene.expect_run(model, "loaded with four partitions", compiled.path)
 
 
 def _context_nodes(path: Path) -> list[onnx.NodeProto]:
@@ -55,9 +49,8 @@ def check_compile_again(scene: Scene) -> None:
 
     model = parted(scene.block, scene.barrier, 3)
     watched, _ = scene.observed(compile=one_by_one)
-    feeds = model.feeds()
-    scene.expect_agreement(model, watched.run(model, feeds), feeds, "compiled one by one in a session")
-    _expect_loads(scene, model, watched.compile(model).path, "compiled one by one and loaded")
+    watched.expect_run(model, "compiled one by one in a session")
+    scene.expect_run(model, "compiled one by one and loaded", watched.compile(model).path)
 
 
 @check("nodes", "partitions may come in any order", needs=SEVERAL)
@@ -69,9 +62,8 @@ def check_partition_order(scene: Scene) -> None:
 
     model = parted(scene.block, scene.barrier, 4)
     watched, _ = scene.observed(compile=backwards)
-    feeds = model.feeds()
-    scene.expect_agreement(model, watched.run(model, feeds), feeds, "compiled in another order in a session")
-    _expect_loads(scene, model, watched.compile(model).path, "compiled in another order and loaded")
+    watched.expect_run(model, "compiled in another order in a session")
+    scene.expect_run(model, "compiled in another order and loaded", watched.compile(model).path)
 
 
 @check("nodes", "it compiles what the host leaves of its claims", needs=SEVERAL)
@@ -79,9 +71,8 @@ def check_fewer_partitions(scene: Scene) -> None:
     """`ep.partition_max_count`: some of what it claimed, with a token or without, never comes back."""
     model = parted(scene.block, scene.barrier, 3)
     config = {"ep.partition_max_count": "1"}
-    feeds = model.feeds()
-    scene.expect_agreement(model, scene.run(model, feeds, config), feeds, "with one partition in a session")
-    _expect_loads(scene, model, scene.compile(model, config=config).path, "with one partition, loaded")
+    scene.expect_run(model, "with one partition in a session", config=config)
+    scene.expect_run(model, "with one partition, loaded", scene.compile(model, config=config).path)
 
 
 @check("nodes", "it loads the nodes of a payload in several calls", needs=(*SEVERAL, "load_in_parts"))
@@ -94,7 +85,7 @@ def check_load_in_parts(scene: Scene) -> None:
     model = parted(scene.block, scene.barrier, 3)
     watched, _ = scene.observed(load_context=one_by_one)
     try:
-        _expect_loads(watched, model, scene.compile(model).path, "loaded one node a call")
+        watched.expect_run(model, "loaded one node a call", scene.compile(model).path)
     except EpctxError as error:
         raise CheckFailed(
             f"loaded one node a call: {error.message}",
@@ -114,7 +105,7 @@ def check_node_order(scene: Scene) -> None:
 
     model = parted(scene.block, scene.barrier, 4)
     watched, _ = scene.observed(load_context=backwards)
-    _expect_loads(watched, model, scene.compile(model).path, "loaded in another order")
+    watched.expect_run(model, "loaded in another order", scene.compile(model).path)
 
 
 @check("nodes", "it loads without having compiled", needs=NEEDS)
@@ -122,7 +113,7 @@ def check_loads_only(scene: Scene) -> None:
     """A new instance, of which nothing but load_context is asked."""
     compiled = scene.compile(scene.network)
     watched, watch = scene.observed()
-    _expect_loads(watched, scene.network, compiled.path, "loaded by a new instance")
+    watched.expect_run(scene.network, "loaded by a new instance", compiled.path)
     if watch.of("compile") or not watch.of("load_context"):
         raise CheckFailed("a load of its context model made it compile again.")
 
@@ -148,7 +139,7 @@ def check_contract_alone(scene: Scene) -> None:
         compiled = watched.compile(scene.network)
         for view in payloads.values():
             stack.callback(view.close)
-        _expect_loads(watched, scene.network, compiled.path, "read from memory")
+        watched.expect_run(scene.network, "read from memory", compiled.path)
 
 
 @check("nodes", "the names that it gives its graphs tell them apart", needs=SEVERAL)
@@ -169,7 +160,7 @@ def check_graph_names(scene: Scene) -> None:
         raise CheckFailed(
             f"it named its graphs {sorted(names)}, and the nodes say {written}.", hint=_GRAPH_NAMES
         )
-    _expect_loads(scene, model, compiled.path, "loaded by the names of its graphs")
+    scene.expect_run(model, "loaded by the names of its graphs", compiled.path)
 
 
 _GRAPH_NAMES = "graph_name is printable text, another one for each partition, and the same each time that nodes are described."
@@ -199,7 +190,7 @@ def check_one_binary(scene: Scene) -> None:
             f"{len(files)} binaries hold the same bytes: {', '.join(sorted(path.name for path in files))}.",
             hint="Start one payload and give it to all nodes, main_context=1 or 0; at a load each of them has it.",
         )
-    _expect_loads(scene, model, compiled.path, "loaded from its binaries")
+    scene.expect_run(model, "loaded from its binaries", compiled.path)
 
 
 def _described(scene: Scene) -> list[EPContextNode]:
@@ -244,7 +235,7 @@ def check_attributes_come_back(scene: Scene) -> None:
 def check_prefix(scene: Scene) -> None:
     """Nothing may be derived from a partition's name."""
     compiled = scene.compile(scene.network, config={"ep.context_node_name_prefix": "fleet-7."})
-    _expect_loads(scene, scene.network, compiled.path, "loaded with a prefix in names")
+    scene.expect_run(scene.network, "loaded with a prefix in names", compiled.path)
 
 
 @check("nodes", "a node may be renamed as long as its partition_name stays", needs=NEEDS)
@@ -255,7 +246,7 @@ def check_renamed_nodes(scene: Scene) -> None:
     for number, node in enumerate(proto.graph.node):
         node.name = f"renamed_{number}"
     compiled.path.write_bytes(proto.SerializeToString(deterministic=True))
-    _expect_loads(scene, scene.network, compiled.path, "loaded with renamed nodes")
+    scene.expect_run(scene.network, "loaded with renamed nodes", compiled.path)
 
 
 @check("nodes", "values around its nodes may be renamed", needs=NEEDS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from epctx_conformance.memory import MemoryWriter
-from epctx_conformance.models.blocks import LARGE_BLOCKS
 from epctx_conformance.models.building import SmallModel
 from epctx_conformance.models.structures import chain, parted, single
 from epctx_conformance.table import CheckFailed, Skipped, check
@@ -45,8 +45,7 @@ def _grouped(
 
 
 def _expect_loads(scene: Scene, folder: Path, model: SmallModel, what: str, seed: int = 0) -> None:
-    feeds = model.feeds(seed)
-    scene.expect_agreement(model, scene.run(folder / f"{model.name}_ctx.onnx", feeds), feeds, what)
+    scene.expect_run(model, what, folder / f"{model.name}_ctx.onnx", feeds=model.feeds(seed))
 
 
 @check("sharing", "a group of two is three files, and both models load", needs=NEEDS)
@@ -198,10 +197,10 @@ def check_deterministic(scene: Scene) -> None:
 @check("sharing", "weights that members have in common are stored once", needs=(*NEEDS, "weight_sharing"))
 def check_weights_once(scene: Scene) -> None:
     """Two members with one large weight between them: the binary is nearer to one of them than to two."""
-    block = next(filter(scene.takes, LARGE_BLOCKS), None)
-    if block is None:
-        raise Skipped("the EP takes none of the kit's pieces of work with a large weight")
-    alone = [_named(single(block), "first"), _second_with_the_same_weight(single(block))]
+    alone = [
+        _named(single(scene.large_block), "first"),
+        _second_with_the_same_weight(single(scene.large_block)),
+    ]
     _, one = _grouped(scene, alone[:1])
     _, both = _grouped(scene, alone)
     ratio = sum(file.bytes for file in both.binaries) / sum(file.bytes for file in one.binaries)
@@ -214,8 +213,7 @@ def check_weights_once(scene: Scene) -> None:
 
 def _second_with_the_same_weight(model: SmallModel) -> SmallModel:
     """Return a model of other work on the same weight: two outputs instead of one."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     graph = proto.graph
     again = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
     inputs = {value.name for value in graph.input} | {weight.name for weight in graph.initializer}

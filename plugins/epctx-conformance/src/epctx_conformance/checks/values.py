@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,14 @@ def _claimed(
             yield model
 
 
+def _some(found: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
+    """Return models; raise Skipped if there is none."""
+    models = list(found)
+    if not models:
+        raise Skipped(f"the EP claims {nothing}")
+    return models
+
+
 def _expect(scene: Scene, model: SmallModel, feeds: Mapping[str, np.ndarray], results: Sequence[Any]) -> None:
     """Raise CheckFailed unless results are right: integers exactly, doubles to more digits than a float has."""
     reference = scene.reference(model, feeds)
@@ -132,11 +140,9 @@ def _expect_run(scene: Scene, model: SmallModel, feeds: Mapping[str, np.ndarray]
 
 def _of_type(elem_type: int) -> CheckFunction:
     def function(scene: Scene) -> None:
-        found = list(_claimed(scene, _OPERATORS, elem_type))
-        for model in found:
+        models = _claimed(scene, _OPERATORS, elem_type)
+        for model in _some(models, "none of the kit's operators on this type"):
             _expect_run(scene, model, telling_feeds(model))
-        if not found:
-            raise Skipped("the EP claims none of the kit's operators on this type")
 
     return function
 
@@ -150,10 +156,8 @@ for _elem_type in ELEMENT_TYPES:
 @check("values", "NaN, infinities and zeros of both signs come through")
 def _special_numbers(scene: Scene) -> None:
     values = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5]
-    found = [model for kind in _FLOATS for model in _claimed(scene, EXACT_SPECIAL, kind)]
-    if not found:
-        raise Skipped("the EP claims no operator of which it is agreed what it does with NaN")
-    for model in found:
+    models = (model for kind in _FLOATS for model in _claimed(scene, EXACT_SPECIAL, kind))
+    for model in _some(models, "no operator of which it is agreed what it does with NaN"):
         with np.errstate(all="ignore"):
             _expect_run(scene, model, filled(telling_feeds(model), values))
 
@@ -161,10 +165,7 @@ def _special_numbers(scene: Scene) -> None:
 @check("values", "very large and very small floats come through")
 def _extreme_floats(scene: Scene) -> None:
     limits = np.finfo(np.float32)
-    found = list(_claimed(scene, MOVING, TensorProto.FLOAT))
-    if not found:
-        raise Skipped("the EP claims no operator that moves floats")
-    for model in found:
+    for model in _some(_claimed(scene, MOVING, TensorProto.FLOAT), "no operator that moves floats"):
         for values in ([limits.max, limits.min], [limits.tiny, -limits.tiny]):
             _expect_run(scene, model, filled(telling_feeds(model), [float(v) for v in values]))
 
@@ -174,28 +175,21 @@ def _extreme_floats(scene: Scene) -> None:
 
 @check("values", "tensors without dimensions are computed", needs=["scalars"])
 def _scalars(scene: Scene) -> None:
-    found = list(_claimed(scene, ("Identity", *COMPUTING), TensorProto.FLOAT, ()))
-    if not found:
-        raise Skipped("the EP claims no operator on scalars")
-    for model in found:
+    models = _claimed(scene, ("Identity", *COMPUTING), TensorProto.FLOAT, ())
+    for model in _some(models, "no operator on scalars"):
         _expect_run(scene, model, telling_feeds(model))
 
 
 @check("values", "tensors without elements are computed", needs=["zero_size"])
 def _zero_size(scene: Scene) -> None:
-    found = [m for shape in ((0, 4), (3, 0)) for m in _claimed(scene, _OPERATORS, TensorProto.FLOAT, shape)]
-    if not found:
-        raise Skipped("the EP claims no operator on tensors without elements")
-    for model in found:
+    models = (m for shape in ((0, 4), (3, 0)) for m in _claimed(scene, _OPERATORS, TensorProto.FLOAT, shape))
+    for model in _some(models, "no operator on tensors without elements"):
         _expect_run(scene, model, telling_feeds(model))
 
 
 def _open_models(scene: Scene) -> list[SmallModel]:
     models = [single(b, ("n", *b.shape[1:])) for b in scene.claimed_blocks if b.name in _GO_WITH_ANY_LENGTH]
-    found = [model for model in models if scene.claimed(model)][:_SAMPLE]
-    if not found:
-        raise Skipped("the EP claims nothing with an open dimension")
-    return found
+    return _some(filter(scene.claimed, models), "nothing with an open dimension")[:_SAMPLE]
 
 
 _GO_WITH_ANY_LENGTH = frozenset(
@@ -209,7 +203,7 @@ def _lengths(scene: Scene) -> None:
         with scene.session(model) as session:
             for length in (2, 1, 5, 2):
                 feeds = model.feeds(length, length=length)
-                scene.expect_agreement(model, session.run(None, feeds), feeds, f"a run of length {length}")
+                scene.expect_run(model, f"a run of length {length}", session, feeds=feeds)
 
 
 @check("values", "an open dimension may have any length after a load", needs=["dynamic_shapes", "export"])
@@ -218,14 +212,13 @@ def _lengths_after_load(scene: Scene) -> None:
         with scene.session(scene.compile(model).path) as session:
             for length in (3, 1, 4):
                 feeds = model.feeds(length, length=length)
-                scene.expect_agreement(model, session.run(None, feeds), feeds, f"a run of length {length}")
+                scene.expect_run(model, f"a run of length {length}", session, feeds=feeds)
 
 
 @check("values", "an open dimension may have no length at all", needs=["dynamic_shapes", "zero_size"])
 def _no_length(scene: Scene) -> None:
     for model in _open_models(scene):
-        feeds = model.feeds(length=0)
-        scene.expect_agreement(model, scene.run(model, feeds), feeds, "a run of length 0")
+        scene.expect_run(model, "a run of length 0", feeds=model.feeds(length=0))
 
 
 @check("values", "tensors of a million elements are computed")
@@ -248,8 +241,7 @@ def _sample(scene: Scene) -> list[SmallModel]:
 @check("values", "every piece of work that the kit has agrees with the CPU EP")
 def _all_models(scene: Scene) -> None:
     for model in scene.claimed_models():
-        feeds = model.feeds(1)
-        scene.expect_agreement(model, scene.run(model, feeds), feeds, "a run")
+        scene.expect_run(model, "a run", feeds=model.feeds(1))
 
 
 @check("values", "a run does not depend on the runs before it")
@@ -270,10 +262,7 @@ def _stateless(scene: Scene) -> None:
 
 @check("values", "one array may be given for several inputs")
 def _same_array_twice(scene: Scene) -> None:
-    found = list(_claimed(scene, COMPUTING, TensorProto.FLOAT))
-    if not found:
-        raise Skipped("the EP claims no operator of two operands")
-    for model in found:
+    for model in _some(_claimed(scene, COMPUTING, TensorProto.FLOAT), "no operator of two operands"):
         given = telling_feeds(model)["a"]
         _expect_run(scene, model, {value.name: given for value in model.proto.graph.input})
 

@@ -7,7 +7,7 @@ brings it back: nothing for float32, a Cast for other types, quantising for 8 bi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -172,36 +172,17 @@ QUANTIZED_BLOCKS = (
 # --- other types ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Type:
-    elem_type: int
-    dtype: np.dtype[Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", helper.tensor_dtype_to_np_dtype(self.elem_type))
-
-    def enter(self, graph: Growing, value: str) -> str:
-        return graph.node("Cast", [value], to=self.elem_type)
-
-    @staticmethod
-    def leave(graph: Growing, value: str) -> str:
-        return graph.node("Cast", [value], to=TensorProto.FLOAT)
-
-    def add(self, graph: Growing, value: str) -> str:
-        return graph.node("Add", [value, graph.weight(IMAGE, self.dtype)])
-
-
 def _typed(elem_type: int) -> Block:
-    kind = _Type(elem_type)
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
     return Block(
         name=f"Add of {TensorProto.DataType.Name(elem_type).lower()}",
-        body=kind.add,
+        body=lambda graph, value: graph.node("Add", [value, graph.weight(IMAGE, dtype)]),
         join=_sum,
-        enter=kind.enter,
-        leave=kind.leave,
+        enter=_unary("Cast", to=elem_type),
+        leave=_unary("Cast", to=TensorProto.FLOAT),
         weighted=True,
         # 16 bits keep three digits of sums below 8.
-        step=0.05 if kind.dtype.itemsize == 2 else 0.0,  # noqa: PLR2004 - bytes
+        step=0.05 if dtype.itemsize == 2 else 0.0,  # noqa: PLR2004 - bytes
     )
 
 
