@@ -497,7 +497,8 @@ class Registry:
         """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that fits no record."""
         from epctx_core.registry.explaining import misspelt
 
-        return misspelt(self._inventory.selection, self.records(), self._classes())
+        records = self.records()  # reads the environment, too
+        return misspelt(self._inventory.selection, records, self._classes())
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:
