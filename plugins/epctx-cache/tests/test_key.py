@@ -234,20 +234,6 @@ def test_a_class_that_the_host_registered_counts_by_its_module(cache, model, mon
     assert cache.key(model, options, registry=registry) != first
 
 
-def test_a_plugin_used_from_a_folder_counts_by_the_code_in_it(tmp_path):
-    record = SimpleNamespace(distribution="acme-ep", version="1.0", place=str(tmp_path))
-    choice = SimpleNamespace(cls=Alpha, record=record)
-    states = []
-
-    for _ in range(2):
-        forget()
-        states.append(keys._code_state(choice))
-        (tmp_path / "acme.py").write_text("")
-
-    assert states[0] != states[1]
-    forget()
-
-
 def test_of_two_classes_of_one_ep_type_each_has_its_entries(cache, model):
     class Other(Alpha):
         options = (ProviderOption("depth", int, default=1, doc="Of the search."),)
