@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from epctx_core.options import *
     from epctx_core.options.run import *
     from epctx_core.registry import *
-    from epctx_core.registry.registry import *
+    from epctx_core.registry.default import *
     from epctx_core.session import *
     from epctx_core.sessions.boundary import *
     from epctx_core.sessions.conversion import *
@@ -61,7 +61,7 @@ _HOME = {
     ),
     "epctx_core.options.run": ("RunOptions",),
     "epctx_core.registry": ("PluginRecord", "PluginState", "Registry", "default_registry"),
-    "epctx_core.registry.registry": (
+    "epctx_core.registry.default": (
         "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",
         "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider",
     ),

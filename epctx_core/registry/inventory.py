@@ -1,24 +1,22 @@
-"""Inventory of a registry: what was discovered, one entry for each EP, and what becomes of it when that is done again.
+"""Inventory of a registry: what was discovered, one entry for each EP.
 
-What was imported stays imported, what is gone is REMOVED.
+What becomes of it when that is done again is known to `refreshing`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Collection
-from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from epctx_core.registry.discovery import discover
 from epctx_core.registry.lookup import Selection
-from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, same_distribution
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
+    from epctx_core.registry.records import PluginRecord, RecordKey
 
 _log = logging.getLogger("epctx.registry")
 
@@ -64,10 +62,11 @@ class Inventory:
             records = discover(None if self._entry_points else self.paths)
             found: dict[RecordKey, Entry] = {}
             for record in records:  # of two records with one key, the EP comes before a complaint about it
-                if record.key not in found:
-                    found[record.key] = self._met_again(record)
-            for key in self._seen.keys() - found.keys():
-                found[key] = Entry(self._removed(key, records))
+                found.setdefault(record.key, Entry(record))
+            if self._seen:
+                from epctx_core.registry.refreshing import met_again
+
+                found = met_again(found, self._seen, self._imported)
             self._seen |= {record.key: record for record in records if record.entry_point}
             self.selection, self._found = selection, found
             if self._entry_points and selection != Selection():
@@ -87,67 +86,3 @@ class Inventory:
         self._imported[key] = Entry(entry.record, entry.cls)
         if self._found is not None and self._found.get(key) is not entry:
             self.forget()
-
-    def _removed(self, key: RecordKey, records: list[PluginRecord]) -> PluginRecord:
-        """Return the record of an EP that nothing installed brings; its distribution may bring another one instead."""
-        instead = next((r for r in records if same_distribution(r.distribution, key.distribution)), None)
-        earlier = self._imported.get(key)
-        loaded = earlier is not None and earlier.cls is not None
-        record = earlier.record if earlier is not None and loaded else self._seen[key]
-        gone = (
-            f"; {instead.origin}, which is installed now, does not bring it"
-            if instead
-            else " and is not installed any more"
-        )
-        reason = f"{record.origin} was {'imported' if loaded else 'found earlier'}{gone}"
-        return replace(record, state=PluginState.REMOVED, reason=reason)
-
-    def _met_again(self, found: PluginRecord) -> Entry:
-        """Return the entry for what was found, given what this process has imported and no refresh can take back.
-
-        A class that was loaded stays, with the record of what it was loaded from.
-        """
-        earlier = self._imported.get(found.key)
-        if earlier is None:
-            return Entry(self._beside_imported(found))
-        mine, discovered = earlier.record, found.state is PluginState.DISCOVERED
-        same = (found.version, found.entry_point) == (mine.version, mine.entry_point)
-        if earlier.cls is not None and same:
-            known = replace(found, vendor=mine.vendor, simulated=mine.simulated)
-            return Entry(replace(known, state=PluginState.LOADED), earlier.cls)
-        if earlier.cls is None and (same or not discovered or not _in_memory(mine)):
-            return Entry(found)
-        reason = _differs(mine, found)
-        if earlier.cls is None:
-            return Entry(
-                replace(mine, state=PluginState.BROKEN, reason=f"{mine.reason}; {reason}: restart it")
-            )
-        if not discovered:
-            reason = f"{reason}, and what is installed can't be used: {found.reason}"
-        return Entry(replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls)
-
-    def _beside_imported(self, found: PluginRecord) -> PluginRecord:
-        """Return the record of an EP whose module another version may have left in memory, beside an EP of that one.
-
-        Its class can only come from that module: it is that version's, or not there at all.
-        """
-        if found.state is not PluginState.DISCOVERED or not _in_memory(found):
-            return found
-        for mine in (other.record for other in self._imported.values()):
-            if same_distribution(found.distribution, mine.distribution) and found.origin != mine.origin:
-                reason = _differs(mine, found)
-                module, _, attribute = found.entry_point.partition(":")
-                if attribute.partition(".")[0] in getattr(sys.modules.get(module), "__dict__", {}):
-                    state = PluginState.RESTART_NEEDED
-                    return replace(found, version=mine.version, state=state, reason=reason)
-                return replace(found, state=PluginState.BROKEN, reason=f"{reason}: restart it")
-        return found
-
-
-def _differs(mine: PluginRecord, found: PluginRecord) -> str:
-    return f"{found.origin} is installed, but this process has imported {mine.origin}"
-
-
-def _in_memory(record: PluginRecord) -> bool:
-    """Whether its module stayed, so that importing again would give the old code."""
-    return record.entry_point.partition(":")[0] in sys.modules

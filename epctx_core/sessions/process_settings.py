@@ -8,7 +8,7 @@ from epctx_core._version import __version__
 from epctx_core.errors import InvalidArgument
 from epctx_core.options.choices import CPU_EP, is_whole
 from epctx_core.options.strict import tell_without_effect
-from epctx_core.registry.registry import plugins
+from epctx_core.registry.default import plugins
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _NO_TELEMETRY = "epctx collects nothing"
