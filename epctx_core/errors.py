@@ -30,15 +30,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
-    from typing import TypedDict, Unpack
-
-    class Facts(TypedDict, total=False):
-        """What every error may say beside its message, see `EpctxError`."""
-
-        node: str | None
-        ep: str | None
-        path: str | os.PathLike[str] | None
-        hint: str | None
 
 
 LONGEST_MESSAGE = 1 << 14
@@ -146,11 +137,12 @@ class NoSuchFile(EpctxError, FileNotFoundError):
     """A path that the caller gave does not exist. `errno` and `filename` are set as in any OSError."""
 
     code = ErrorCode.NO_SUCHFILE
+    errno = ENOENT
 
-    def __init__(self, message: str, **facts: Unpack[Facts]) -> None:
-        super().__init__(message, **facts)
-        self.errno = ENOENT
-        self.filename = self.path
+    @property
+    def filename(self) -> str | os.PathLike[str] | None:
+        """The path."""
+        return self.path
 
 
 class RuntimeException(EpctxError):
@@ -210,7 +202,8 @@ class PackageMissing(NotFound, ImportError):
 class PluginError(EpctxError):
     """A plugin failed to import, broke the contract, crashed or timed out.
 
-    `hook`, `distribution` and `version` name what failed; the plugin's own exception is `__cause__`.
+    `hook`, `distribution` and `version` name what failed; the plugin's own exception is `__cause__`. All else is as
+    in `EpctxError`.
     """
 
     code = ErrorCode.PLUGIN_ERROR
@@ -222,7 +215,7 @@ class PluginError(EpctxError):
         hook: str | None = None,
         distribution: str | None = None,
         version: str | None = None,
-        **facts: Unpack[Facts],
+        **facts: Any,
     ) -> None:
         super().__init__(message, **facts)
         self.hook = hook

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from epctx_core.errors import InvalidArgument
@@ -17,31 +16,25 @@ MEMORY = "memory of runs belongs to onnxruntime and to the EPs; there is no aren
 THREADS = "each prepared piece has the threads that intra_op_num_threads and its size call for"
 _LOG = "logging is Python's: the logger 'epctx' and its levels"
 
-WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = MappingProxyType(
-    {
-        "SessionOptions": MappingProxyType(
-            {
-                "enable_cpu_mem_arena": (True, MEMORY),
-                "enable_mem_pattern": (True, MEMORY),
-                "enable_mem_reuse": (True, MEMORY),
-                "log_verbosity_level": (0, _LOG),
-                "logid": ("", _LOG),
-                "use_deterministic_compute": (
-                    False,
-                    "engines are not switched; the CPU EP computes as onnxruntime does",
-                ),
-                "use_per_session_threads": (True, THREADS),
-            }
+WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
+    "SessionOptions": {
+        "enable_cpu_mem_arena": (True, MEMORY),
+        "enable_mem_pattern": (True, MEMORY),
+        "enable_mem_reuse": (True, MEMORY),
+        "log_verbosity_level": (0, _LOG),
+        "logid": ("", _LOG),
+        "use_deterministic_compute": (
+            False,
+            "engines are not switched; the CPU EP computes as onnxruntime does",
         ),
-        "RunOptions": MappingProxyType(
-            {
-                "log_severity_level": (-1, _LOG),
-                "log_verbosity_level": (0, _LOG),
-                "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
-            }
-        ),
-    }
-)
+        "use_per_session_threads": (True, THREADS),
+    },
+    "RunOptions": {
+        "log_severity_level": (-1, _LOG),
+        "log_verbosity_level": (0, _LOG),
+        "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
+    },
+}
 """Class to attribute to its default and why another value changes nothing."""
 
 _log = logging.getLogger("epctx.options")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.options.strict import MEMORY, THREADS, tell_without_effect
@@ -24,96 +23,74 @@ _PACKAGE = "packages of several models are not read; a context model and its fil
 _LIBRARY = "EPs are Python plugins, found by their entry points; see epctx_core.plugins() and register_execution_provider"
 _INSIDE = "it belongs to the onnxruntime package itself"
 _ADAPTER = "LoRA adapters are not applied to what an EP compiled"
-
-UNSUPPORTED: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "SessionOptions": MappingProxyType(
-            {
-                "add_external_initializers_from_files_in_memory": "files of weights are mapped from a folder"
-                " ('session.model_external_initializers_file_folder_path'); use add_external_initializers for values",
-                "add_provider_for_devices": _DEVICES,
-                "enable_profiling": _PROFILE,
-                "execution_order": _ORDER,
-                "optimized_model_filepath": "use ModelCompiler with a graph_optimization_level to write a model",
-                "profile_file_prefix": _PROFILE,
-                "register_custom_ops_library": "operators of a library's own are an EP's business: write a plugin",
-                "set_provider_selection_policy": _DEVICES,
-                "set_provider_selection_policy_delegate": _DEVICES,
-            }
-        ),
-        "RunOptions": MappingProxyType(
-            {
-                "add_active_adapter": _ADAPTER,
-            }
-        ),
-        "InferenceSession": MappingProxyType(
-            {
-                "create_ortvalue_from_shape_and_type": _BINDING,
-                "end_profiling": _PROFILE,
-                "get_input_epdevices": _DEVICES,
-                "get_input_memory_infos": _BINDING,
-                "get_output_memory_infos": _BINDING,
-                "get_profiling_start_time_ns": _PROFILE,
-                "get_tuning_results": _TUNING,
-                "io_binding": _BINDING,
-                "release_captured_graph": _CAPTURE,
-                "run_with_iobinding": _BINDING,
-                "run_with_ort_values": _BINDING,
-                "run_with_ortvaluevector": _BINDING,
-                "set_tuning_results": _TUNING,
-            }
-        ),
-        "onnxruntime": MappingProxyType(
-            {
-                "AdapterFormat": _ADAPTER,
-                "ExecutionOrder": _ORDER,
-                "IOBinding": _BINDING,
-                "LoraAdapter": _ADAPTER,
-                "ModelPackage": _PACKAGE,
-                "ModelPackageComponentContext": _PACKAGE,
-                "ModelPackageContext": _PACKAGE,
-                "ModelPackageOptions": _PACKAGE,
-                "ModelPackageWriteMode": _PACKAGE,
-                "OrtAllocatorType": MEMORY,
-                "OrtArenaCfg": MEMORY,
-                "OrtDevice": _BINDING,
-                "OrtDeviceMemoryType": _BINDING,
-                "OrtDeviceVendorId": _DEVICES,
-                "OrtEpDevice": _DEVICES,
-                "OrtExecutionProviderDevicePolicy": _DEVICES,
-                "OrtHardwareDevice": _DEVICES,
-                "OrtHardwareDeviceType": _DEVICES,
-                "OrtMemType": MEMORY,
-                "OrtMemoryInfo": MEMORY,
-                "OrtMemoryInfoDeviceType": MEMORY,
-                "OrtSparseFormat": _BINDING,
-                "OrtSyncStream": _DEVICES,
-                "OrtValue": _BINDING,
-                "SessionIOBinding": _BINDING,
-                "SparseTensor": _BINDING,
-                "capi": _INSIDE,
-                "contextlib": _INSIDE,
-                "copy_tensors": _BINDING,
-                "create_and_register_allocator": MEMORY,
-                "create_and_register_allocator_v2": MEMORY,
-                "cuda_version": _INSIDE,
-                "get_build_info": _INSIDE,
-                "get_ep_devices": _DEVICES,
-                "has_collective_ops": _INSIDE,
-                "import_capi_exception": _INSIDE,
-                "onnxruntime_validation": _INSIDE,
-                "package_name": _INSIDE,
-                "preload_dlls": _INSIDE,
-                "print_debug_info": "the command epctx doctor prints what is installed and what is wrong with it",
-                "register_execution_provider_library": _LIBRARY,
-                "set_default_logger_callback": "add a handler to the logger 'epctx'",
-                "set_global_thread_pool_sizes": THREADS,
-                "unregister_execution_provider_library": _LIBRARY,
-                "version": "epctx_core.__version__ is epctx's version",
-            }
-        ),
-    }
+_IN_MEMORY = (
+    "files of weights are mapped from a folder ('session.model_external_initializers_file_folder_path'); "
+    "use add_external_initializers for values"
 )
+_OPTIMIZED = "use ModelCompiler with a graph_optimization_level to write a model"
+_CUSTOM_OPS = "operators of a library's own are an EP's business: write a plugin"
+_DEBUG = "the command epctx doctor prints what is installed and what is wrong with it"
+_LOGGER = "add a handler to the logger 'epctx'"
+_VERSION_IS = "epctx_core.__version__ is epctx's version"
+
+_BY_REASON = {
+    "SessionOptions": {
+        _IN_MEMORY: "add_external_initializers_from_files_in_memory",
+        _DEVICES: (
+            "add_provider_for_devices set_provider_selection_policy set_provider_selection_policy_delegate"
+        ),
+        _PROFILE: "enable_profiling profile_file_prefix",
+        _ORDER: "execution_order",
+        _OPTIMIZED: "optimized_model_filepath",
+        _CUSTOM_OPS: "register_custom_ops_library",
+    },
+    "RunOptions": {
+        _ADAPTER: "add_active_adapter",
+    },
+    "InferenceSession": {
+        _BINDING: (
+            "create_ortvalue_from_shape_and_type get_input_memory_infos get_output_memory_infos io_binding "
+            "run_with_iobinding run_with_ort_values run_with_ortvaluevector"
+        ),
+        _PROFILE: "end_profiling get_profiling_start_time_ns",
+        _DEVICES: "get_input_epdevices",
+        _TUNING: "get_tuning_results set_tuning_results",
+        _CAPTURE: "release_captured_graph",
+    },
+    "onnxruntime": {
+        _ADAPTER: "AdapterFormat LoraAdapter",
+        _ORDER: "ExecutionOrder",
+        _BINDING: (
+            "IOBinding OrtDevice OrtDeviceMemoryType OrtSparseFormat OrtValue SessionIOBinding SparseTensor "
+            "copy_tensors"
+        ),
+        _PACKAGE: (
+            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions "
+            "ModelPackageWriteMode"
+        ),
+        MEMORY: (
+            "OrtAllocatorType OrtArenaCfg OrtMemType OrtMemoryInfo OrtMemoryInfoDeviceType "
+            "create_and_register_allocator create_and_register_allocator_v2"
+        ),
+        _DEVICES: (
+            "OrtDeviceVendorId OrtEpDevice OrtExecutionProviderDevicePolicy OrtHardwareDevice "
+            "OrtHardwareDeviceType OrtSyncStream get_ep_devices"
+        ),
+        _INSIDE: (
+            "capi contextlib cuda_version get_build_info has_collective_ops import_capi_exception "
+            "onnxruntime_validation package_name preload_dlls"
+        ),
+        _DEBUG: "print_debug_info",
+        _LIBRARY: "register_execution_provider_library unregister_execution_provider_library",
+        _LOGGER: "set_default_logger_callback",
+        THREADS: "set_global_thread_pool_sizes",
+        _VERSION_IS: "version",
+    },
+}
+UNSUPPORTED: Mapping[str, Mapping[str, str]] = {
+    owner: {name: why for why, names in reasons.items() for name in names.split()}
+    for owner, reasons in _BY_REASON.items()
+}
 """Class, or the module itself, to name to why epctx does not have it."""
 
 

@@ -6,8 +6,7 @@ Imported when something is to be explained. Also knows which EPs of onnxruntime 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
@@ -20,76 +19,52 @@ if TYPE_CHECKING:
     from epctx_core.registry.lookup import Selection
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownSource:
-    """A source and who brings it.
+class KnownEp(NamedTuple):
+    """An EP of onnxruntime that writes EPContext nodes, and who brings it.
 
     Attributes:
         ep: the EP type.
-        aliases: other sources that stand for it.
         vendor: whose hardware it stands for.
         reserved: the name kept for the vendor's own distribution.
-        spelling: the one source accepted, or None where case does not count.
+        exact: whether nodes spell the source exactly so; else case does not count.
     """
 
     ep: str
-    aliases: tuple[str, ...] = ()
     vendor: str
     reserved: str
-    spelling: str | None = None
-
-    @property
-    def package(self) -> str | None:
-        """The distribution that brings a simulated back end for it, or None if there is none of ours."""
-        name = self.reserved.replace("epctx-", "epctx-sim-", 1)
-        return name if name in SIMULATED_PACKAGES else None
+    exact: bool = False
 
     def hint(self, source: str) -> str:
         """Say how to get an EP for this source, and that it is not the vendor's."""
-        if self.package is None:
+        package = self.reserved.replace("epctx-", "epctx-sim-", 1)
+        if package not in SIMULATED_PACKAGES:
             return (
                 f"epctx brings no package for {self.ep} ({self.vendor}): install the vendor's plugin for epctx "
                 f"if there is one ({self.reserved} is reserved for it), or use an onnxruntime built with that EP."
             )
         text = (
-            f"{self.package} brings a simulated one (pip install {self.package}), which does not read "
+            f"{package} brings a simulated one (pip install {package}), which does not read "
             f"payloads made for {self.vendor} hardware. The name {self.reserved} is reserved for the vendor."
         )
-        if self.spelling not in (None, source):
-            text += f" It takes only the source {self.spelling!r}, exactly; this node says {source!r}."
+        if self.exact and source != self.ep:
+            text += f" It takes only the source {self.ep!r}, exactly; this node says {source!r}."
         return text
 
 
 _KNOWN = (
-    KnownSource(ep="QNNExecutionProvider", aliases=("QNN",), vendor="Qualcomm", reserved="epctx-qnn"),
-    KnownSource(
-        ep="OpenVINOExecutionProvider",
-        vendor="Intel",
-        reserved="epctx-openvino",
-        spelling="OpenVINOExecutionProvider",
-    ),
-    KnownSource(
-        ep="VitisAIExecutionProvider",
-        vendor="AMD",
-        reserved="epctx-vitisai",
-        spelling="VitisAIExecutionProvider",
-    ),
-    KnownSource(ep="MorphiZenExecutionProvider", vendor="AMD", reserved="epctx-morphizen"),
-    KnownSource(ep="TensorrtExecutionProvider", vendor="NVIDIA", reserved="epctx-tensorrt"),
-    KnownSource(ep="NvTensorRTRTXExecutionProvider", vendor="NVIDIA", reserved="epctx-tensorrt-rtx"),
+    KnownEp("QNNExecutionProvider", "Qualcomm", "epctx-qnn"),
+    KnownEp("OpenVINOExecutionProvider", "Intel", "epctx-openvino", exact=True),
+    KnownEp("VitisAIExecutionProvider", "AMD", "epctx-vitisai", exact=True),
+    KnownEp("MorphiZenExecutionProvider", "AMD", "epctx-morphizen"),
+    KnownEp("TensorrtExecutionProvider", "NVIDIA", "epctx-tensorrt"),
+    KnownEp("NvTensorRTRTXExecutionProvider", "NVIDIA", "epctx-tensorrt-rtx"),
 )
 """Each EP of onnxruntime that writes EPContext nodes."""
 
 
-def known_source(source: str) -> KnownSource | None:
-    """Return who brings a node's source, compared without case."""
-    wanted = source.casefold()
-    return next((k for k in _KNOWN if wanted in {s.casefold() for s in (k.ep, *k.aliases)}), None)
-
-
-def known_name(name: str) -> KnownSource | None:
-    """Return who brings an EP that a host named: `X` or `XExecutionProvider`, without case."""
-    return known_source(name) or known_source(f"{name}ExecutionProvider")
+def known_name(name: str) -> KnownEp | None:
+    """Return the EP that a host or a node's source means: `X` or `XExecutionProvider`, without case."""
+    return next((known for known in _KNOWN if means(name, known.ep)), None)
 
 
 def misspelt(selection: Selection, records: Sequence[PluginRecord], given: Collection[str] = ()) -> list[str]:
@@ -149,7 +124,12 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
     distribution, colon, short = name.rpartition(":")
     types = list(dict.fromkeys(r.name for r in named))
     if colon and not any(same_distribution(r.distribution, distribution) for r in records):
-        return _unknown_distribution(name, distribution, records)
+        packages = sorted({r.distribution for r in records if r.distribution})
+        return InvalidArgument(
+            f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
+            f"{suggestion(distribution, packages)} Installed: {_listed(packages)}.",
+            hint="Write <distribution>:<EP type>, or the EP type alone.",
+        )
     if not types:
         return _unknown_name(name, short, records)
     if len(types) > 1:
@@ -221,15 +201,6 @@ def _closest(name: str, known: Sequence[str]) -> str:
     if stem == name:
         return suggestion(name, [*known, *stems])
     return suggestion(stem, stems)
-
-
-def _unknown_distribution(name: str, distribution: str, records: Sequence[PluginRecord]) -> InvalidArgument:
-    packages = sorted({r.distribution for r in records if r.distribution})
-    return InvalidArgument(
-        f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
-        f"{suggestion(distribution, packages)} Installed: {_listed(packages)}.",
-        hint="Write <distribution>:<EP type>, or the EP type alone.",
-    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -316,7 +287,7 @@ def _nobody(source: str, near: Sequence[PluginRecord], records: Sequence[PluginR
     sources = sorted({s for r in records if r.usable for s in r.sources})
     close = _closest(source, sources)
     why = f"No installed plugin takes the source {source!r}.{close} Sources installed: {_listed(sources)}."
-    known = known_source(source)
+    known = known_name(source)
     if known is not None:
         return why, known.hint(source)
     return (
