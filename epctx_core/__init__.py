@@ -74,13 +74,13 @@ _HOME = {
     "epctx_core.verify.verification": ("verify_model",),
 }  # fmt: skip
 _NAMES = ["__version__", *(name for names in _HOME.values() for name in names)]
-if not TYPE_CHECKING:  # they take a computed list for an empty one
-    __all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
-    from epctx_core.forwarding import forward
+    from epctx_core.forwarding import forward, installed_names
 
+    if name == "__all__":
+        return ["__version__", *installed_names(_HOME)]
     if name not in _NAMES:
         from epctx_core.options.unsupported import unsupported_name
 
@@ -90,4 +90,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+    from epctx_core.forwarding import installed_names
+
+    return sorted({*globals(), *installed_names(_HOME)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,11 @@ def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
     value = getattr(import_installed(found, needed_by=f"{module}.{name}"), name)
     setattr(sys.modules[module], name, value)
     return value
+
+
+def installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the names of a table whose packages are installed."""
+    return [n for place, names in home.items() if find_spec(place.partition(".")[0]) for n in names]
 
 
 def import_installed(module: str, *, needed_by: str) -> ModuleType:

@@ -80,6 +80,29 @@ def loaded_after(statement):
     return set(json.loads(subprocess.check_output([sys.executable, "-I", "-c", code], text=True, timeout=60)))
 
 
+WITHOUT_THE_CACHE = """
+import json, pydoc, sys
+sys.modules["epctx_cache"] = None
+import epctx_core
+from epctx_core import *
+pydoc.render_doc(epctx_core)
+try:
+    epctx_core.load_or_compile
+except ImportError as error:
+    print(json.dumps([sorted(epctx_core.__all__), sorted(set(dir(epctx_core))), str(error)]))
+"""
+
+
+def test_without_the_cache_all_other_names_are_there_and_its_own_say_what_to_install():
+    command = [sys.executable, "-c", WITHOUT_THE_CACHE]
+
+    listed, shown, error = json.loads(subprocess.check_output(command, text=True, timeout=60))
+
+    assert set(listed) == HOST - {"compile_cached", "load_or_compile"}
+    assert not {"compile_cached", "load_or_compile"} & set(shown)
+    assert "pip install epctx-cache" in error
+
+
 def test_importing_the_package_loads_nothing_but_itself():
     new = loaded_after("import epctx_core") - loaded_after("pass")
 
