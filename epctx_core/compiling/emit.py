@@ -93,7 +93,11 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in partitions})
     if not starts:
         return
-    suspects = [item for item in placed_nodes(model.graph.graph) if item[2].name.startswith(starts)]
+    graph = model.graph
+    # The index has the names of the main graph at hand; in most models none of them is suspect, and there are no bodies.
+    look = bool(graph.holders) or any(name.startswith(starts) for name in graph.names)
+    every = placed_nodes(graph.graph) if look else ()
+    suspects = [item for item in every if item[2].name.startswith(starts)]
     if not suspects:
         return
     names = {partition.name for partition in partitions}

@@ -22,7 +22,7 @@ from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
 from epctx_core.context.weights_folder import close_sealed, write_seal
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
-from epctx_core.graph.bodies import bodies, may_hold_bodies
+from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.tensor_bytes import body_weights
 from epctx_core.graph.weights import (
     detached_tensor,
@@ -35,7 +35,7 @@ from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import GraphProto, ModelProto
+    from onnx import ModelProto
 
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.graph.weights import Weight
@@ -191,25 +191,15 @@ def place_initializers(
         InvalidArgument: it said a place that the model could not name.
     """
     placed = PlacedInitializers(placement, open_file, folder)
-    for tensor in model.graph.initializer:
-        if tensor.name in weights:
-            placed.place(tensor, weights[tensor.name])
-    if placement.file is not None or placement.locate is not None:
-        for body in _all_bodies(model.graph):
-            inner = body_weights(body)
-            for tensor in body.initializer:
-                if tensor.name in inner:
-                    placed.place(tensor, inner[tensor.name])
+    everywhere = placement.file is not None or placement.locate is not None
+    for path, graph in all_graphs(model.graph) if everywhere else [((), model.graph)]:
+        known = body_weights(graph) if path else weights
+        for tensor in graph.initializer:
+            if tensor.name in known:
+                placed.place(tensor, known[tensor.name])
     placed.close()
     write_seal(model, placed.entry)
     return placed
-
-
-def _all_bodies(graph: GraphProto) -> Iterator[GraphProto]:
-    for node in graph.node:
-        for body in bodies(node) if may_hold_bodies(node) else ():
-            yield body
-            yield from _all_bodies(body)
 
 
 class _Stored:

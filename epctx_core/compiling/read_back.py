@@ -28,6 +28,7 @@ from epctx_core.graph.garbage import collection_resumed
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import declared_types
+from epctx_core.options import Isolation
 from epctx_core.plugin import Purpose, Severity
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.ep_queries import LOOK, look_into
@@ -70,7 +71,7 @@ def read_back(
         Fail: the system gives back other bytes than were written.
         ModelLoadCanceled: the host asked to stop.
     """
-    if not providers.reads_back or not written:
+    if not written or not providers.session.config().read_back:
         return
     records: dict[str, list[ContextNodeRecord]] = {}
     for record in read_placed_nodes(_named_nodes(proto, names)):
@@ -138,7 +139,8 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
     """Have one EP read its nodes: whole, or as far as it looks into payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
-    if providers.is_isolated and not whole:
+    is_isolated = providers.session.config().isolation is not Isolation.NONE
+    if is_isolated and not whole:
         _log.debug("not read back: %s is isolated, and its class is not asked what its process wrote.", ep)
         return
     with (
@@ -150,7 +152,7 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
         if whole:
             # A process of its own for a few milliseconds of reading would cost more than many a compile.
             session = providers
-            if not providers.is_isolated:
+            if not is_isolated:
                 session = stack.enter_context(closing(ProviderSession(providers.session, providers.registry)))
                 session.add(choice, choice.cls, context)
             load_nodes(ep, nodes, reader, session, Purpose.EXPORT)

@@ -232,7 +232,7 @@ class Publication:
         last = [canonical(name) for name in models]
         names = [*(name for name in self._files if name not in last), *last]
         with reported("looking at what is there", self.folder):
-            (staging / NEW).stat()  # a folder that vanished is not a file that was never staged
+            (staging / NEW).stat()  # a folder that vanished is told before anything is done
             kept = {canonical(name) for name in new}
             steps = [self._step(n, model=n in last, new=n in kept) for n in names]
             subs = dict.fromkeys(sub for name in names for sub in folders_of(name))
@@ -272,7 +272,7 @@ class Publication:
             raise failure("preparing the files", self.folder, exc) from exc
 
     def _open_staging(self) -> Path:
-        if self._lock is None or self._staging is None:
+        if self._staging is None:
             raise InvalidArgument(
                 "This publication is not open.",
                 path=self.folder,

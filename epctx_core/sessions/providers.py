@@ -225,8 +225,6 @@ class ProviderSession:
         choices: what was chosen, by EP type.
         skipped: optional EPs that the session goes without.
         weightless: the mode that they compile in.
-        reads_back: whether they read what they wrote before it is published.
-        is_isolated: whether their work is done in processes of their own.
         scratch: files that payloads were made into; they go last.
     """
 
@@ -244,7 +242,6 @@ class ProviderSession:
         self.choices: dict[str, ProviderChoice] = {}
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.weightless = WeightlessMode.NONE
-        self.reads_back = self.is_isolated = False
         self._contexts: dict[str, ProviderContext] = {}
         self._workspaces: list[PrivateWorkspace] = []
         self._runnables: list[CompiledPartition] = []
@@ -282,7 +279,6 @@ class ProviderSession:
             from epctx_core.sessions.ep_queries import checked_mode
 
             self.weightless = checked_mode(choices, config.weightless)
-        self.reads_back, self.is_isolated = config.read_back, config.isolation is not Isolation.NONE
         for choice in choices:
             check_availability(choice.record, purpose, registry)
             cls = _class_of(choice, config, purpose)
