@@ -150,7 +150,7 @@ class PayloadEntry:
         Raises:
             InvalidGraph: they differ.
         """
-        self._check_size(view, node)
+        self.check_size(view, node)
         for segment in self._checked_segments():
             if digest_of(view, segment) != segment.digest:
                 raise self.replaced(segment, node)
@@ -168,11 +168,12 @@ class PayloadEntry:
         Raises:
             InvalidGraph: they differ.
         """
-        self._check_size(view, node)
+        self.check_size(view, node)
         for segment in damaged(view, self.segments, forget):
             raise self.replaced(segment, node)
 
-    def _check_size(self, view: memoryview, node: str | None) -> None:
+    def check_size(self, view: memoryview, node: str | None = None) -> None:
+        """Raise InvalidGraph if a payload has another size."""
         if len(view) != self.size:
             raise InvalidGraph(
                 f"the context binary {self.name!r} has {len(view):,} bytes; the model was written with one of {self.size:,}.",

@@ -6,6 +6,7 @@ Also what EPs wrote about compatibility, and of the types of operators that they
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidGraph
@@ -143,16 +144,7 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
         model.metadata_props.remove(entry)
     if not first:
         return
-    entries = [
-        {
-            "domain": operator.domain,
-            "op_type": operator.op_type,
-            "since_version": operator.since_version,
-            "inputs": list(operator.inputs),
-            "outputs": list(operator.outputs),
-        }
-        for _, operator in sorted(first.items())
-    ]
+    entries = [asdict(first[identity]) for identity in sorted(first)]
     text = json.dumps({"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":"))
     set_metadata(model, KERNEL_TYPES, text)
 
@@ -169,25 +161,18 @@ def _check_single(operators: tuple[OperatorTypes, ...]) -> None:
 def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
     from epctx_core.plugin import OperatorTypes
 
-    version = entry["since_version"]
+    version, inputs, outputs = entry["since_version"], entry["inputs"], entry["outputs"]
     if type(version) is not int:
         raise TypeError(f"the version {version!r:.80} is no number")
-    return OperatorTypes(
-        domain=_text(entry["domain"]),
-        op_type=_text(entry["op_type"]),
-        since_version=version,
-        inputs=_names(entry["inputs"]),
-        outputs=_names(entry["outputs"]),
-    )
-
-
-def _names(values: object) -> tuple[str, ...]:
-    if not isinstance(values, list) or len(values) > MOST_PARAMETERS:
+    if not all(isinstance(names, list) and len(names) <= MOST_PARAMETERS for names in (inputs, outputs)):
         raise TypeError(f"there is no list of at most {MOST_PARAMETERS} parameters")
-    return tuple(map(_text, values))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
-    return value
+    for text in (entry["domain"], entry["op_type"], *inputs, *outputs):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.80} is no text")
+    return OperatorTypes(
+        domain=entry["domain"],
+        op_type=entry["op_type"],
+        since_version=version,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    )

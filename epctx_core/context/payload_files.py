@@ -60,7 +60,7 @@ def make_file(payload: LoadedPayload) -> str:
     """Return the path of a new file with a payload's content; see `LoadedPayload.as_file`."""
     try:
         if payload.in_memory:
-            return payload.scratch.enter(_memory_file(payload.view))
+            return payload.scratch.enter_context(_memory_file(payload.view))
         if payload.mapped is None:
             path = payload.scratch.folder() / "payload.bin"
             path.write_bytes(payload.view)
@@ -88,7 +88,7 @@ def _link_or_copy(payload: LoadedPayload, mapped: MappedFile, path: Path) -> Non
         with keeping():
             path.hardlink_to(mapped.path)
         if mapped.is_at(path):
-            payload.scratch.before_closing(unlink)
+            payload.scratch.callback(unlink)
             return
         path.unlink()
     mapped.check_unchanged()

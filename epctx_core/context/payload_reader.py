@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -23,7 +22,6 @@ from epctx_core.context.receipts import (
     file_receipt,
     is_noted,
     model_receipt,
-    note_checked,
 )
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile
@@ -344,32 +342,37 @@ class PayloadReader:
 
     def _check(self, entry: PayloadEntry, content: Content, node: str) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
+        if isinstance(content, memoryview):
+            return self._check_embedded(entry, content, node)
+        mode, in_place = self._reading.verification, self._reading.map_binaries
+        if mode is Verification.HEAD and in_place:
+            entry.check_head(content.view, node)
+            return False
+        if mode is Verification.ONCE and in_place and isinstance(content, MappedFile):
+            checks, size = self._reading.checks, content.size
+            # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
+            beside = checks.is_beside(size) and not any(self._other_copies(entry.name))
+            (entry.check_head if beside else entry.check_size)(content.view, node)
+            refuse = partial(self._refusal, entry, node, content.path)
+            return checks.check(content, entry.segments, entry.root, refuse, beside=beside)
+        entry.check_whole(content.view, node, forget=content.forget)
+        return True
+
+    def _check_embedded(self, entry: PayloadEntry, view: memoryview, node: str) -> bool:
         mode, checks = self._reading.verification, self._reading.checks
-        embedded = isinstance(content, memoryview)
-        view, forget = (content, None) if isinstance(content, memoryview) else (content.view, content.forget)
-        if mode is Verification.HEAD and (embedded or self._reading.map_binaries):
+        if mode is Verification.HEAD:
             entry.check_head(view, node)
             return False
-        mapped = content if isinstance(content, MappedFile) and self._reading.map_binaries else None
-        if mode is not Verification.ONCE or not (embedded or mapped is not None):
-            entry.check_whole(view, node, forget=forget)
-            return True
-        receipt = self._model_receipt if mapped is None else file_receipt(mapped.status, entry.root)
+        receipt = self._model_receipt if mode is Verification.ONCE else ""
         if receipt and is_noted(receipt):
             return True
-        begun = time.time_ns()
-        # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
-        beside = checks.is_beside(len(view)) and (embedded or not any(self._other_copies(entry.name)))
+        beside = mode is Verification.ONCE and checks.is_beside(len(view))
         if beside:
             entry.check_head(view, node)
-            path = None if mapped is None else mapped.path
-            refuse = partial(self._refusal, entry, node, path)
-            checks.begin(view if mapped is None else mapped, entry.segments, entry.root, refuse)
+            checks.begin(view, entry.segments, entry.root, partial(self._refusal, entry, node, None))
         else:
-            entry.check_whole(view, node, forget=forget)
-        if mapped is not None and not beside:
-            note_checked(mapped, entry.root, begun)
-        elif mapped is None and receipt:
+            entry.check_whole(view, node)
+        if receipt:
             checks.note_when_right(receipt)
         return not beside
 

@@ -238,6 +238,31 @@ class DigestChecks:
         )
         self._under_way.append((found, refuse, receipts))
 
+    def check(
+        self,
+        content: MappedFile,
+        segments: Sequence[Segment],
+        digest: str,
+        refuse: Callable[[Segment], InvalidGraph],
+        *,
+        beside: bool,
+    ) -> bool:
+        """Check a file that this machine has not seen, as `begin` or at once; return whether it is known to be right.
+
+        Raises:
+            InvalidGraph: it is damaged.
+        """
+        if is_noted(file_receipt(content.status, digest)):
+            return True
+        if beside:
+            self.begin(content, segments, digest, refuse)
+            return False
+        begun = time.time_ns()
+        for segment in damaged(content.view, segments, content.forget):
+            raise refuse(segment)
+        note(_receipt_after(content, digest, begun))
+        return True
+
     def note_when_right(self, receipt: str) -> None:
         """Leave a receipt if all checks end well, for whoever waits for them."""
         if self._cancellation is not None:
@@ -276,15 +301,6 @@ class DigestChecks:
 
 IN_PLACE = DigestChecks()
 """For those who read files outside of a load: nothing is checked beside them."""
-
-
-def note_checked(content: MappedFile, digest: str, begun: int) -> None:
-    """Leave the receipt of a file that was right; see `DigestChecks` for files that are checked beside a load.
-
-    Args:
-        begun: when the check began, in nanoseconds since 1970.
-    """
-    note(_receipt_after(content, digest, begun))
 
 
 def _receipt_after(content: MappedFile, digest: str, begun: int) -> list[str]:

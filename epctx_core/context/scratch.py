@@ -9,10 +9,10 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,33 +66,12 @@ def is_own(status: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
-class Scratch:
+class Scratch(ExitStack):
     """Folders and files that last until it is closed."""
-
-    def __init__(self) -> None:
-        self._made = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove all of it."""
-        self._made.close()
-
-    def before_closing(self, call: Callable[[], object]) -> None:
-        """Have something done before what was made so far is removed."""
-        self._made.callback(call)
 
     def folder(self) -> Path:
         """Return a new folder; see `scratch_folder`."""
-        return self.enter(scratch_folder())
-
-    def enter(self, made: AbstractContextManager[T]) -> T:
-        """Return what a context manager gives, which is left when this is closed."""
-        return self._made.enter_context(made)
+        return self.enter_context(scratch_folder())
 
 
 @contextmanager

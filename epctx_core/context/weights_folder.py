@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from epctx_core.context.manifest import PayloadEntry, ReplacedBinaryError, Segment, damaged, read_segments
 from epctx_core.context.metadata import INITIALIZERS, metadata_value, parse_json
 from epctx_core.context.paths import ModelFolder, OpenedFile
-from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted, note_checked
+from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile
@@ -159,7 +158,7 @@ class WeightsFolder:
         self._seal = seal
         self._verification = verification
         self._checks = checks
-        self._faults: dict[FileIdentity, str] = {}
+        self._faults: dict[FileIdentity, ReplacedBinaryError | None] = {}
         self._own = None if model is None else ModelFolder(model.parent, model)
         self._own_name = "" if model is None else model.name
         self._folder: ModelFolder | None = None
@@ -196,55 +195,52 @@ class WeightsFolder:
     def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:
         """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
         copies = list(interrupted_copies(folder, seal.name))
-        fault = self._fault(file, seal, beside=not copies)
-        if not fault:
-            return file
-        for copy in copies:
-            with suppress(OSError):
-                kept = OpenedFile(os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), str(copy))
-                if not self._fault(kept, seal, beside=False):
-                    return kept
-        raise _refused(seal, fault, file.path)
+        try:
+            return self._checked(file, seal, beside=not copies)
+        except ReplacedBinaryError:
+            for copy in copies:
+                with suppress(OSError, ReplacedBinaryError):
+                    kept = os.open(copy, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                    return self._checked(OpenedFile(kept, str(copy)), seal, beside=False)
+            raise
 
-    def _fault(self, file: OpenedFile, seal: Seal, *, beside: bool) -> str:
-        """Return what of a file is not as its seal says, empty if nothing; the file is closed if something is."""
+    def _checked(self, file: OpenedFile, seal: Seal, *, beside: bool) -> OpenedFile:
+        """Return a file that is as its seal says; one that is not is closed, and looked at once."""
         with ExitStack() as stack:
             stack.enter_context(file)
             state = FileIdentity.of(os.fstat(file.fileno()))
             if state not in self._faults:
-                self._faults[state] = self._compared(file, seal, beside=beside)
-            if not self._faults[state]:
-                stack.pop_all()
-            return self._faults[state]
+                self._faults[state] = self._fault(file, seal, beside=beside)
+            fault = self._faults[state]
+            if fault is not None:
+                raise fault.with_traceback(None)
+            stack.pop_all()
+        return file
 
-    def _compared(self, file: OpenedFile, seal: Seal, *, beside: bool) -> str:
+    def _fault(self, file: OpenedFile, seal: Seal, *, beside: bool) -> ReplacedBinaryError | None:
         if not seal.is_on(file):
-            return ": its size or its end differs"
+            return _refused(seal, "its size or its end differs", file.path)
         if self._verification is Verification.HEAD:
-            return ""
-        once = self._verification is Verification.ONCE
-        mapped, begun = MappedFile(file.fileno(), file.path), time.time_ns()
-        if once and is_noted(file_receipt(mapped.status, seal.digest)):
-            return ""
-        if once and beside and self._checks.is_beside(seal.size):
-            path = file.path
-            self._checks.begin(
-                mapped, seal.segments, seal.digest, lambda segment: _refused(seal, _differing(segment), path)
-            )
-            return ""
-        segment = next(damaged(mapped.view, seal.segments, mapped.forget), None)
-        if segment is None and once:
-            note_checked(mapped, seal.digest, begun)
-        return "" if segment is None else _differing(segment)
+            return None
+        mapped, path = MappedFile(file.fileno(), file.path), file.path
+
+        def refuse(segment: Segment) -> ReplacedBinaryError:
+            end = segment.offset + segment.length
+            return _refused(seal, f"its bytes {segment.offset:,} to {end:,} have another digest", path)
+
+        if self._verification is not Verification.ONCE:
+            return next(map(refuse, damaged(mapped.view, seal.segments, mapped.forget)), None)
+        beside = beside and self._checks.is_beside(seal.size)
+        try:
+            self._checks.check(mapped, seal.segments, seal.digest, refuse, beside=beside)
+        except ReplacedBinaryError as fault:
+            return fault
+        return None
 
 
 def _refused(seal: Seal, fault: str, path: str) -> ReplacedBinaryError:
     return ReplacedBinaryError(
-        f"the weights file {seal.name!r} is not the one that the model was written with{fault}.",
+        f"the weights file {seal.name!r} is not the one that the model was written with: {fault}.",
         path=path,
         hint="The file does not belong to this model or was cut; fetch both again, or compile again.",
     )
-
-
-def _differing(segment: Segment) -> str:
-    return f": its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest"
