@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
@@ -42,7 +42,8 @@ class FieldCursor:
 
     def take(self, length: int) -> bytes:
         """Return the next bytes and step over them."""
-        self._check(length)
+        if length > self.size - self.place:
+            raise DamagedError(f"it ends inside a field, after {self.size:,} bytes")
         offset = self.place - self._start
         if not 0 <= offset <= len(self._window) - length:
             self._window = self._read(self.place, max(length, WINDOW))
@@ -51,15 +52,6 @@ class FieldCursor:
                 raise DamagedError("it was cut while it was read")
         self.place += length
         return self._window[offset : offset + length]
-
-    def skip(self, length: int) -> None:
-        """Step over bytes without reading them."""
-        self._check(length)
-        self.place += length
-
-    def _check(self, length: int) -> None:
-        if length > self.size - self.place:
-            raise DamagedError(f"it ends inside a field, after {self.size:,} bytes")
 
     def varint(self) -> int:
         """Return the number that stands here and step over it."""
@@ -71,7 +63,20 @@ class FieldCursor:
                 return value & ((1 << 64) - 1)
         raise DamagedError("a number in it has no end")
 
-    def field(self) -> tuple[int, int, int]:
+    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, kind, place and length of the fields between two places; whoever gets one may move on from it."""
+        self.place = start
+        while self.place < end:
+            number, kind, length = self._field()
+            place, after = self.place, self.place + length
+            if after > self.size:
+                raise DamagedError(f"it ends inside a field, after {self.size:,} bytes")
+            if after > end:
+                raise DamagedError("a field in it is longer than what holds it")
+            yield number, kind, place, length
+            self.place = after
+
+    def _field(self) -> tuple[int, int, int]:
         """Return the next field's number, kind and length; the place is then where its content begins."""
         number, kind = divmod(self.varint(), 8)
         if not 0 < number <= _MAX_FIELD:
@@ -136,13 +141,10 @@ def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, w
     found: dict[str, str] = {}
     has_graph = False
     try:
-        while cursor.place < size:
-            number, kind, length = cursor.field()
+        for number, kind, place, length in cursor.fields(0, size):
+            has_graph |= (number, kind) == (_GRAPH, BYTES)
             if (number, kind) == (_METADATA, BYTES):
-                _read_entry(cursor, length, wanted, found, where)
-            else:
-                has_graph |= (number, kind) == (_GRAPH, BYTES)
-                cursor.skip(length)
+                _read_entry(cursor, (place, place + length), wanted, found, where)
     except DamagedError as error:
         raise InvalidProtobuf(
             f"{where} is not an ONNX model: {error}.", hint="Fetch the file again."
@@ -169,22 +171,17 @@ def _reading(file: BinaryIO) -> Callable[[int, int], bytes]:
 
 
 def _read_entry(
-    cursor: FieldCursor, length: int, wanted: Callable[[str], bool], found: dict[str, str], where: str
+    cursor: FieldCursor,
+    extent: tuple[int, int],
+    wanted: Callable[[str], bool],
+    found: dict[str, str],
+    where: str,
 ) -> None:
-    """Read one entry of the metadata if its key is wanted, and step over it."""
-    if length > cursor.size - cursor.place:
-        raise DamagedError(f"it ends inside a field, after {cursor.size:,} bytes")
-    end = cursor.place + length
-    places = {_KEY: (end, 0), _VALUE: (end, 0)}
-    while cursor.place < end:
-        number, kind, size = cursor.field()
-        if size > end - cursor.place:
-            raise DamagedError("an entry of its metadata is longer than it says")
+    """Read one entry of the metadata if its key is wanted."""
+    places = {_KEY: (extent[1], 0), _VALUE: (extent[1], 0)}
+    for number, kind, place, length in cursor.fields(*extent):
         if kind == BYTES and number in places:
-            places[number] = (cursor.place, size)
-        cursor.skip(size)
-    if cursor.place > end:
-        raise DamagedError("an entry of its metadata is longer than it says")
+            places[number] = (place, length)
     key = _entry_text(cursor, *places[_KEY])
     if key is not None and wanted(key):
         value = _entry_text(cursor, *places[_VALUE])
@@ -193,7 +190,6 @@ def _read_entry(
                 f"the metadata {key!r} of {where} is not UTF-8.", hint="Fetch the model again."
             )
         found[key] = value
-    cursor.place = end
 
 
 def _entry_text(cursor: FieldCursor, place: int, length: int) -> str | None:

@@ -24,6 +24,7 @@ from epctx_core.context.paths import OpenedFile
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.tensor_bytes import weight_of
 from epctx_core.graph.weights import OpenExternal, Weight, digests_ahead, raw_size
 from epctx_core.options import WeightlessMode
 
@@ -56,13 +57,7 @@ class SourceReference(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Length of the raw bytes.
-
-        Raises:
-            KeyError, TypeError: no type of numbers.
-        """
-        if self.elem_type == TensorProto.STRING:
-            raise KeyError(self.elem_type)
+        """Length of the raw bytes."""
         return raw_size(self.elem_type, self.shape)
 
 
@@ -75,7 +70,7 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
     found: dict[str, SourceReference] = {}
     for name, (digest, elem_type, shape, location, offset) in data.items():
         numbers = [elem_type, offset, *shape]
-        if not all(type(number) is int and number >= 0 for number in numbers):
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or elem_type >> 31:
             raise ValueError("a weight of the source is described by something else than whole numbers")
         if not isinstance(digest, str) or not isinstance(location, str):
             raise TypeError("a weight of the source has a digest or a file that is no text")
@@ -193,49 +188,29 @@ def _initializers(view: memoryview, wanted: Collection[str] | None) -> Iterator[
     if not view:
         raise DamagedError("it is empty")
     cursor = FieldCursor(lambda place, length: bytes(view[place : place + length]), len(view))
-    for graph, size in _messages(cursor, 0, len(view), _GRAPH):
-        for start, length in _messages(cursor, graph, graph + size, _INITIALIZER):
-            yield from _tensor(cursor, view, start, start + length, wanted)
+    for number, kind, graph, size in cursor.fields(0, len(view)):
+        if (number, kind) == (_GRAPH, BYTES):
+            for inner, inner_kind, start, length in cursor.fields(graph, graph + size):
+                if (inner, inner_kind) == (_INITIALIZER, BYTES):
+                    yield from _tensor(cursor, view, (start, start + length), wanted)
 
 
 def _tensor(
-    cursor: FieldCursor, view: memoryview, start: int, end: int, wanted: Collection[str] | None
+    cursor: FieldCursor, view: memoryview, extent: tuple[int, int], wanted: Collection[str] | None
 ) -> Iterator[tuple[TensorProto, int, int]]:
     head = bytearray()
     name, raw = "", (0, 0)
-    cursor.place = start
-    while cursor.place < end:
-        begin = cursor.place
-        number, kind, length = cursor.field()
-        place = cursor.place
-        _step(cursor, length, end)
-        if kind == BYTES and number == _RAW_DATA:
+    begin = extent[0]
+    for number, kind, place, length in cursor.fields(*extent):
+        if (number, kind) == (_RAW_DATA, BYTES):
             raw = (place, length)
-            continue
-        if kind == BYTES and number == _NAME:
+        else:
+            head += view[begin : place + length]
+        if (number, kind) == (_NAME, BYTES):
             name = bytes(view[place : place + length]).decode()
-        head += view[begin : place + length]
+        begin = place + length
     if wanted is None or name in wanted:
         yield TensorProto.FromString(bytes(head)), *raw
-
-
-def _messages(cursor: FieldCursor, start: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield place and length of the messages of one number between two places."""
-    cursor.place = start
-    while cursor.place < end:
-        number, kind, length = cursor.field()
-        place = cursor.place
-        _step(cursor, length, end)
-        after = cursor.place
-        if kind == BYTES and number == wanted:
-            yield place, length
-        cursor.place = after
-
-
-def _step(cursor: FieldCursor, length: int, end: int) -> None:
-    cursor.skip(length)
-    if cursor.place > end:
-        raise DamagedError("a field in it is longer than what holds it")
 
 
 PATH_OPTION = "ep.context_source_model_path"
@@ -278,7 +253,6 @@ class SourceWeights:
         self._path = path
         self._buffer = buffer
         self._weights_folder = weights_folder
-        self._mapped: dict[str, MappedFile] = {}
 
     def tensor(self, name: str) -> Weight:
         """Return a weight; the first call digests all that the manifest names, several at once.
@@ -306,8 +280,9 @@ class SourceWeights:
 
     def _find(self) -> dict[str, Weight]:
         """Return all weights that the manifest names, or all of the source for a model without a manifest."""
+        opened: dict[str, MappedFile] = {}
         beside = {
-            name: self._in_file(name, reference)
+            name: weight_of(_external_tensor(name, reference), opened, self._open_beside)
             for name, reference in self._references.items()
             if reference.location and not self._is_given
         }
@@ -320,43 +295,24 @@ class SourceWeights:
                 raise _missing(name, self._where)
         return {**source, **beside}
 
-    def _in_file(self, name: str, reference: SourceReference) -> Weight:
-        """Return a weight out of a file of weights, without the source model."""
-        mapped = self._mapped.get(reference.location)
-        if mapped is None:
-            mapped = self._mapped[reference.location] = self._map(name, reference.location)
-        try:
-            size = reference.nbytes
-        except (KeyError, TypeError):
-            raise InvalidGraph(f"the weight {name!r} of the source has no known element type.") from None
-        if reference.offset + size > mapped.size:
-            raise _changed(name, f"{reference.location!r} ends before it", mapped.path)
-        data = mapped.view[reference.offset : reference.offset + size]
-        return Weight(
-            name, reference.elem_type, reference.shape, data, mapped=mapped, offset=reference.offset
-        )
-
-    def _map(self, name: str, location: str) -> MappedFile:
-        what = "the source's weights file"
+    def _open_beside(self, location: str, name: str) -> OpenedFile:
+        """Open a file of weights without the source model."""
         if self._weights_folder is not None:
-            file = WeightsFolder(None, self._weights_folder).open(location, name)
-        elif self._folder is not None:
+            return WeightsFolder(None, self._weights_folder).open(location, name)
+        if self._folder is not None:
             try:
-                file = self._folder.open(location, what=what, node=name)
+                return self._folder.open(location, what="the source's weights file", node=name)
             except InvalidGraph as error:
                 error.hint = (
                     f"Put it beside the context model, or set the session option {FOLDER_OPTION!r} to its folder "
                     f"or {PATH_OPTION!r} to the source model."
                 )
                 raise
-        else:
-            raise InvalidGraph(
-                f"the weight {name!r} lies in {location!r}, a file of the source model, and the context model was "
-                "given as bytes.",
-                hint=f"Set the session option {FOLDER_OPTION!r} to the folder, or {PATH_OPTION!r} to the source model.",
-            )
-        with file:
-            return MappedFile(file.fileno(), file.path)
+        raise InvalidGraph(
+            f"the weight {name!r} lies in {location!r}, a file of the source model, and the context model was "
+            "given as bytes.",
+            hint=f"Set the session option {FOLDER_OPTION!r} to the folder, or {PATH_OPTION!r} to the source model.",
+        )
 
     def _read(self, wanted: Collection[str] | None) -> dict[str, Weight]:
         """Return weights of the source model by name; None for all."""
@@ -394,6 +350,18 @@ class SourceWeights:
         if self._buffer is not None:
             return "the buffer that was given as the source model"
         return repr(self._path or (self._files[0] if self._files else "the source model"))
+
+
+def _external_tensor(name: str, reference: SourceReference) -> TensorProto:
+    tensor = TensorProto(
+        name=name,
+        data_type=reference.elem_type,
+        dims=reference.shape,
+        data_location=TensorProto.EXTERNAL,
+    )
+    for key, value in (("location", reference.location), ("offset", str(reference.offset))):
+        tensor.external_data.add(key=key, value=value)
+    return tensor
 
 
 def _open_named(path: str) -> OpenedFile:

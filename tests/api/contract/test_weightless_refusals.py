@@ -68,7 +68,7 @@ def test_cut_external_data_is_refused(scene, mode):
     context = scene.compile(mode)
     weights.write_bytes(weights.read_bytes()[:100])
 
-    with pytest.raises(InvalidGraph, match=r"'w' .* 'net.weights' ends before it"):
+    with pytest.raises(InvalidGraph, match=r"'w' ends at byte .* of 'net.weights', which has 100"):
         epctx.InferenceSession(context, with_openvino())
 
 
@@ -183,7 +183,7 @@ def test_text_is_no_weight(scene):
     context = scene.compile()
     with_reference(context, "w", 1, int(onnx.TensorProto.STRING))
 
-    with pytest.raises(InvalidGraph, match="no known element type"):
+    with pytest.raises(InvalidGraph, match="keeps text in a file"):
         epctx.InferenceSession(context, with_openvino())
 
 
