@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from epctx_core.context.paths import has_drive
@@ -140,14 +141,7 @@ def interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
         return
     for staging in found:
         for side in (OLD, NEW):
-            copy = _copy(staging, f"{side}/{wanted}")
-            if copy is not None:
-                yield copy
-
-
-def _copy(staging: Path, name: str) -> Path | None:
-    try:
-        path = link_free(staging, name)
-        return path if path is not None and is_file(path) else None
-    except OSError:
-        return None
+            with suppress(OSError):
+                copy = link_free(staging, f"{side}/{wanted}")
+                if copy is not None and is_file(copy):
+                    yield copy

@@ -44,6 +44,7 @@ ORT_IDENTIFIER = b"ORTM"
 """Bytes 4 to 7 of a model in ONNX Runtime's own format."""
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
+DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
 _HELD_TYPE = {"sequence_type": "elem_type", "optional_type": "elem_type", "map_type": "value_type"}
 _DAMAGED = "The file is damaged, or was written by a tool with a mistake; export the model again."
 MOST_BYTES = (1 << 31) - 1
@@ -320,13 +321,21 @@ def _computed_ranks(proto: ModelProto) -> Iterator[tuple[str, int]]:
             yield node.output[0], long[node.input[-1]]
 
 
+def nested_types(kind: TypeProto) -> Iterator[tuple[str, TypeProto]]:
+    """Yield a type and what it holds if it is a sequence, an optional or a map, at any depth, each with its kind."""
+    while True:
+        which = kind.WhichOneof("value") or ""
+        yield which, kind
+        if which not in _HELD_TYPE:
+            return
+        kind = getattr(getattr(kind, which), _HELD_TYPE[which])
+
+
 def _declared_rank(kind: TypeProto) -> int:
-    """Return how many dimensions a type declares, that of what a sequence, optional or map holds, too."""
-    which = kind.WhichOneof("value")
-    if which in {"tensor_type", "sparse_tensor_type"}:
-        return len(getattr(kind, which).shape.dim)
-    inside = _HELD_TYPE.get(which or "")
-    return 0 if inside is None else _declared_rank(getattr(getattr(kind, which), inside))
+    return max(
+        len(getattr(each, which).shape.dim) if which in DENSE_OR_SPARSE else 0
+        for which, each in nested_types(kind)
+    )
 
 
 def check_model(source: SourceModel, data: bytes | None = None) -> None:
@@ -382,17 +391,17 @@ def check_value_types(source: SourceModel) -> None:
 
 def _wrong_type(kind: TypeProto) -> str:
     """Return what is wrong with a declared type; nothing for one that is right, or left open altogether."""
-    which = kind.WhichOneof("value")
-    if which in {"tensor_type", "sparse_tensor_type", "map_type"}:
-        inner = getattr(kind, which)
-        number = inner.key_type if which == "map_type" else inner.elem_type
-        if number not in ELEMENT_TYPES:
-            return f"the element type {number}"
-    inside = _HELD_TYPE.get(which or "")
-    if inside is None:
-        return ""
-    inner = getattr(getattr(kind, which), inside)
-    return _wrong_type(inner) or ("" if inner.WhichOneof("value") else f"a {which} of nothing")
+    outer = ""
+    for which, each in nested_types(kind):
+        if outer and not which:
+            return f"a {outer} of nothing"
+        if which in DENSE_OR_SPARSE or which == "map_type":
+            inner = getattr(each, which)
+            number = inner.key_type if which == "map_type" else inner.elem_type
+            if number not in ELEMENT_TYPES:
+                return f"the element type {number}"
+        outer = which
+    return ""
 
 
 def structure(proto: ModelProto) -> ModelProto:

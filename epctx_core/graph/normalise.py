@@ -15,11 +15,12 @@ from onnx import ModelProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.bodies import all_graphs, all_nodes, bodies, given_names
+from epctx_core.graph.model_io import DENSE_OR_SPARSE, nested_types
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, raw_size
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TypeProto
+    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
 
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.options import ModelOverrides
@@ -443,15 +444,7 @@ def with_types(proto: ModelProto) -> ModelProto:
         if value.type.WhichOneof("value") is None:
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     for value in (*probe.graph.input, *probe.graph.output):
-        _give_shapes(value.type)
+        for which, kind in nested_types(value.type):
+            if which in DENSE_OR_SPARSE:
+                getattr(kind, which).shape.SetInParent()
     return probe
-
-
-def _give_shapes(kind: TypeProto) -> None:
-    which = kind.WhichOneof("value")
-    if which in {"sequence_type", "optional_type"}:
-        _give_shapes(getattr(kind, which).elem_type)
-    elif which == "map_type":
-        _give_shapes(kind.map_type.value_type)
-    elif which in {"tensor_type", "sparse_tensor_type"}:
-        getattr(kind, which).shape.SetInParent()

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import given_names, named_bodies
-from epctx_core.graph.model_io import ELEMENT_TYPES
+from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, nested_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
 if TYPE_CHECKING:
@@ -189,13 +189,9 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
 
 def forget_shape(kind: TypeProto) -> None:
     """Remove the shapes from a type, in place; its element types stay."""
-    which = kind.WhichOneof("value")
-    if which in {"tensor_type", "sparse_tensor_type"}:
-        getattr(kind, which).ClearField("shape")
-    elif which in {"sequence_type", "optional_type"}:
-        forget_shape(getattr(kind, which).elem_type)
-    elif which == "map_type":
-        forget_shape(kind.map_type.value_type)
+    for which, each in nested_types(kind):
+        if which in DENSE_OR_SPARSE:
+            getattr(each, which).ClearField("shape")
 
 
 def is_open(dim: TensorShapeProto.Dimension) -> bool:
