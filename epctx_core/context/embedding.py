@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from epctx_core.graph.counting import varint
 
@@ -40,10 +40,8 @@ class Content(Protocol):
 Embeddable: TypeAlias = "memoryview | Content"
 
 
-class _Place(NamedTuple):
-    start: int
-    end: int
-    content: Embeddable
+_Place: TypeAlias = "tuple[int, int, Embeddable]"
+"""Start and end of a marker, and what it stands for."""
 
 
 class SerializedModel:
@@ -79,7 +77,7 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
         contents: marker to what belongs there; not copied.
     """
     data = memoryview(model)
-    places = [_Place(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
+    places = [(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
     return SerializedModel(*_replaced(data, 0, len(data), places))
 
 
@@ -87,8 +85,9 @@ def _replaced(
     data: memoryview, start: int, end: int, places: Sequence[_Place]
 ) -> tuple[list[Embeddable], int]:
     """Return the pieces of one message, or of the field that a marker fills, and their length."""
-    if places and (places[0].start, places[0].end) == (start, end):
-        return [places[0].content], places[0].content.nbytes
+    if places and places[0][:2] == (start, end):
+        content = places[0][2]
+        return [content], content.nbytes
     pieces: list[Embeddable] = []
     kept = at = start
     done = 0
@@ -99,12 +98,12 @@ def _replaced(
             continue
         length, body = varint(data, at)
         last = done
-        while last < len(places) and places[last].start < body + length:
+        while last < len(places) and places[last][0] < body + length:
             last += 1
         inside = places[done:last]
         if inside:
-            content, size = _replaced(data, body, body + length, inside)
-            pieces += [data[kept:at], memoryview(_as_varint(size)), *content]
+            inner, size = _replaced(data, body, body + length, inside)
+            pieces += [data[kept:at], memoryview(_as_varint(size)), *inner]
             kept, done = body + length, last
         at = body + length
     pieces.append(data[kept:end])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -26,23 +26,14 @@ _SPECIAL = -2
 """The kind of every node with attributes: two of those may differ in more than their wiring."""
 
 
-class Wiring(NamedTuple):
-    """A piece in numbers.
+def wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, int], list[int]]:
+    """Number the names of some nodes, given in topological order.
 
-    Attributes:
-        entering: the names that it reads and does not make, in order of first use.
-        numbers: each of its names' number, by first appearance; an omitted one is -1.
-        form: for each node its kind, the numbers that it reads and those that it makes. A kind says how
-            many there are of each, so that forms are equal only where pieces are.
+    Returns:
+        The names that they read and do not make, in order of first use; each of their names' number, by first
+        appearance (an omitted one is -1); and the form: for each node its kind, the numbers that it reads and those
+        that it makes. A kind says how many there are of each, so that forms are equal only where pieces are.
     """
-
-    entering: list[str]
-    numbers: dict[str, int]
-    form: list[int]
-
-
-def wire(graph: GraphIndex, nodes: Sequence[int]) -> Wiring:
-    """Number the names of some nodes, given in topological order."""
     kinds, inputs, outputs = graph.kinds, graph.inputs, graph.outputs
     numbers = {"": _OMITTED}
     entering: list[str] = []
@@ -58,7 +49,7 @@ def wire(graph: GraphIndex, nodes: Sequence[int]) -> Wiring:
             if name:
                 numbers[name] = len(numbers)
             form.append(numbers[name])
-    return Wiring(entering, numbers, form)
+    return entering, numbers, form
 
 
 def is_plain(form: Sequence[int]) -> bool:

@@ -151,8 +151,8 @@ class Subgraph:
         self.graph = graph
         self.node_indices = nodes
         self.keeps_initializers = keep_initializers
-        wiring = wire(graph, nodes)
-        names = tuple(wiring.entering)
+        entering, numbers, form = wire(graph, nodes)
+        names = tuple(entering)
         constants = graph.constants
         weights = tuple([name for name in names if name in constants]) if constants else ()
         self.weight_names: tuple[str, ...] = () if keep_initializers else weights
@@ -161,7 +161,6 @@ class Subgraph:
             tuple([name for name in names if name not in constants]) if self.weight_names else names
         )
         self.output_names = _leaving(graph, nodes)
-        numbers, form = wiring.numbers, wiring.form
         self._form: tuple[int, ...] | None = None
         if not self.weight_names and is_plain(form):
             self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])

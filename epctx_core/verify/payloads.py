@@ -6,7 +6,6 @@ And binaries beside a model that no model names.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import damaged
@@ -42,30 +41,15 @@ _SHOWN_RANGES = 5
 _MOST_LOOKED_AT = 100
 
 
-@dataclass(kw_only=True)
-class FoundPayloads:
-    """The payloads of a model.
-
-    Attributes:
-        reader: that of a load, which keeps what was found.
-        reports: what is said of each, by the names of the primaries that carry or name it.
-        sound: primaries whose payloads are not known to be others than the model was written with.
-    """
-
-    reader: PayloadReader
-    reports: dict[str, PayloadReport] = field(default_factory=dict)
-    sound: set[str] = field(default_factory=set)
-
-
-def find_payloads(subject: Subject, scratch: Scratch) -> FoundPayloads:
-    """Return the payloads of all primaries, every byte checked; those that cannot be had are left out.
+def find_payloads(subject: Subject, scratch: Scratch) -> None:
+    """Find the payloads of all primaries and check every byte; those that cannot be had are left out.
 
     Args:
-        subject: the model.
+        subject: the model; gets a reader, which keeps what is found, reports and what is sound.
         scratch: takes the files that EPs want of payloads.
     """
-    config = subject.config
-    reader = PayloadReader(
+    config, reports = subject.config, subject.reports
+    subject.reader = reader = PayloadReader(
         {record.name: record for record in subject.records},
         folder=subject.folder,
         manifest=subject.manifest,
@@ -73,7 +57,6 @@ def find_payloads(subject: Subject, scratch: Scratch) -> FoundPayloads:
         source_tensor=source_tensors(subject.records, subject.folder, config, subject.manifest),
         reading=Reading(verification=Verification.FULL, data_reader=config.data_reader),
     )
-    found = FoundPayloads(reader=reader)
     stages = _stages(subject, reader)
     carriers: dict[tuple[str, bool], str] = {}
     for record in subject.records:
@@ -81,11 +64,10 @@ def find_payloads(subject: Subject, scratch: Scratch) -> FoundPayloads:
             continue
         carrier = carriers.setdefault(payload_key(record), record.name)
         if carrier == record.name:
-            _find(record, subject, found)
-        elif carrier in found.reports:
-            found.reports[record.name] = found.reports[carrier]
-            found.sound.update({record.name} if carrier in found.sound else ())
-    return found
+            _find(record, subject, reader)
+        elif carrier in reports:
+            reports[record.name] = reports[carrier]
+            subject.sound.update({record.name} if carrier in subject.sound else ())
 
 
 def _stages(subject: Subject, reader: PayloadReader) -> Mapping[str, Callable[[ContextNodeRecord], object]]:
@@ -121,14 +103,14 @@ def _passes(
     return True
 
 
-def _find(record: ContextNodeRecord, subject: Subject, found: FoundPayloads) -> None:
+def _find(record: ContextNodeRecord, subject: Subject, reader: PayloadReader) -> None:
     """Find and check the payload of a node."""
     findings = subject.findings
-    content = _content(record, subject, found.reader)
+    content = _content(record, subject, reader)
     if content is None:
         return
     name, embedded = payload_key(record)
-    entry = found.reader.entry(record)
+    entry = reader.entry(record)
     if entry is None and subject.manifest is not None:
         findings.add(
             "manifest-unlisted",
@@ -138,12 +120,12 @@ def _find(record: ContextNodeRecord, subject: Subject, found: FoundPayloads) -> 
         )
     size, digests = content.nbytes if isinstance(content, memoryview) else content.size, False
     try:
-        payload = found.reader.check(record, content)
+        payload = reader.check(record, content)
     except InvalidGraph as error:
         _note_damage(record, entry, content, error, findings)
     else:
         size, digests = payload.nbytes, payload.verified
-        found.sound.add(record.name)
+        subject.sound.add(record.name)
         if isinstance(content, MappedFile) and payload.mapped is not content:
             findings.add(
                 "publication-unfinished",
@@ -152,7 +134,7 @@ def _find(record: ContextNodeRecord, subject: Subject, found: FoundPayloads) -> 
                 node=record.name,
                 hint="Compile into the folder again, which finishes or takes back what was left.",
             )
-    found.reports[record.name] = PayloadReport(name=name, embedded=embedded, size=size, digests=digests)
+    subject.reports[record.name] = PayloadReport(name=name, embedded=embedded, size=size, digests=digests)
 
 
 def _content(record: ContextNodeRecord, subject: Subject, reader: PayloadReader) -> Content | None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
-    from epctx_core.verify.payloads import FoundPayloads
     from epctx_core.verify.subject import Subject
 
 
@@ -74,15 +73,12 @@ def _add(record: ContextNodeRecord, routing: Routing, subject: Subject) -> bool:
     return True
 
 
-def ask_providers(
-    subject: Subject, routing: Routing, payloads: FoundPayloads, providers: ProviderSession
-) -> dict[str, str]:
+def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession) -> dict[str, str]:
     """Have each EP judge what it compiled, and look into its payloads.
 
     Args:
         subject: the model.
         routing: who takes which node.
-        payloads: those that were found.
         providers: knows what an EP gets.
 
     Returns:
@@ -100,7 +96,7 @@ def ask_providers(
         if choice.name in routing.nodes:
             for info in infos.get(choice.name, ()):
                 _judge(choice, info, routing, subject)
-            for name in _look(choice, routing, payloads, providers, subject):
+            for name in _look(choice, routing, providers, subject):
                 looked[name] = choice.record.origin
     return looked
 
@@ -125,9 +121,7 @@ def _judge(choice: ProviderChoice, info: str, routing: Routing, subject: Subject
         )
 
 
-def nodes_to_look_at(
-    ep: str, records: Sequence[ContextNodeRecord], payloads: FoundPayloads, subject: Subject
-) -> list[ContextNode]:
+def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:
     """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
 
     A payload that is known to be another one than the model's would only be refused again.
@@ -138,11 +132,11 @@ def nodes_to_look_at(
             # Nothing is inferred for a model that a load refuses: inference takes a checked model for granted.
             types = subject.opened.types if subject.opened else types_of(subject.proto.graph)
             nodes = plugin_nodes(records, types, ep, subject.manifest)
-    all_sound = all(node.name in payloads.sound for node in nodes if node.main_context)
+    all_sound = all(node.name in subject.sound for node in nodes if node.main_context)
 
     def is_readable(node: ContextNode) -> bool:
         owner = node if node.main_context else node.primary
-        return all_sound if owner is None else owner.name in payloads.sound
+        return all_sound if owner is None else owner.name in subject.sound
 
     return [node for node in nodes if is_readable(node)]
 
@@ -150,13 +144,12 @@ def nodes_to_look_at(
 def _look(
     choice: ProviderChoice,
     routing: Routing,
-    payloads: FoundPayloads,
     providers: ProviderSession,
     subject: Subject,
 ) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
     findings = subject.findings
-    nodes = nodes_to_look_at(choice.name, routing.nodes[choice.name], payloads, subject)
+    nodes = nodes_to_look_at(choice.name, routing.nodes[choice.name], subject)
     primaries = [node.name for node in nodes if node.main_context]
     if not primaries:
         return []
@@ -168,7 +161,7 @@ def _look(
         PrivateWorkspace(),
     )
     with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
-        found = look_into(choice, context, nodes, payloads.reader)
+        found = look_into(choice, context, nodes, subject.reader)
         if found is not None:
             others = routing.others_of(choice.record)
             for finding in found:
@@ -177,9 +170,9 @@ def _look(
                     replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding
                 )
             unchecked = {finding.node for finding in found if finding.code == "container-not-checked"}
-            blind = {payloads.reports.get(node or "") for node in unchecked}
+            blind = {subject.reports.get(node or "") for node in unchecked}
             return [
-                name for name in primaries if None not in unchecked and payloads.reports[name] not in blind
+                name for name in primaries if None not in unchecked and subject.reports[name] not in blind
             ]
         # Where it needs no device it loads them whole, later on.
         if not choice.cls.loads_without_device:
@@ -191,12 +184,11 @@ def _look(
     return []
 
 
-def rehearse_load(subject: Subject, payloads: FoundPayloads, providers: ProviderSession) -> dict[str, str]:
+def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str]:
     """Do what else a load does with a model, and note what it would stumble over.
 
     Args:
         subject: the model.
-        payloads: those that were found.
         providers: gets the EPs, and closes them.
 
     Returns:
@@ -214,7 +206,7 @@ def rehearse_load(subject: Subject, payloads: FoundPayloads, providers: Provider
     routing = _start(subject, model, engine, providers)
     for ep, choice in providers.choices.items():
         if routing is not None and ep in routing.nodes and not findings.has_errors:
-            names = _load(ep, routing, payloads, providers, subject)
+            names = _load(ep, routing, providers, subject)
             loaded |= dict.fromkeys(names, choice.record.origin)
     if not findings.has_errors:
         _prepare(subject, model, engine, providers)
@@ -247,16 +239,14 @@ def _start(
     return None
 
 
-def _load(
-    ep: str, routing: Routing, payloads: FoundPayloads, providers: ProviderSession, subject: Subject
-) -> list[str]:
+def _load(ep: str, routing: Routing, providers: ProviderSession, subject: Subject) -> list[str]:
     """Have an EP load its nodes, if all their payloads can be had; return the primaries that it loaded."""
-    nodes = nodes_to_look_at(ep, routing.nodes[ep], payloads, subject)
+    nodes = nodes_to_look_at(ep, routing.nodes[ep], subject)
     findings = subject.findings
     if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(node.name for node in nodes):
         return []
     with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
-        load_nodes(ep, nodes, payloads.reader, providers, Purpose.EXPORT)
+        load_nodes(ep, nodes, subject.reader, providers, Purpose.EXPORT)
         return [node.name for node in nodes if node.main_context]
     return []
 

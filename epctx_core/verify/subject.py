@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.payload_reader import PayloadReader
     from epctx_core.context.weights_folder import Seal
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.registry import Registry
     from epctx_core.sessions.source import OpenModel
-    from epctx_core.verify.findings import Findings
+    from epctx_core.verify.findings import Findings, PayloadReport
 
 _FETCH = "Fetch the model again, or compile again."
 
@@ -53,6 +54,9 @@ class Subject:
         manifest: what it says about its payloads, if that can be read.
         names_weights: whether tensors of it lie in files.
         findings: what was found in it so far.
+        reader: the payload reader of a load, once payloads were looked for.
+        reports: what is said of each payload, by the names of the primaries that carry or name it.
+        sound: primaries whose payloads are not known to be others than the model was written with.
     """
 
     proto: ModelProto
@@ -66,6 +70,9 @@ class Subject:
     records: Sequence[ContextNodeRecord] = ()
     manifest: Manifest | None = None
     names_weights: bool = False
+    reader: PayloadReader = field(init=False)
+    reports: dict[str, PayloadReport] = field(default_factory=dict)
+    sound: set[str] = field(default_factory=set)
 
     @property
     def identity(self) -> ModelIdentity:

@@ -23,7 +23,6 @@ from epctx_core.verify.subject import Subject, read_subject
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epctx_core.context.payload_reader import PayloadReader
 
 ATTEMPTS = 5
 """How often a verification starts again because the model was being replaced meanwhile, as a load does."""
@@ -107,38 +106,36 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     with findings.collected("kernel-types-damaged"):
         read_kernel_types(subject.proto)
     check_dependencies(subject)
-    payloads = find_payloads(subject, providers.scratch)
+    find_payloads(subject, providers.scratch)
     routing = route_nodes(subject)
     check_references(subject, routing)
     check_unused(subject)
     looked: dict[str, str] = {}
-    if _has_source(subject, payloads.reader):
+    if _has_source(subject):
         if routing is not None:
-            looked = ask_providers(subject, routing, payloads, providers)
-        looked |= rehearse_load(subject, payloads, providers)
+            looked = ask_providers(subject, routing, providers)
+        looked |= rehearse_load(subject, providers)
     check_folder(subject)
-    return _reports(subject, payloads.reports, looked)
+    return _reports(subject, looked)
 
 
-def _has_source(subject: Subject, reader: PayloadReader) -> bool:
+def _has_source(subject: Subject) -> bool:
     """Whether the weights that payloads left in the source model can be had; each is checked against its digest."""
     with subject.findings.collected("source-refused"):
         for name in subject.manifest.source_weights if subject.manifest is not None else ():
-            reader.source_tensor(name)
+            subject.reader.source_tensor(name)
         return True
     return False
 
 
-def _reports(
-    subject: Subject, reports: Mapping[str, PayloadReport], looked: Mapping[str, str]
-) -> list[PayloadReport]:
+def _reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]:
     """Return what came of each payload; where nothing is wrong, note those of which no byte was judged.
 
     Args:
         subject: the model.
-        reports: of the payloads by the names of the primaries that have them.
         looked: a primary's name to who looked into its payload.
     """
+    reports = subject.reports
     readers = {reports[name]: reader for name, reader in looked.items()}
     carriers = {report: name for name, report in reversed(list(reports.items()))}
     every = list(dict.fromkeys(reports.values()))
