@@ -15,7 +15,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.mapping import FileIdentity
 
 _DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
 """Elsewhere than on Windows, a colon is a character like any other, unless a path follows it."""
@@ -51,13 +50,8 @@ class ModelFolder:
             roots.append(Path(os.path.realpath(model)).parent)
         self._roots = tuple(dict.fromkeys(roots))
 
-    def identity(self, name: str, *, what: str, node: str | None = None) -> FileIdentity | None:
-        """Return which file a name means now, without opening it; None if `open` has to say why it means none."""
-        status = self.status(name, what=what, node=node)
-        return None if status is None else FileIdentity.of(status)
-
     def status(self, name: str, *, what: str, node: str | None = None) -> os.stat_result | None:
-        """Return what the system says of a file, as `identity`."""
+        """Return what the system says of the file that a name means now; None if `open` has to say why it means none."""
         relative = checked_name(name, f"{node!r} names {what}" if node else what, node)
         for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
             try:

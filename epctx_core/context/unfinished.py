@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,22 +36,20 @@ def canonical(name: str) -> str:
     """
     if not isinstance(name, str):
         raise InvalidArgument(f"{name!r} is not a file name: it must be a string.")
-    if reason := _spelling_fault(name):
-        raise _refused(name, reason)
-    parts: list[str] = []
-    for part in name.split("/"):
-        if part == "..":
-            if not parts:
-                raise _refused(name, "it leaves the folder")
-            parts.pop()
-        elif part not in {"", "."}:
-            parts.append(part)
-    if any(part.lower().startswith(STAGING_PREFIX) for part in parts):
-        raise _refused(name, f"names that begin with {STAGING_PREFIX} are reserved for staging")
-    return "/".join(parts)
+    reason, normal = _spelling_fault(name), posixpath.normpath(name)
+    if not reason and normal.startswith("../"):
+        reason = "it leaves the folder"
+    if not reason and any(part.lower().startswith(STAGING_PREFIX) for part in normal.split("/")):
+        reason = f"names that begin with {STAGING_PREFIX} are reserved for staging"
+    if reason:
+        raise InvalidArgument(
+            f"The file name {name!r:.200} can't be published: {reason}.",
+            hint="Use a name relative to the output folder, with / between its parts.",
+        )
+    return normal
 
 
-def _spelling_fault(name: str) -> str | None:
+def _spelling_fault(name: str) -> str:
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
@@ -63,14 +62,7 @@ def _spelling_fault(name: str) -> str | None:
         return "it names no file"
     if len(raw) > _MAX_NAME_BYTES or any(len(part) > _MAX_PART_BYTES for part in raw.split(b"/")):
         return "it is too long"
-    return None
-
-
-def _refused(name: str, reason: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"The file name {name!r:.200} can't be published: {reason}.",
-        hint="Use a name relative to the output folder, with / between its parts.",
-    )
+    return ""
 
 
 def mode_of(path: Path) -> int | None:

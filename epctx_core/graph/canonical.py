@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ValueInfo
 
 _OMITTED = -1
-_SPECIAL = -2
+SPECIAL = -2
 """The kind of every node with attributes: two of those may differ in more than their wiring."""
 
 
@@ -52,16 +52,11 @@ def wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, 
     return entering, numbers, form
 
 
-def is_plain(form: Sequence[int]) -> bool:
-    """Whether a form says everything that its nodes do."""
-    return _SPECIAL not in form
-
-
 def node_kinds(graph: GraphIndex) -> list[int]:
     """Return for each node a number for its operator and how many values it reads and makes."""
     if graph.functions:
         # What a function does, its call does not say.
-        return [_SPECIAL] * len(graph.nodes)
+        return [SPECIAL] * len(graph.nodes)
     places = zip(graph.domains, graph.op_types, map(len, graph.inputs), map(len, graph.outputs), strict=True)
     numbers: dict[tuple[str, str, int, int], int] = {}
     kinds = [numbers.setdefault(place, len(numbers)) for place in places]
@@ -69,7 +64,7 @@ def node_kinds(graph: GraphIndex) -> list[int]:
     if some:
         for i, operator in enumerate(zip(graph.domains, graph.op_types, strict=True)):
             if operator in some and graph.nodes[i].attribute:
-                kinds[i] = _SPECIAL
+                kinds[i] = SPECIAL
     return kinds
 
 

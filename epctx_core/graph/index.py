@@ -51,20 +51,16 @@ def node_weights(nodes: Iterable[NodeProto]) -> dict[str, Weight]:
     held = GraphProto()
     for node in nodes:
         if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
-            _add_value(held, node)
+            (attribute,), (name,) = node.attribute, node.output
+            if attribute.name == "value":
+                held.initializer.add().CopyFrom(attribute.t)
+                held.initializer[-1].name = name
+            elif attribute.name in _NUMBERS:
+                value = helper.get_attribute_value(attribute)
+                several = attribute.name.endswith("s")
+                shape, numbers = ([len(value)], value) if several else ([], [value])
+                held.initializer.append(helper.make_tensor(name, _NUMBERS[attribute.name], shape, numbers))
     return body_weights(held)
-
-
-def _add_value(held: GraphProto, node: NodeProto) -> None:
-    (attribute,), (name,) = node.attribute, node.output
-    if attribute.name == "value":
-        held.initializer.add().CopyFrom(attribute.t)
-        held.initializer[-1].name = name
-    elif attribute.name in _NUMBERS:
-        value = helper.get_attribute_value(attribute)
-        several = attribute.name.endswith("s")
-        shape, numbers = ([len(value)], value) if several else ([], [value])
-        held.initializer.append(helper.make_tensor(name, _NUMBERS[attribute.name], shape, numbers))
 
 
 DEFAULT_DOMAINS = ("", "ai.onnx")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,22 +52,18 @@ def without_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto
     """
     probe = ModelProto()
     probe.CopyFrom(model)
-    _name_open_lengths(probe.graph.input)
-    for path, graph in all_graphs(probe.graph):
-        for value in _hinted_values(graph, main=not path):
-            if value.name not in trusted:
-                forget_shape(value.type)
-    return probe
-
-
-def _name_open_lengths(inputs: Iterable[ValueInfoProto]) -> None:
-    """Give each length that is left open a name of its own: what is computed from it is known to be no other."""
-    dims = [dim for value in inputs for dim in value.type.tensor_type.shape.dim]
+    # What is computed from a length that is left open is known to be no other.
+    dims = [dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim]
     taken = {dim.dim_param for dim in dims}
     names = (name for number in count() if (name := f"unk__{number}") not in taken)
     for dim in dims:
         if is_open(dim) and not dim.dim_param:
             dim.dim_param = next(names)
+    for path, graph in all_graphs(probe.graph):
+        for value in _hinted_values(graph, main=not path):
+            if value.name not in trusted:
+                forget_shape(value.type)
+    return probe
 
 
 def _hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:

@@ -34,7 +34,7 @@ from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import TensorProto, TypeProto, ValueInfoProto
+    from onnx import TypeProto, ValueInfoProto
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
@@ -418,9 +418,9 @@ def structure(proto: ModelProto) -> ModelProto:
     del probe.graph.initializer[:]
     probe.graph.initializer.extend(kept)
     present = {value.name for value in probe.graph.input}
-    probe.graph.input.extend(_as_input(t) for t in detached if t.name not in present)
+    probe.graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in detached
+        if t.name not in present
+    )
     return probe
-
-
-def _as_input(tensor: TensorProto) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))

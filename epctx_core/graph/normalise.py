@@ -52,7 +52,12 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     if not proto.functions:
         return
     _check_size(source)
-    _add_imports(proto)
+    # Their nodes are about to be the model's.
+    known = {o.domain for o in proto.opset_import}
+    for opset in chain(*(function.opset_import for function in proto.functions)):
+        if opset.domain not in known:
+            known.add(opset.domain)
+            proto.opset_import.add(domain=opset.domain, version=opset.version)
     _add_defaults(proto)
     inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
     read_with_versions(inlined_ones, proto.opset_import)
@@ -91,16 +96,6 @@ def _inlined(source: SourceModel, kept: Collection[FunctionId]) -> ModelProto:
         raise InvalidGraph(
             f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
         ) from error
-
-
-def _add_imports(proto: ModelProto) -> None:
-    """Import the domains that only functions import: their nodes are about to be the model's."""
-    known = {o.domain for o in proto.opset_import}
-    for function in proto.functions:
-        for opset in function.opset_import:
-            if opset.domain not in known:
-                known.add(opset.domain)
-                proto.opset_import.add(domain=opset.domain, version=opset.version)
 
 
 def _add_defaults(proto: ModelProto) -> None:

@@ -5,7 +5,7 @@ A control-flow node in whose bodies something is replaced is itself replaced, by
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -16,7 +16,6 @@ from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, tensor_
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
 
 
@@ -156,7 +155,13 @@ def _splice_value_info(
             v for v in graph.graph.value_info if v.name in present and v.type.WhichOneof("value")
         )
     types = graph.types
-    _leave_what_is_proven(target, types, names)
+    for value in target.value_info:
+        if value.name in names and _lengths(types.proven(value.name)) != _lengths(tensor_type(value.type)):
+            value.type.CopyFrom(types.proven_proto(value.name) or value.type)
+    for value in target.output:
+        hinted = value.name in names and types.get(value.name) != types.proven(value.name)
+        if hinted and not is_only_declared(value):
+            value.metadata_props.add(key=ONLY_DECLARED, value="shape")
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
     for name in names:
         proto = types.proven_proto(name)
@@ -165,17 +170,6 @@ def _splice_value_info(
         elif proto is not None and typed[name].type.WhichOneof("value") is None:
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
-
-
-def _leave_what_is_proven(target: GraphProto, types: TypeTable, names: Container[str]) -> None:
-    """Correct declarations of values around replacements, and note outputs of which nothing else is known."""
-    for value in target.value_info:
-        if value.name in names and _lengths(types.proven(value.name)) != _lengths(tensor_type(value.type)):
-            value.type.CopyFrom(types.proven_proto(value.name) or value.type)
-    for value in target.output:
-        hinted = value.name in names and types.get(value.name) != types.proven(value.name)
-        if hinted and not is_only_declared(value):
-            value.metadata_props.add(key=ONLY_DECLARED, value="shape")
 
 
 def _lengths(kind: TensorType) -> list[int | None] | None:

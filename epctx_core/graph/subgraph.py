@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.canonical import is_plain, partition_digest, wire
+from epctx_core.graph.canonical import SPECIAL, partition_digest, wire
 from epctx_core.graph.normalise import used_functions
 from epctx_core.graph.view import Node
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
@@ -162,7 +162,7 @@ class Subgraph:
         )
         self.output_names = _leaving(graph, nodes)
         self._form: tuple[int, ...] | None = None
-        if not self.weight_names and is_plain(form):
+        if not self.weight_names and SPECIAL not in form:
             self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
 
     def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:

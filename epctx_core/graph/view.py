@@ -8,12 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto
 
 from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import NodeProto
 
     from epctx_core.graph.index import GraphIndex
@@ -103,21 +102,17 @@ def attribute_value(attribute: AttributeProto) -> Any:
     if attribute.type == AttributeProto.STRINGS:
         return [as_text(v) for v in value]
     if attribute.type == AttributeProto.TENSOR and not is_detached(value):
-        return _array(value)
+        try:
+            array = onnx.numpy_helper.to_array(value)
+        except KeyError:
+            raise ValueError(f"the element type {value.data_type} is none of ONNX's") from None
+        array.setflags(write=False)
+        return array
     if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):
         return value
     if hasattr(value, "CopyFrom"):
         return copied(value)
     return [copied(v) if hasattr(v, "CopyFrom") else v for v in value]
-
-
-def _array(tensor: TensorProto) -> np.ndarray:
-    try:
-        array = onnx.numpy_helper.to_array(tensor)
-    except KeyError:
-        raise ValueError(f"the element type {tensor.data_type} is none of ONNX's") from None
-    array.setflags(write=False)
-    return array
 
 
 def copied(message: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.errors import InvalidArgument
+from epctx_core.graph.mapping import FileIdentity
 from epctx_core.options import Isolation
 from epctx_core.registry.forking import PerProcess
 from epctx_core.sessions.providers import private_workspace
@@ -115,16 +116,14 @@ def _binaries(
         name = record.file_name
         if not record.main_context or name in found:
             continue
-        identity = None
-        if name is not None:
-            identity = folder.identity(name, what="the context binary", node=record.name)
-        if name is None or identity is None:
+        status = None if name is None else folder.status(name, what="the context binary", node=record.name)
+        if name is None or status is None:
             return None
         digest = None
         if manifest is not None:
             entry = manifest.entry(name, embedded=False)
             digest = "pending" if manifest.is_pending(name) else entry and entry.root
-        found[name] = identity, digest
+        found[name] = FileIdentity.of(status), digest
     return frozenset(found.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import VERSION, Manifest, read_manifest
 from epctx_core.context.metadata import MANIFEST, metadata_value, parse_json
@@ -18,11 +18,7 @@ from epctx_core.context.payload_reader import payload_key
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from epctx_core.verify.subject import Subject
-
-_LONGEST_VERSION = 40
 
 
 def check_manifest(subject: Subject) -> Manifest | None:
@@ -41,18 +37,22 @@ def check_manifest(subject: Subject) -> Manifest | None:
     with findings.collected("manifest-damaged"):
         manifest = read_manifest(subject.proto, subject.config.input_budget.manifest_entries)
         if manifest is None:
+            version = f"{parse_json(text)['version']!r:.40}"
             findings.add(
                 "manifest-unknown",
-                f"the model's {MANIFEST} metadata has the version {_stated_version(text)}, and this epctx reads {VERSION}: "
+                f"the model's {MANIFEST} metadata has the version {version}, and this epctx reads {VERSION}: "
                 "its payloads were checked against no digests.",
                 hint="Upgrade epctx-core.",
             )
-    for name, stated, computed in _wrong_roots(text, manifest) if manifest is not None else ():
-        findings.add(
-            "manifest-root",
-            f"the manifest says the root digest {stated:.80} for {name!r}, and its segments give {computed}.",
-            hint="Fetch the model again, or compile again.",
-        )
+    entries = [] if manifest is None else zip(parse_json(text)["payloads"], manifest.payloads, strict=True)
+    for said, entry in entries:
+        if said.get("root") != entry.root:
+            findings.add(
+                "manifest-root",
+                f"the manifest says the root digest {said.get('root')!r:.80} for {entry.name!r}, and its segments give "
+                f"{entry.root}.",
+                hint="Fetch the model again, or compile again.",
+            )
     return manifest
 
 
@@ -77,19 +77,6 @@ def check_dependencies(subject: Subject) -> None:
                 f"{'needed' if is_needed else 'not needed'}.",
                 hint="A tool moved weights or payloads and left the metadata as it was: compile it again.",
             )
-
-
-def _stated_version(text: str | bytes) -> str:
-    return f"{parse_json(text)['version']!r:.{_LONGEST_VERSION}}"
-
-
-def _wrong_roots(text: str | bytes, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """Yield name, stated and computed root digest of entries where the two differ."""
-    stated: list[dict[str, Any]] = parse_json(text)["payloads"]
-    for said, entry in zip(stated, manifest.payloads, strict=True):
-        root = entry.root
-        if said.get("root") != root:
-            yield entry.name, repr(said.get("root")), root
 
 
 def check_unused(subject: Subject) -> None:

@@ -27,7 +27,6 @@ from epctx_core.verify.findings import PayloadReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
@@ -191,19 +190,16 @@ def check_folder(subject: Subject) -> None:
         return
     folder = subject.path.parent
     with suppress(OSError):
-        for path in _candidates(folder, subject.path.stem.removesuffix("_ctx")):
+        prefix = f"{subject.path.stem.removesuffix('_ctx')}_"
+        binaries = [
+            path
+            for path in folder.iterdir()
+            if path.suffix == ".bin" and path.name.startswith(prefix) and path.is_file()
+        ]
+        for path in sorted(binaries)[:_MOST_LOOKED_AT]:
             if next(models_naming(folder, path.name), None) is None:
                 subject.findings.add(
                     "file-unnamed",
                     f"{path.name!r} lies beside the model, and no model of the folder names it.",
                     hint="It may be left from an earlier compile; nothing here needs it.",
                 )
-
-
-def _candidates(folder: Path, stem: str) -> list[Path]:
-    found = [
-        path
-        for path in folder.iterdir()
-        if path.suffix == ".bin" and path.name.startswith(f"{stem}_") and path.is_file()
-    ]
-    return sorted(found)[:_MOST_LOOKED_AT]
