@@ -238,10 +238,6 @@ class Manifest:
                 hint="Compile the group's last model with ep.stop_share_ep_contexts=1, or use epctx.ShareGroup.",
             )
 
-    def holder(self, reference: str) -> PayloadEntry | None:
-        """Return the payload that holds the graph of a node without one of its own, where the model says it."""
-        return self._holders.get(reference)
-
     @cached_property
     def _pending(self) -> frozenset[str]:
         return frozenset(self.pending)
@@ -250,10 +246,6 @@ class Manifest:
     def _entries(self) -> dict[tuple[str, bool], PayloadEntry]:
         # Of two with one name, the first counts.
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
-
-    @cached_property
-    def _holders(self) -> dict[str, PayloadEntry]:
-        return {name: p for p in reversed(self.payloads) for name in p.references}
 
 
 def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None:

@@ -453,10 +453,15 @@ def plugin_nodes(
     only = primaries[0] if len(by_payload) == 1 else None
     by_file = {r.cache: node for r, node in zip(holders, primaries, strict=True) if not r.embed_mode}
 
+    stated = {
+        name: by_payload.get((entry.name, entry.embedded))
+        for entry in reversed(manifest.payloads if manifest is not None else ())
+        for name in entry.references
+    }
+
     def primary_of(record: ContextNodeRecord) -> ContextNode | None:
         named = by_file.get(record.cache) if record.cache and not record.embed_mode else None
-        entry = manifest.holder(record.name) if manifest is not None and named is None else None
-        return named if entry is None else by_payload.get((entry.name, entry.embedded))
+        return named or stated.get(record.name)
 
     return [*primaries, *[_plugin_node(r, types, only or primary_of(r)) for r in references]]
 

@@ -132,21 +132,16 @@ class PayloadWriter:
 
     def _put_weight(self, weight: Weight) -> None:
         mapping = weight.mapping
-        if mapping is None:
-            self._put_all(weight)
-            return
-        mapped, offset = mapping
-        mapped.check_unchanged()
-        if isinstance(self._sink, CopiesMapped):
-            self._sink.copy_mapped(mapped, offset, weight.nbytes)
+        if mapping is not None:
+            mapping[0].check_unchanged()
+        if mapping is not None and isinstance(self._sink, CopiesMapped):
+            self._sink.copy_mapped(*mapping, weight.nbytes)
             self.size += weight.nbytes
         else:
-            self._put_all(weight)
-        mapped.check_unchanged()
-
-    def _put_all(self, view: TensorView) -> None:
-        for chunk in view.chunks():
-            self._put(chunk)
+            for chunk in weight.chunks():
+                self._put(chunk)
+        if mapping is not None:
+            mapping[0].check_unchanged()
 
     def _put_foreign(self, view: TensorView) -> None:
         """Append a weight that an EP made: its digest is a claim, and the manifest must not pass on a wrong one."""

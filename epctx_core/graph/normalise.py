@@ -251,8 +251,17 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
     lengths = dict(overrides.dimensions)
     seen: set[str] = set()
     for dimension in _dimensions(graph.input):
-        seen |= {dimension.dim_param, dimension.denotation}
-        _set_by_denotation(dimension, overrides.denotations, lengths)
+        name, denotation = dimension.dim_param, dimension.denotation
+        seen |= {name, denotation}
+        length = None if dimension.HasField("dim_value") else overrides.denotations.get(denotation)
+        if length is not None and not name:
+            dimension.dim_value = length
+        # The name of an open dimension means the same length everywhere.
+        elif length is not None and lengths.setdefault(name, length) != length:
+            raise InvalidArgument(
+                f"free dimension override: the dimension {name!r} would get two lengths, {lengths[name]} and {length}.",
+                hint="Give a length by name or by denotation, not both.",
+            )
     for what, given in (("dimension", overrides.dimensions), ("denotation", overrides.denotations)):
         for name in given:
             if name not in seen:
@@ -263,23 +272,6 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
     for dimension in _dimensions([*graph.input, *graph.output, *graph.value_info]):
         if dimension.dim_param in lengths:
             dimension.dim_value = lengths[dimension.dim_param]
-
-
-def _set_by_denotation(
-    dimension: _Dimension, denotations: Mapping[str, int], lengths: dict[str, int]
-) -> None:
-    """Give an open dimension the length of its denotation; its name means that everywhere."""
-    length = denotations.get(dimension.denotation) if not dimension.HasField("dim_value") else None
-    if length is None:
-        return
-    name = dimension.dim_param
-    if not name:
-        dimension.dim_value = length
-    elif lengths.setdefault(name, length) != length:
-        raise InvalidArgument(
-            f"free dimension override: the dimension {name!r} would get two lengths, {lengths[name]} and {length}.",
-            hint="Give a length by name or by denotation, not both.",
-        )
 
 
 def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[_Dimension]:

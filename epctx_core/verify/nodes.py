@@ -76,7 +76,11 @@ def _read(node: NodeProto, place: int, path: BodyPath, findings: Findings) -> Co
         bad = list(_bad_attributes(name, node, findings))
         # What is left is right, so that nothing but the node itself can be refused.
         with findings.collected("outputs-missing", node=name, hint=_COMPILE):
-            record = read_context_node(_without(node, bad), place, path)
+            rest = NodeProto()
+            rest.CopyFrom(node)
+            for wrong in reversed(bad):
+                del rest.attribute[wrong]
+            record = read_context_node(rest, place, path)
     if record is not None:
         _check_values(record, findings)
     return record
@@ -127,14 +131,6 @@ def _is_good(name: str, attribute: AttributeProto, findings: Findings) -> bool:
                 read_context_node(probe, 0)
             return True
     return False
-
-
-def _without(node: NodeProto, places: Sequence[int]) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    for place in reversed(places):
-        del copy.attribute[place]
-    return copy
 
 
 def _check_values(record: ContextNodeRecord, findings: Findings) -> None:
