@@ -47,7 +47,7 @@ class PrivatePayloads:
 
     def _open(self, name: str) -> Any:
         file = (self._folder / name).open("xb")
-        self._scratch.before_closing(file.close)
+        self._scratch.callback(file.close)
         self._files.append(file)
         return file
 
