@@ -12,10 +12,16 @@ from onnx import GraphProto, NodeProto
 
 from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import add_metadata
-from epctx_core.context.embedding import SerializedModel, embed
-from epctx_core.context.metadata import write_kernel_types
+from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
-from epctx_core.context.node import ContextNodeDraft, ContextNodeMaker, check_attribute, make_context_node
+from epctx_core.context.node import check_attribute
+from epctx_core.context.node_writer import (
+    ContextNodeDraft,
+    ContextNodeMaker,
+    SerializedModel,
+    embed,
+    make_context_node,
+)
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
 from epctx_core.context.weights_folder import Seal
@@ -38,8 +44,8 @@ if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.outputs import Outputs
     from epctx_core.compiling.passthrough import KeptNodes
-    from epctx_core.context.embedding import Embeddable
     from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.context.node_writer import Embeddable
     from epctx_core.errors import PluginError
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.splice import Replacement

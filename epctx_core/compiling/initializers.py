@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from onnx import TensorProto
 
 from epctx_core.compiling.destination import is_utf8
-from epctx_core.context.embedding import Embeddable, new_marker
+from epctx_core.context.node_writer import Embeddable, new_marker
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
 from epctx_core.context.weights_folder import close_sealed, write_seal

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.compile import CompileRequest
     from epctx_core.compiling.destination import Destination
     from epctx_core.context.callbacks import CallbackSink
-    from epctx_core.context.embedding import SerializedModel
+    from epctx_core.context.node_writer import SerializedModel
     from epctx_core.options import CancellationFlag
 
 STREAM_CHUNK = 64 << 10

@@ -16,9 +16,9 @@ from onnx import NodeProto
 from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
-from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
 from epctx_core.context.named_files import free_name, is_payload_name
+from epctx_core.context.node_writer import new_marker
 from epctx_core.context.paths import ModelFolder, checked_name
 from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.context.payload_writer import digested

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from epctx_core.context.metadata import write_kernel_types
+from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
 from epctx_core.graph.counting import allowed_counts, over_budget
 from epctx_core.graph.index import DEFAULT_DOMAINS

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from epctx_core._version import __version__
-from epctx_core.context.embedding import new_marker
 from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of
 from epctx_core.context.named_files import is_payload_name
+from epctx_core.context.node_writer import new_marker
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile, start_writing_back
@@ -111,7 +111,7 @@ class PayloadWriter:
     def contents(self) -> bytes:
         """Return what an EPContext node's `ep_cache_context` holds: the file's name, or what stands for the bytes.
 
-        See `epctx_core.context.embedding`.
+        See `epctx_core.context.node_writer`.
         """
         return self._marker if self.embedded else self.name.encode()
 

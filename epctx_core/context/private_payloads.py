@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, NodeProto
 
-from epctx_core.context.node import make_context_node, read_context_nodes
+from epctx_core.context.node import read_context_nodes
+from epctx_core.context.node_writer import make_context_node
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.payload_writer import PayloadSet

@@ -300,9 +300,6 @@ def digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
     block ends, also by an error, the threads stop at their next piece and are waited for.
     """
     large = [weight for weight in weights if weight.nbytes >= PARALLEL_FROM]
-    if not large:
-        yield
-        return
     with _threads(os.cpu_count()) as begin:
         for weight in large:
             begin(weight.lazy_digest, weight.chunks)
@@ -318,11 +315,9 @@ def digest_beside(data: bytes) -> Iterator[Callable[[], str]]:
         view = memoryview(data)
         return (view[start : start + PARALLEL_FROM] for start in range(0, len(view), PARALLEL_FROM))
 
-    if len(data) < BESIDE_FROM:
-        yield lambda: digest.of(chunks)
-        return
     with _threads(1) as begin:
-        begin(digest, chunks)
+        if len(data) >= BESIDE_FROM:
+            begin(digest, chunks)
         yield lambda: digest.of(chunks)
 
 

@@ -8,15 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.metadata import read_kernel_types
+from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.errors import errors_typed
 from epctx_core.options import SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.providers import ProviderSession
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
-from epctx_core.verify.manifest import check_dependencies, check_manifest, check_unused
 from epctx_core.verify.nodes import check_references, check_types, read_nodes
-from epctx_core.verify.payloads import check_folder, find_payloads
+from epctx_core.verify.payloads import (
+    check_dependencies,
+    check_folder,
+    check_manifest,
+    check_unused,
+    find_payloads,
+)
 from epctx_core.verify.providers import ask_providers, rehearse_load, route_nodes
 from epctx_core.verify.subject import Subject, read_subject
 

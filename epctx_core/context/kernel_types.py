@@ -1,0 +1,89 @@
+"""What a model's metadata says of the types of operators that EPs have kernels for; see `OperatorTypes`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.context.metadata import KERNEL_TYPES, metadata_value, set_metadata
+from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import OperatorTypes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from onnx import ModelProto
+
+_KERNEL_TYPES_VERSION = 1
+LONGEST_KERNEL_TYPES = 1 << 20
+MOST_PARAMETERS = 1024
+_HINT = "Fetch the model again, or compile again."
+
+
+def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
+    """Return the operators that a model describes; none for a version not known here.
+
+    Raises:
+        InvalidGraph: the text is damaged, too long, or describes an operator twice.
+    """
+    text = metadata_value(model, KERNEL_TYPES)
+    if text is None:
+        return ()
+    if len(text) > LONGEST_KERNEL_TYPES:
+        raise InvalidGraph(
+            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are read.",
+            hint=_HINT,
+        )
+    try:
+        data = json.loads(text)
+        if data["version"] != _KERNEL_TYPES_VERSION:
+            return ()
+        operators = tuple(_read_operator(entry) for entry in data["operators"])
+        _check_single(operators)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidGraph(
+            f"the model's {KERNEL_TYPES} metadata is damaged: {error!r}.", hint=_HINT
+        ) from error
+    return operators
+
+
+def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
+    """Say in a model what its operators' types have in common; of several for one operator the first counts."""
+    first: dict[tuple[str, str, int], OperatorTypes] = {}
+    for operator in operators:
+        first.setdefault(_identity(operator), operator)
+    for entry in [p for p in model.metadata_props if p.key == KERNEL_TYPES]:
+        model.metadata_props.remove(entry)
+    if not first:
+        return
+    entries = [asdict(first[identity]) for identity in sorted(first)]
+    text = json.dumps({"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":"))
+    set_metadata(model, KERNEL_TYPES, text)
+
+
+def _identity(operator: OperatorTypes) -> tuple[str, str, int]:
+    return operator.domain, operator.op_type, operator.since_version
+
+
+def _check_single(operators: tuple[OperatorTypes, ...]) -> None:
+    if len({_identity(operator) for operator in operators}) < len(operators):
+        raise ValueError("an operator is described twice")
+
+
+def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
+    version, inputs, outputs = entry["since_version"], entry["inputs"], entry["outputs"]
+    if type(version) is not int:
+        raise TypeError(f"the version {version!r:.80} is no number")
+    if not all(isinstance(names, list) and len(names) <= MOST_PARAMETERS for names in (inputs, outputs)):
+        raise TypeError(f"there is no list of at most {MOST_PARAMETERS} parameters")
+    for text in (entry["domain"], entry["op_type"], *inputs, *outputs):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.80} is no text")
+    return OperatorTypes(
+        domain=entry["domain"],
+        op_type=entry["op_type"],
+        since_version=version,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    )

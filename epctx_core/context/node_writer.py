@@ -1,0 +1,242 @@
+"""EPContext nodes on their way out, and payloads and weights put into a serialized model.
+
+Nodes are made one by one, or copied from a template where very many are alike.
+
+So that no copy of a payload passes through protobuf, a node or a tensor holds a marker in place of its bytes. Protobuf's
+encoding nests messages with their lengths in front: the lengths around a marker are all that changes.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import onnx
+from onnx import NodeProto
+
+from epctx_core.context.node import DOMAIN, OP_TYPE
+from epctx_core.graph.counting import varint
+
+if TYPE_CHECKING:
+    from epctx_core.graph.subgraph import GraphPartition
+
+_PREFIX = secrets.token_bytes(24)
+_NUMBER_BYTES = 8
+_MARKER = re.compile(re.escape(_PREFIX) + b".{%d}" % _NUMBER_BYTES, re.DOTALL)
+_numbers = count()
+
+_JOINED = 1 << 20
+"""Pieces are joined up to this many bytes; longer ones stay as they are."""
+_NESTED = 2
+_FIXED = {1: 8, 5: 4}
+"""Bytes of a field of each kind that has no length and is not a number of variable length."""
+
+
+class Content(Protocol):
+    """Bytes that are read piece by piece when they are written, such as a weight's."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield them in order."""
+
+
+Embeddable: TypeAlias = "memoryview | Content"
+
+
+_Place: TypeAlias = "tuple[int, int, Embeddable]"
+"""Start and end of a marker, and what it stands for."""
+
+
+class SerializedModel:
+    """The bytes of a model, which are in one place nowhere.
+
+    Attributes:
+        size: how many.
+    """
+
+    def __init__(self, pieces: Sequence[Embeddable], size: int) -> None:
+        self.size = size
+        self._pieces = pieces
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes in order; small pieces are joined, payloads are not copied."""
+        return _joined(
+            chunk
+            for piece in self._pieces
+            for chunk in ((piece,) if isinstance(piece, memoryview) else piece.chunks())
+        )
+
+
+def new_marker() -> bytes:
+    """Return bytes that stand for others and occur nowhere else."""
+    return _PREFIX + next(_numbers).to_bytes(_NUMBER_BYTES, "big")
+
+
+def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel:
+    """Return a serialized model with what its markers stand for.
+
+    Args:
+        model: in which each marker is the whole of a bytes or string field.
+        contents: marker to what belongs there; not copied.
+    """
+    data = memoryview(model)
+    places = [(m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)]
+    return SerializedModel(*_replaced(data, 0, len(data), places))
+
+
+def _replaced(
+    data: memoryview, start: int, end: int, places: Sequence[_Place]
+) -> tuple[list[Embeddable], int]:
+    """Return the pieces of one message, or of the field that a marker fills, and their length."""
+    if places and places[0][:2] == (start, end):
+        content = places[0][2]
+        return [content], content.nbytes
+    pieces: list[Embeddable] = []
+    kept = at = start
+    done = 0
+    while done < len(places):
+        tag, at = varint(data, at)
+        if tag & 7 != _NESTED:
+            at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else varint(data, at)[1]
+            continue
+        length, body = varint(data, at)
+        last = done
+        while last < len(places) and places[last][0] < body + length:
+            last += 1
+        inside = places[done:last]
+        if inside:
+            inner, size = _replaced(data, body, body + length, inside)
+            pieces += [data[kept:at], memoryview(_as_varint(size)), *inner]
+            kept, done = body + length, last
+        at = body + length
+    pieces.append(data[kept:end])
+    return pieces, sum(piece.nbytes for piece in pieces)
+
+
+def _as_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:  # noqa: PLR2004
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _joined(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    waiting: list[memoryview] = []
+    length = 0
+    for piece in pieces:
+        if length + len(piece) > _JOINED and waiting:
+            yield memoryview(b"".join(waiting))
+            waiting, length = [], 0
+        if len(piece) > _JOINED:
+            yield piece
+        else:
+            waiting.append(piece)
+            length += len(piece)
+    if waiting:
+        yield memoryview(b"".join(waiting))
+
+
+class ContextNodeDraft:
+    """An EPContext node that differs from a template in its name and in what it reads and makes.
+
+    Args:
+        template: complete but for those.
+        place: of `partition_name` among the template's attributes.
+        partition: gives the rest.
+    """
+
+    __slots__ = ("_graph_name", "_name", "_place", "_template", "input", "output")
+
+    def __init__(self, template: NodeProto, place: int, partition: GraphPartition) -> None:
+        self._template = template
+        self._place = place
+        self._name, self._graph_name = partition.name, partition.graph_name
+        self.input: Sequence[str] = partition.input_names
+        self.output: Sequence[str] = partition.output_names
+
+    def write(self, node: NodeProto) -> None:
+        """Fill an empty node."""
+        node.CopyFrom(self._template)
+        node.name = self._name
+        node.attribute[self._place].s = self._graph_name.encode()
+        node.input.extend(self.input)
+        node.output.extend(self.output)
+
+
+class ContextNodeMaker:
+    """Makes the EPContext nodes of one EP; equal ones are copied from a template.
+
+    Args:
+        source: the EP type.
+        embed_mode: whether payloads are stored in the nodes.
+        common: what all of them say besides the EP's attributes.
+    """
+
+    def __init__(
+        self, source: str, *, embed_mode: bool, common: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self._common = common
+        self._source = source
+        self._embed_mode = embed_mode
+        self._templates: dict[tuple[int, str], tuple[NodeProto, int, Mapping[str, Any]]] = {}
+
+    def reference(
+        self, partition: GraphPartition, attributes: Mapping[str, Any], doc: str
+    ) -> ContextNodeDraft:
+        """Return a partition's node, which refers to another's payload."""
+        # Attributes are few and an EP gives many nodes the same mapping: its identity is the key.
+        key = (id(attributes), doc)
+        if key not in self._templates:
+            template = make_context_node(
+                NodeProto(name="", doc_string=doc),
+                {**attributes, **self._common},
+                source=self._source,
+                main_context=False,
+                embed_mode=self._embed_mode,
+                cache=None,
+            )
+            place = next(i for i, a in enumerate(template.attribute) if a.name == "partition_name")
+            # Kept, so that no other mapping gets this one's identity.
+            self._templates[key] = (template, place, attributes)
+        template, place, _ = self._templates[key]
+        return ContextNodeDraft(template, place, partition)
+
+
+def make_context_node(
+    frame: NodeProto,
+    attributes: Mapping[str, Any],
+    *,
+    source: str,
+    main_context: bool,
+    embed_mode: bool,
+    cache: bytes | None,
+) -> NodeProto:
+    """Return an EPContext node; attributes stand in alphabetical order, so that bytes are reproducible.
+
+    Args:
+        frame: its name, inputs, outputs and doc string; becomes the node.
+        attributes: the vendor's own, and `partition_name` where the graph in the payload has another name than the node.
+        cache: the payload or the file's name, None for a reference.
+    """
+    frame.op_type, frame.domain = OP_TYPE, DOMAIN
+    values: dict[str, Any] = {
+        **attributes,
+        "partition_name": attributes.get("partition_name") or frame.name,
+        "embed_mode": int(embed_mode),
+        "main_context": int(main_context),
+        "source": source,
+    }
+    if cache is not None:
+        values["ep_cache_context"] = cache
+    for key in sorted(values):
+        frame.attribute.append(onnx.helper.make_attribute(key, values[key]))
+    return frame
