@@ -40,13 +40,19 @@ def collection_paused(nodes: int) -> Iterator[None]:
 def collection_resumed() -> Iterator[None]:
     """Let the collector work inside the block although this thread paused it.
 
-    For calls of code that is not ours and may make any amount of garbage.
+    For calls of code that is not ours and may make any amount of garbage. What was made before is set aside: it is in
+    use, and the collector would walk all of it in vain.
     """
     if not getattr(_thread, "paused", False):
         yield
         return
+    sets_aside = not gc.get_freeze_count()  # what a host set aside for good would not stay so
+    if sets_aside:
+        gc.freeze()
     gc.enable()
     try:
         yield
     finally:
         gc.disable()
+        if sets_aside:
+            gc.unfreeze()

@@ -7,7 +7,7 @@ opened is the caller's business.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -34,7 +34,7 @@ from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import TypeProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, TypeProto, ValueInfoProto
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
@@ -290,18 +290,22 @@ def _refuse_newer(proto: ModelProto, path: Path | None) -> None:
             )
 
 
-def _declared_values(proto: ModelProto) -> Iterator[list[ValueInfoProto]]:
+def _declared_values(
+    graphs: Iterable[GraphProto], functions: Iterable[FunctionProto]
+) -> Iterator[list[ValueInfoProto]]:
     """Yield what each graph and function declares of its values."""
-    for _, graph in all_graphs(proto.graph):
+    for graph in graphs:
         yield [*graph.value_info, *graph.input, *graph.output]
-    for function in proto.functions:
+    for function in functions:
         yield [*function.value_info]
 
 
 def _refuse_ranks(proto: ModelProto, path: Path | None) -> None:
     """Raise for more dimensions than a tensor can have: inference would write them for every node that follows."""
-    ranks = ((value.name, _declared_rank(value.type)) for part in _declared_values(proto) for value in part)
-    for name, rank in chain(ranks, _computed_ranks(proto)):
+    graphs = [graph for _, graph in all_graphs(proto.graph)]
+    values = chain(*_declared_values(graphs, proto.functions))
+    ranks = ((value.name, _declared_rank(value.type)) for value in values)
+    for name, rank in chain(ranks, _computed_ranks(graphs)):
         if rank > MAX_RANK:
             raise InvalidGraph(
                 f"the value {name!r} of {_called(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
@@ -310,9 +314,8 @@ def _refuse_ranks(proto: ModelProto, path: Path | None) -> None:
             )
 
 
-def _computed_ranks(proto: ModelProto) -> Iterator[tuple[str, int]]:
+def _computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
     """Yield results whose shape is an initializer with more elements than a tensor has dimensions."""
-    graphs = [graph for _, graph in all_graphs(proto.graph)]
     initializers = (t for graph in graphs for t in graph.initializer)
     long = {t.name: t.dims[0] for t in initializers if len(t.dims) == 1 and t.dims[0] > MAX_RANK}
     for node in chain(*(graph.node for graph in graphs)) if long else ():
@@ -372,7 +375,8 @@ def check_value_types(source: SourceModel) -> None:
     Raises:
         InvalidGraph: an element type that ONNX does not have, or the type of a sequence, optional or map is left open.
     """
-    for values in _declared_values(source.proto):
+    graphs = (graph for _, graph in all_graphs(source.proto.graph))
+    for values in _declared_values(graphs, source.proto.functions):
         kinds = [value.type for value in values]
         # Nearly all are plain tensors, and looked at in one go.
         if ELEMENT_TYPES.issuperset({kind.tensor_type.elem_type for kind in kinds}) and all(

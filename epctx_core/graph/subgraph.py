@@ -145,6 +145,10 @@ class Subgraph:
         graph: the index the nodes belong to.
         nodes: ascending node indices.
         keep_initializers: True to treat weights as inputs.
+
+    Attributes:
+        inputs: what flows in, in the order of first use.
+        outputs: what flows out, in the order of production.
     """
 
     def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, keep_initializers: bool = False) -> None:
@@ -161,6 +165,8 @@ class Subgraph:
             tuple([name for name in names if name not in constants]) if self.weight_names else names
         )
         self.output_names = _leaving(graph, nodes)
+        self.inputs = self._values(self.input_names)
+        self.outputs = self._values(self.output_names)
         self._form: tuple[int, ...] | None = None
         if not self.weight_names and SPECIAL not in form:
             self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
@@ -168,16 +174,6 @@ class Subgraph:
     def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
         types = self.graph.types
         return tuple([ValueInfo(name, types.get(name)) for name in names])
-
-    @cached_property
-    def inputs(self) -> tuple[ValueInfo, ...]:
-        """What flows in, in the order of first use."""
-        return self._values(self.input_names)
-
-    @cached_property
-    def outputs(self) -> tuple[ValueInfo, ...]:
-        """What flows out, in the order of production."""
-        return self._values(self.output_names)
 
     @cached_property
     def nodes(self) -> Sequence[Node]:
@@ -288,25 +284,31 @@ class GraphPartition(Subgraph):
         self.number = 0
         self.token: object = None
         self.said_name = ""
+        # By hand: a model can have tens of thousands of pieces, and a cached_property takes a lock in Python 3.11.
+        self._digest = self._name = ""
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical form."""
-        form = self.plain_form
-        if form is not None and form in self.graph.digests:
-            return self.graph.digests[form]
-        digest = partition_digest(self.graph, self.node_indices, self.inputs, self.outputs)
-        if form is not None:
-            self.graph.digests[form] = digest
-        return digest
+        if not self._digest:
+            form, known = self.plain_form, self.graph.digests
+            digest = known.get(form) if form is not None else None
+            self._digest = digest or partition_digest(
+                self.graph, self.node_indices, self.inputs, self.outputs
+            )
+            if form is not None:
+                known[form] = self._digest
+        return self._digest
 
-    @cached_property
+    @property
     def name(self) -> str:
         """`[prefix]<EP type>_<16 hex digits>_<index>`."""
-        return f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
+        if not self._name:
+            self._name = f"{self.prefix}{self.ep}_{self.digest[:DIGEST_DIGITS]}_{self.number}"
+        return self._name
 
     @property
     def graph_name(self) -> str:

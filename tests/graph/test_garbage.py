@@ -102,3 +102,16 @@ def test_a_host_that_turned_the_collector_off_keeps_it_off():
 
     with collection_paused(PAUSED_FROM), collection_resumed():
         assert not gc.isenabled()
+
+
+def test_what_a_host_set_aside_stays_aside():
+    gc.enable()
+    gc.freeze()
+    aside = gc.get_freeze_count()
+
+    try:
+        with collection_paused(PAUSED_FROM), collection_resumed():
+            assert gc.isenabled()
+        assert gc.get_freeze_count() == aside
+    finally:
+        gc.unfreeze()
