@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +138,18 @@ def test_a_name_is_found_once_and_then_kept_by_its_module():
     first = plugin.TensorType
 
     assert vars(plugin)["TensorType"] is first
+
+
+def test_what_our_own_packages_take_besides_is_at_most_forty_names_with_their_users():
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\w, -]+) \| .+ \|$", ext.__doc__, re.MULTILINE)
+    said = {name: users.split(", ") for names, users in rows for name in re.findall(r"\w+", names)}
+    users = {name: [] for name in ext.__all__}
+    for package in sorted(Path(ext.__file__).parents[1].glob("plugins/*/src")):
+        trees = [ast.parse(path.read_text("utf-8")) for path in package.rglob("*.py")]
+        imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        taken = {alias.name for node in imports if node.module == "epctx_core.ext" for alias in node.names}
+        for name in taken:
+            users[name].append(package.parent.name)
+
+    assert len(ext.__all__) <= 40
+    assert said == users

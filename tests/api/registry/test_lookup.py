@@ -206,3 +206,40 @@ def test_a_known_ep_without_a_package_of_ours_says_so(installed, name, source):
 
     assert "epctx brings no package for" in caught.value.hint
     assert "NVIDIA" in hint
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("qnn", ["epctx-sim-qnn"]),
+        ("QNNExecutionProvider", ["epctx-sim-qnn"]),
+        ("Epctx.Sim_QNN:QNN", ["epctx-sim-qnn"]),
+        ("epctx-toy:QNN", []),
+        ("QnnExecutionProvider2", []),
+        ("Broken", ["epctx-broken"]),
+    ],
+)
+def test_what_a_name_means_is_found_whether_it_can_be_used_or_not(installed, name, found):
+    installed.install("epctx-broken", "BrokenExecutionProvider", code="raise RuntimeError")
+
+    assert [record.distribution for record in Registry().find(name)] == found
+
+
+def test_a_record_that_cannot_be_used_is_explained_with_what_to_do(installed, monkeypatch):
+    monkeypatch.setenv("EPCTX_DISABLE_PLUGINS", "epctx-toy")
+    registry = Registry()
+
+    why, hint = registry.explain_unusable(registry.find("Toy")[0])
+
+    assert why == "Toy (epctx-toy 1.0) can't be used (disabled): EPCTX_DISABLE_PLUGINS names it"
+    assert hint.startswith("Change that environment variable")
+
+
+def test_names_in_the_environment_that_fit_nothing_are_told(installed, monkeypatch):
+    monkeypatch.setenv("EPCTX_DISABLE_PLUGINS", "Tyo, epctx-toy")
+    monkeypatch.setenv("EPCTX_PREFER", "QNN=epctx-toy")
+
+    assert Registry().misspelt() == [
+        "EPCTX_DISABLE_PLUGINS names 'Tyo', which is neither an installed EP nor its distribution",
+        "EPCTX_PREFER prefers 'epctx-toy' for 'QNN', which it does not bring",
+    ]
