@@ -188,6 +188,16 @@ def test_an_ep_of_a_module_on_a_path_is_isolated():
     assert outcomes(SmallProvider) == dict.fromkeys(OTHER_PROCESSES, "passed")
 
 
+def test_without_the_package_for_isolation_the_check_that_needs_it_is_skipped(monkeypatch):
+    monkeypatch.setattr("epctx_conformance.checks.contexts.find_spec", lambda _name: None)
+
+    report = check_provider(SmallProvider, requirements=SMALL, only=OTHER_PROCESSES[1:2])
+
+    assert [(r.outcome.value, r.reason) for r in report.results] == [
+        ("skipped", "epctx-isolation is not installed")
+    ]
+
+
 @pytest.mark.parametrize("module", [__name__, "__main__"], ids=["factory", "script"])
 def test_a_class_that_no_other_process_can_find_is_checked_in_none(module, monkeypatch):
     made = type("Made", (SmallProvider,), {"name": "MadeExecutionProvider", "__module__": module})

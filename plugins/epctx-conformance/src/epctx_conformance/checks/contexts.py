@@ -99,6 +99,8 @@ def check_isolated(scene: Scene) -> None:
     """`ep.isolate=compile`: claims, tokens and payloads made there; nothing of the class that this process changed."""
     if "get_kernel_registry" in implemented_hooks(scene.provider):
         raise Skipped("an EP with kernels is not isolated")
+    if find_spec("epctx_isolation") is None:
+        raise Skipped("epctx-isolation is not installed")
     if not elsewhere(scene, f"{__name__}:{found_by_name.__name__}"):
         raise Skipped(
             f"an isolating process could not import {scene.provider.__module__}, which is on no path"
