@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_cache import *
+    from epctx_onnxruntime.conversion import *
 
     from epctx_core.compiling.compiler import *
     from epctx_core.compiling.initializers import *
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.default import *
     from epctx_core.session import *
     from epctx_core.sessions.boundary import *
-    from epctx_core.sessions.conversion import *
     from epctx_core.sessions.ep_queries import *
     from epctx_core.sessions.explanation import *
     from epctx_core.sessions.inspection import *
@@ -48,7 +48,6 @@ _HOME = {
         "PluginError", "RuntimeException",
     ),
     "epctx_core.sessions.boundary": ("ModelMetadata", "NodeArg"),
-    "epctx_core.sessions.conversion": ("convert_model",),
     "epctx_core.sessions.ep_queries": (
         "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_ep_metadata", "get_model_compatibility",
     ),
@@ -72,6 +71,7 @@ _HOME = {
     "epctx_core.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),
     "epctx_core.verify.verification": ("verify_model",),
+    "epctx_onnxruntime.conversion": ("convert_model",),
 }  # fmt: skip
 _NAMES = ["__version__", *(name for names in _HOME.values() for name in names)]
 

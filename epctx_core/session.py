@@ -12,7 +12,7 @@ from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.engines.interface import run_stoppably
+from epctx_core.engines.running import run_stoppably
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.options import SessionOptions
 from epctx_core.options.choices import CPU_EP

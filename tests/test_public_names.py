@@ -32,13 +32,14 @@ HOST = {
     "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider", "verify_model",
 }  # fmt: skip
 CONTRACT = {
-    "Availability", "Blobs", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
+    "Availability", "BaseEngine", "Blobs", "BuildInfo", "CONTAINER_CODES", "CORE_ATTRIBUTES", "Cancellation", "Compatibility",
     "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
-    "EPContextNode", "Engine", "ExecutionProvider", "Extent", "Finding", "GraphView", "Kernel", "KernelDef",
-    "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "OperatorTypes", "OptimizedModel",
+    "EPContextNode", "Engine", "EnginePolicy", "ExecutionProvider", "Extent", "Finding", "GraphView", "Kernel", "KernelDef",
+    "KernelLookup", "KernelRegistry", "ModelIdentity", "NodeView", "NotOptimizedError", "OperatorTypes",
+    "OptimizedModel",
     "PLUGIN_API",
     "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext", "ProviderOption", "Purpose",
-    "Refusal", "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo", "WeightlessMode",
+    "Refusal", "RunnableModel", "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo", "WeightlessMode",
     "Workspace", "hookimpl", "number_nodes", "supported_partitions", "write_blobs",
 }  # fmt: skip
 

@@ -235,7 +235,7 @@ class Compile:
             self.choices,
             purpose=Purpose.EXPORT,
             model=self.model.identity,
-            engine=CpuEngine(EnginePolicy()),
+            engine=CpuEngine(EnginePolicy(engine=self.config.engine)),
             workspace_of=self.workspace_of,
         )
         self.start(self.providers)

@@ -83,9 +83,9 @@ class ModelCompiler:
         registry: Registry = default_registry,
     ) -> None:
         self._model = given_model(input_model_path_or_bytes)
-        self._level = check_level(graph_optimization_level)
         self._session = given_options(sess_options)
         config = self._session.config()
+        self._level = check_level(graph_optimization_level, config.engine)
         self._embedded = embeds(embed_compiled_data_into_model, config)
         self._placement = placement_of(
             if_given(given_path, "external_initializers_file_path", external_initializers_file_path),

@@ -76,7 +76,8 @@ def read_back(
     records: dict[str, list[ContextNodeRecord]] = {}
     for record in read_placed_nodes(_named_nodes(proto, names)):
         records.setdefault(record.source, []).append(record)
-    types, manifest = declared_types(proto, lambda: inferred_types(proto)), read_manifest(proto)
+    engine = providers.session.config().engine
+    types, manifest = declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
     tensors = source_tensors or {}
     with Scratch() as scratch:
         for ep, own in records.items():

@@ -103,7 +103,7 @@ class ShareGroup:
         folder = if_given(given_path, "output_dir", output_dir)
         self._folder = None if folder is None else Path(folder)
         self._flags = OrtCompileApiFlags(flags)
-        self._level = check_level(graph_optimization_level)
+        self._level = check_level(graph_optimization_level, None)
         self._progress = reported_progress(if_given(given_function, "progress", progress))
         self._registry = registry
         self._group = Group()

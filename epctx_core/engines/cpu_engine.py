@@ -1,30 +1,40 @@
-"""The engine of a session: what onnxruntime refuses, or all where it is missing, runs on onnx's reference."""
+"""The engine of a session: the chosen one, and onnx's reference for what that one refuses."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from onnx import AttributeProto, ModelProto
 
-from epctx_core.engines.installed_onnxruntime import read_mark, this_layout
+from epctx_core.engines.choice import BUILT_IN, INSTALL, by_environment, chosen_entry, engine_class
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import NotOptimizedError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.engines.interface import EnginePolicy, RunnableModel, SingleEngine
-    from epctx_core.plugin import OptimizedModel, PreparedModel, TensorView
+    from epctx_core.plugin import (
+        BaseEngine,
+        EnginePolicy,
+        OptimizedModel,
+        PreparedModel,
+        RunnableModel,
+        TensorView,
+    )
 
 SHARED_NODES = 128
 """Nodes up to which a piece is looked up among the prepared ones: larger ones are seldom equal."""
+
+_LAYOUT = "epctx.cpu_layout"
+"""The metadata key of a model that holds an engine's own layouts; see `epctx_core.plugin.Engine.optimize`."""
 
 _log = logging.getLogger("epctx.engines")
 
@@ -51,25 +61,42 @@ def _closed(
 
 
 class CpuEngine:
-    """The engine of one session; implements `epctx_core.plugin.Engine`."""
+    """The engine of one session; implements `epctx_core.plugin.Engine`. Chosen on first use.
+
+    Raises:
+        PackageMissing: the host named an engine that is not installed.
+    """
 
     def __init__(self, policy: EnginePolicy) -> None:
         self.policy = policy
-        self._engine = _first_engine(policy)
+        if policy.engine is not None:
+            chosen_entry(policy.engine)
         self._shared: WeakValueDictionary[bytes, RunnableModel] = WeakValueDictionary()
         self._lock = threading.Lock()
+
+    @cached_property
+    def _engine(self) -> BaseEngine:
+        engine = engine_class(self.policy.engine)(self.policy)
+        if engine.name.startswith(BUILT_IN):
+            asked = BUILT_IN in (self.policy.engine, by_environment())
+            _log.log(
+                logging.INFO if asked else logging.WARNING,
+                "nodes of this session run on %s, which is slow and does not have all operators; faster: %s",
+                engine.name,
+                INSTALL,
+            )
+        return engine
 
     @property
     def name(self) -> str:
         """The engine asked first, with its version."""
-        return self._engine.name
+        return engine_class(self.policy.engine).name
 
     def prepare(
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> PreparedModel:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
-        if model.metadata_props:
-            model, weights = _fitted(model, weights or {})
+        self._check_layout(model)
         # Each array is fetched once: its address is in the key, and what is prepared keeps it alive.
         arrays = {
             t.name: weights[t.name]
@@ -88,31 +115,40 @@ class CpuEngine:
         return PreparedHandle(shared)
 
     def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
-        """Make a piece of the default CPU EP ready to run, with all of onnxruntime's optimisations where they pay."""
+        """Make a piece of the default CPU EP ready to run, optimised where that pays."""
         arrays = {name: weight.array() for name, weight in weights.items()}
-        if not self.policy.pays_to_optimize(model):
+        if not (self.policy.optimizes and self._engine.pays_to_optimize(model)):
             return self.prepare(model, arrays)
-        from epctx_core.engines.optimiser import NotOptimizedError, prepare_optimized
 
         def prepare(part: ModelProto) -> RunnableModel:
             own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
             try:
-                return prepare_optimized(self._engine, part, own, self.policy)
+                return self._engine.prepare_optimized(part, own)
             except (NotOptimizedError, NotImplementedByProvider) as error:
                 _log.info("a piece stays as it is: %s.", error)
             return self._engine.prepare(part, arrays)
 
         return PreparedHandle(self._prepare(model, arrays, prepare))
 
-    def optimize(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel | None:
+    def optimize(
+        self, model: ModelProto, weights: Mapping[str, TensorView], *, layouts: bool = False
+    ) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
-        from epctx_core.engines.optimiser import Allowed, NotOptimizedError, optimize
-
+        level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
-            return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(layouts=True))
+            return engine_class(self.policy.engine).optimize_model(model, weights, level, layouts=layouts)
         except NotOptimizedError as error:
             _log.info("a piece stays as it is: %s.", error)
             return None
+
+    def _check_layout(self, model: ModelProto) -> None:
+        """Raise InvalidGraph for a model with private layouts that are not this engine's here."""
+        layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
+        if layout is not None and layout != self._engine.layout:
+            raise InvalidGraph(
+                f"a piece was optimised for {layout}, here is {self._engine.layout or self._engine.name}.",
+                hint="Compile the source model again on this machine.",
+            )
 
     def _prepare(
         self,
@@ -138,40 +174,6 @@ class CpuEngine:
             from epctx_core.engines.splitting import Fallback
 
             return Fallback(self._engine, weights, fast, error).prepare(model)
-
-
-def _fitted(
-    model: ModelProto, weights: Mapping[str, np.ndarray]
-) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
-    """Return a model that this CPU computes rightly: the same, or a plain one with copied weights."""
-    layout = read_mark(model)
-    if layout is None or layout == (here := this_layout()):
-        return model, weights
-    from epctx_core.engines.nchwc import NotPlainError, fit
-
-    here = here or "no onnxruntime"
-    try:
-        fitted, arrays = fit(model, weights, layout)
-    except NotPlainError as error:
-        raise InvalidGraph(
-            f"a piece was optimised for {layout}, here is {here}, and {error}.",
-            hint="Compile the source model again on this machine.",
-        ) from error
-    _log.info("a piece was optimised for %s, here is %s; compiling again would make it faster.", layout, here)
-    return fitted, arrays
-
-
-def _first_engine(policy: EnginePolicy) -> SingleEngine:
-    if importlib.util.find_spec("onnxruntime") is not None:
-        try:
-            from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
-        except ImportError as error:
-            _log.warning("onnxruntime is installed but does not import, so onnx.reference is used: %s", error)
-        else:
-            return OnnxRuntimeEngine(policy)
-    from epctx_core.engines.reference_engine import ReferenceEngine
-
-    return ReferenceEngine()
 
 
 def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> bytes | None:

@@ -19,9 +19,10 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
-from epctx_core.engines.interface import write_in_place
+from epctx_core.engines.running import write_in_place
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
+from epctx_core.plugin import BaseEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 _ML = "ai.onnx.ml"
 
 
-class ReferenceEngine:
-    """Prepares models on the reference implementation; implements `epctx_core.plugin.Engine`."""
+class ReferenceEngine(BaseEngine):
+    """Prepares models on the reference implementation."""
 
     name = f"onnx.reference {onnx.__version__}"
-    checks = False
 
     def prepare(
         self,
@@ -59,18 +59,6 @@ class ReferenceEngine:
             # The evaluator raises a different class for each way in which it lacks an operator.
             text = " ".join(str(error).split())
             raise NotImplementedByProvider(f"onnx.reference has no implementation: {text}") from error
-
-    def has_kernels(self, model: ModelProto) -> bool:
-        """Whether there is an implementation of all operators of a model without detached weights."""
-        try:
-            self.prepare(model)
-        except NotImplementedByProvider:
-            return False
-        return True
-
-    def can_pass(self, elem_type: int | None) -> bool:  # noqa: ARG002 - the signature is the protocol's
-        """Whether tensors of a type come in and go out: all do."""
-        return True
 
 
 class ReferenceModel:

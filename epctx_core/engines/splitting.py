@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, ModelProto
 
-from epctx_core.engines.contrib_types import resolve_types
-from epctx_core.engines.interface import write_in_place
+from epctx_core.engines.choice import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
+from epctx_core.engines.running import write_in_place
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.index import GraphIndex
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
-    from epctx_core.engines.interface import RunnableModel, SingleEngine
+    from epctx_core.plugin import BaseEngine, RunnableModel
 
 _LISTED = 20
 """Nodes of a piece that the log names."""
@@ -50,14 +50,14 @@ class Fallback:
 
     def __init__(
         self,
-        first: SingleEngine,
+        first: BaseEngine,
         weights: Mapping[str, np.ndarray],
         fast: Callable[[ModelProto], RunnableModel],
         refusal: NotImplementedByProvider,
     ) -> None:
-        self._engines: list[SingleEngine] = [first]
+        self._engines: list[BaseEngine] = [first]
         if not isinstance(first, ReferenceEngine):
-            self._engines.append(ReferenceEngine())
+            self._engines.append(ReferenceEngine(first.policy))
         self._weights, self._fast, self._refusal = weights, fast, refusal
 
     def prepare(self, model: ModelProto) -> RunnableModel:
@@ -120,7 +120,7 @@ class Fallback:
         raise NotImplementedByProvider(
             f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
             node=None if node is None else node.name,
-            hint="Add an EP that takes this operator, or install onnxruntime: pip install 'epctx-core[ort]'.",
+            hint=f"Add an EP that takes this operator, or install onnxruntime's kernels: {INSTALL}.",
         )
 
 
@@ -172,14 +172,14 @@ class Part:
         self.fast = fast
 
 
-def split(model: ModelProto, engine: SingleEngine) -> list[Part] | None:
+def split(model: ModelProto, engine: BaseEngine) -> list[Part] | None:
     """Return the parts of a model in execution order, as few as there can be; None if it is one part.
 
     Args:
         model: detached weights stay as they are, in the parts too.
         engine: the fast one.
     """
-    graph = _indexed(model)
+    graph = _indexed(model, engine)
     given = graph.constants & set(graph.output_names) - graph.producer.keys()
     slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine)}
     if given or len(slow) == len(graph.nodes):
@@ -194,20 +194,20 @@ def split(model: ModelProto, engine: SingleEngine) -> list[Part] | None:
     return parts if len(parts) > 1 else None
 
 
-def _find_lacking(model: ModelProto, engines: Sequence[SingleEngine]) -> NodeProto | None:
+def _find_lacking(model: ModelProto, engines: Sequence[BaseEngine]) -> NodeProto | None:
     """Return the first node that, alone, is one too many for every engine; None if each has one that runs it."""
-    graph = _indexed(model)
+    graph = _indexed(model, engines[0])
     for index, node in enumerate(graph.nodes):
         if not any(_has_kernel(graph, index, engine) for engine in engines):
             return node
     return None
 
 
-def _indexed(model: ModelProto) -> GraphIndex:
+def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
     # Without weights every initializer counts as special and goes into the parts as it stands.
     return GraphIndex(
         model.graph,
-        types=infer_types(model, resolve_types),
+        types=infer_types(model, engine.resolve_types),
         weights={},
         owner=model,
     )
@@ -222,9 +222,7 @@ def _groups(graph: GraphIndex, slow: set[int]) -> tuple[list[list[int]], set[int
     return partitioner.execution_order(), {group[0] for group in fast}
 
 
-def _stuck(
-    graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: SingleEngine
-) -> set[int]:
+def _stuck(graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: BaseEngine) -> set[int]:
     """Return fast nodes at a boundary of their part that the engine cannot pass values over."""
     stuck: set[int] = set()
     for group in order:
@@ -241,7 +239,7 @@ def _stuck(
     return stuck
 
 
-def _has_kernel(graph: GraphIndex, index: int, engine: SingleEngine) -> bool:
+def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
     """Ask the engine for a node alone; once a process for equal operators on equal types."""
     node = graph.nodes[index]
     probe = structure(Subgraph(graph, [index]).model())

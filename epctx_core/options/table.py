@@ -397,6 +397,18 @@ class SessionConfig:
         doc="1: the session keeps who runs which node, for get_provider_graph_assignment_info.",
     )
 
+    engine = SessionOption(
+        key="session.engine",
+        values="the name of an installed engine, or empty",
+        read=_text_or_none,
+        cache=CachePart.WRITTEN,
+        obeyed_by="compiling, sessions, verify",
+        doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
+        " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
+        " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",
+        errors="`PackageMissing`: the engine is not installed.",
+    )
+
     def __post_init__(self) -> None:
         for option in SESSION_OPTIONS.values():
             if option.aliases:

@@ -200,6 +200,7 @@ class _Builder:
         shares, latency = self._config.share_contexts, self._config.prefer_latency
         self._engine = CpuEngine(
             EnginePolicy(
+                engine=self._config.engine,
                 intra_op_num_threads=session.intra_op_num_threads,
                 # Prepacked weights are a copy of each session's own: in a share group only on request.
                 prefer_latency=False if shares and latency is None else latency,

@@ -125,7 +125,7 @@ def explain_model(
             choices,
             purpose=purpose,
             model=model.identity,
-            engine=CpuEngine(EnginePolicy()),
+            engine=CpuEngine(EnginePolicy(engine=session.config().engine)),
         )
         model = optimise_model(model, providers, GraphOptimizationLevel.ORT_DISABLE_ALL)
         assignment = assign_nodes(model, providers, list(providers.choices))

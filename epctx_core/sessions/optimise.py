@@ -1,4 +1,4 @@
-"""From model to model, before partitioning: onnxruntime's optimiser, then what EPs ask for.
+"""From model to model, before partitioning: the engine's optimiser, then what EPs ask for.
 
 Whatever comes back is checked like a model that was read. Knows no files.
 """
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
-from epctx_core.engines.optimiser import Allowed, NotOptimizedError, is_installed, optimize
+from epctx_core.engines.choice import INSTALL, engine_class
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import NotOptimizedError
 from epctx_core.registry.guard import contract_broken
 from epctx_core.sessions.source import OpenModel, index_model
 
@@ -37,11 +38,15 @@ _log = logging.getLogger("epctx.compile")
 Refuse = Callable[[str], NoReturn]
 
 
-def check_level(level: GraphOptimizationLevel | int) -> GraphOptimizationLevel:
+def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> GraphOptimizationLevel:
     """Return a level that a whole model can be brought to.
 
+    Args:
+        level: as the host gave it.
+        engine: the engine that the host named.
+
     Raises:
-        InvalidArgument: no such level, one that is for pieces only, or onnxruntime is missing.
+        InvalidArgument: no such level, one that is for pieces only, or the engine has no optimiser.
     """
     level = GraphOptimizationLevel(level)
     if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
@@ -49,10 +54,10 @@ def check_level(level: GraphOptimizationLevel | int) -> GraphOptimizationLevel:
             f"graph_optimization_level is {level.name}, which would arrange weights for this machine's CPU.",
             hint="Use ORT_ENABLE_EXTENDED; EPs may go further with what they take.",
         )
-    if level > GraphOptimizationLevel.ORT_DISABLE_ALL and not is_installed():
+    if level > GraphOptimizationLevel.ORT_DISABLE_ALL and not engine_class(engine).optimizes:
         raise InvalidArgument(
-            f"graph_optimization_level is {level.name}, which needs onnxruntime.",
-            hint="pip install 'epctx-core[ort]', or use ORT_DISABLE_ALL.",
+            f"graph_optimization_level is {level.name}, and the engine {engine_class(engine).name} has no optimiser.",
+            hint=f"{INSTALL}, or use ORT_DISABLE_ALL.",
         )
     return level
 
@@ -67,7 +72,7 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
 
     Raises:
         InvalidArgument: a model with EPContext nodes shall be brought to a level.
-        Fail: onnxruntime cannot optimise the model.
+        Fail: the engine cannot optimise the model.
         PluginError: an EP gave a model that is wrong or not the same from outside.
     """
     whole = level in (GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
@@ -79,7 +84,7 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
             )
         return model
     if whole:
-        model = _optimised(model, check_level(level))
+        model = _optimised(model, check_level(level, model.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
             model = _changed_by(ep, model, providers, level)
@@ -90,7 +95,9 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     source = model.source
     contrib = level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
-        found = optimize(source.proto, source.weights, level, Allowed(contrib=contrib))
+        found = engine_class(model.engine).optimize_model(
+            source.proto, source.weights, level, contrib=contrib
+        )
     except NotOptimizedError as error:
         raise Fail(
             f"{source.where} cannot be optimised to {level.name}: {error}.",
@@ -135,7 +142,7 @@ def _accepted(
     source = replace(model.source, proto=found, weights=weights)
     try:
         check_model(source)
-        changed = index_model(source)
+        changed = index_model(source, model.engine)
     except InvalidGraph as error:
         refuse(f"gave a wrong model: {error.message}")
     for kind in ("input", "output"):

@@ -65,16 +65,15 @@ def disable_telemetry_events() -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed from which sessions that are made later draw random numbers on onnxruntime's CPU kernels.
+    """Set the seed from which sessions that are made later draw random numbers on the engine.
 
     Raises:
         InvalidArgument: it is not a whole number.
     """
     if not is_whole(seed):
         raise InvalidArgument(f"a seed is a whole number, not {seed!r:.80}.")
-    try:
-        import onnxruntime
-    except ImportError:
-        tell_without_effect("set_seed", "onnxruntime is not installed, and onnx.reference draws from numpy")
-    else:
-        onnxruntime.set_seed(seed)
+    from epctx_core.engines.choice import engine_class
+
+    engine = engine_class()
+    if not engine.set_seed(seed):
+        tell_without_effect("set_seed", f"the engine {engine.name} has no seed")

@@ -62,6 +62,7 @@ class OpenModel:
         graph: the index over the main graph.
         overrides: what the host put in place of what the file says.
         checks: of the files that it names; those of a load go on beside it.
+        engine: the one that the host named.
     """
 
     source: SourceModel
@@ -69,6 +70,7 @@ class OpenModel:
     graph: GraphIndex
     overrides: ModelOverrides = field(default_factory=ModelOverrides)
     checks: DigestChecks = IN_PLACE
+    engine: str | None = None
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:
@@ -186,7 +188,7 @@ def open_proto(
         from epctx_core.graph.normalise import inline_functions
 
         inline_functions(source, kept_functions())
-    model = index_model(source)
+    model = index_model(source, config.engine)
     model.overrides = config.overrides
     return model
 
@@ -251,15 +253,15 @@ def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
     return frozenset(names.difference(value.name for value in outputs if is_only_declared(value)))
 
 
-def inferred_types(proto: ModelProto, trusted: Collection[str] = ()) -> TypeTable:
-    """Return the types of a model's values, also of operators that only onnxruntime knows; see `infer_types`."""
-    from epctx_core.engines.contrib_types import resolve_types
+def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
+    """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
+    from epctx_core.engines.choice import type_resolver
     from epctx_core.graph.inference import infer_types
 
-    return infer_types(proto, resolve_types, trusted)
+    return infer_types(proto, type_resolver(engine), trusted)
 
 
-def index_model(source: SourceModel) -> OpenModel:
+def index_model(source: SourceModel, engine: str | None) -> OpenModel:
     """Find the types of a checked model's values and index it.
 
     Raises:
@@ -269,9 +271,9 @@ def index_model(source: SourceModel) -> OpenModel:
     with collection_paused(sum(len(graph.node) for _, graph in all_graphs(source.proto.graph))):
         trusted = _proven_by_writer(source.proto)
         types = (
-            declared_types(source.proto, lambda: inferred_types(source.proto, trusted), trusted)
+            declared_types(source.proto, lambda: inferred_types(source.proto, engine, trusted), trusted)
             if OP_TYPE in {node.op_type for node in nodes}
-            else inferred_types(source.proto, trusted)
+            else inferred_types(source.proto, engine, trusted)
         )
         graph = GraphIndex(
             source.proto.graph,
@@ -286,4 +288,4 @@ def index_model(source: SourceModel) -> OpenModel:
                 f"the output {name!r} of {source.where} is given by no node, input or initializer.",
                 path=source.path,
             )
-    return OpenModel(source=source, types=types, graph=graph)
+    return OpenModel(source=source, types=types, graph=graph, engine=engine)

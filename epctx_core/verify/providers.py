@@ -157,7 +157,7 @@ def _look(
         choice,
         Purpose.LOAD,
         subject.identity,
-        CpuEngine(EnginePolicy(prefer_latency=False)),
+        CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False)),
         PrivateWorkspace(),
     )
     with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
@@ -202,7 +202,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     loaded: dict[str, str] = {}
     if model is None or findings.has_errors:
         return loaded
-    engine = CpuEngine(EnginePolicy(prefer_latency=False))
+    engine = CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False))
     routing = _start(subject, model, engine, providers)
     for ep, choice in providers.choices.items():
         if routing is not None and ep in routing.nodes and not findings.has_errors:

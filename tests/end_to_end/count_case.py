@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
 from epctx_core.registry.instances import ProviderInstances
 
 SIDE = 2048

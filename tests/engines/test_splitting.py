@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from engines.pieces import SIZE
+from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from graph.making import model, node, tensor, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
 from epctx_core.engines.splitting import Part, SplitModel, split
 from epctx_core.errors import NotImplementedByProvider
 

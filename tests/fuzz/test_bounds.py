@@ -10,10 +10,10 @@ import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, finished, saved, tensor
 from epctx_cli import arrays
+from epctx_onnxruntime.versions import fit_versions
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.engines.installed_onnxruntime import fit_versions
 from epctx_core.graph import normalise, tensor_bytes
 
 HUGE = 1 << 62

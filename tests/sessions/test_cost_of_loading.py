@@ -8,8 +8,8 @@ import pytest
 from control_flow.agreement_of_ways import compiled, loaded
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import SHAPE, chain
+from epctx_onnxruntime.engine import OnnxRuntimeEngine
 
-from epctx_core.engines import onnxruntime_engine
 from epctx_core.graph.index import GraphIndex
 
 OPERATORS = ["Relu", "Tanh", "Add", "Tanh", "Relu", "Tanh", "Relu"]
@@ -24,13 +24,13 @@ def context_model(tmp_path):
 
 def test_equal_nodes_between_partitions_are_prepared_once(context_model, monkeypatch):
     made = []
-    real = onnxruntime_engine.OnnxRuntimeEngine.prepare
+    real = OnnxRuntimeEngine.prepare
 
     def counted(self, model, *rest, **options):
         made.append([node.op_type for node in model.graph.node])
         return real(self, model, *rest, **options)
 
-    monkeypatch.setattr(onnxruntime_engine.OnnxRuntimeEngine, "prepare", counted)
+    monkeypatch.setattr(OnnxRuntimeEngine, "prepare", counted)
 
     loaded(context_model, Alpha).close()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_ways import agreeing, compiled, model_of
+from control_flow.agreement_of_ways import agreeing, model_of, registry_of
 from end_to_end.engine_eps import EngineProvider
-from engines.pieces import hide_onnxruntime
+from engines.pieces import on_the_reference
 from onnx import helper
+
+import epctx_core as epctx
 
 
 class Around(EngineProvider):
@@ -85,10 +87,14 @@ def test_what_stands_around_them_in_a_body_is_taken_and_computes_the_same(tmp_pa
     assert [partition.operators for partition in report.partitions] == operators
 
 
-def test_without_onnxruntime_they_are_left_with_the_reason(tmp_path, monkeypatch):
-    hide_onnxruntime(monkeypatch)
+def test_on_the_reference_they_are_left_with_the_reason():
+    registry, options = registry_of(Around)
+    model = foreign_model(LOOP).SerializeToString()
+    compiler = epctx.ModelCompiler(on_the_reference(options), model, True, registry=registry)
 
-    report = compiled(foreign_model(LOOP), tmp_path / "m.onnx", Around)
+    compiler.compile_to_bytes()
+
+    report = compiler.report
 
     assert report.partitions == ()
     assert any("'f' is ?[?]" in refusal.reason for refusal in report.refusals)

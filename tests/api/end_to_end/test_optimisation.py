@@ -9,7 +9,7 @@ from end_to_end.engine_eps import Alpha
 from end_to_end.routes import by_compiler, by_session, compile_with, refused, session_with, with_qnn
 from end_to_end.small_models import chain, example, finished, saved, tensor
 from engines.networks import convolution_and_normalisation, gelu
-from engines.pieces import hide_onnxruntime
+from engines.pieces import on_the_reference
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
@@ -110,25 +110,22 @@ def test_a_level_that_is_none_for_a_whole_model_is_refused(source, number):
         epctx.ModelCompiler(with_qnn(), source, **level(number))
 
 
-def test_without_onnxruntime_a_level_is_refused_with_what_to_install(source, monkeypatch):
-    hide_onnxruntime(monkeypatch)
-
-    with refused(InvalidArgument, "needs onnxruntime") as caught:
-        epctx.ModelCompiler(with_qnn(), source, **level(LEVEL.ORT_ENABLE_BASIC))
+def test_on_an_engine_without_an_optimiser_a_level_is_refused_with_what_to_install(source):
+    with refused(InvalidArgument, r"onnx\.reference .* has no optimiser") as caught:
+        epctx.ModelCompiler(on_the_reference(with_qnn()), source, **level(LEVEL.ORT_ENABLE_BASIC))
 
     assert "epctx-core[ort]" in caught.value.hint
 
 
-def test_without_onnxruntime_a_model_compiles_and_runs_all_the_same(source, tmp_path, monkeypatch):
+def test_on_the_reference_a_model_compiles_and_runs_all_the_same(source, tmp_path):
     wanted = epctx.InferenceSession(source).run(None, {"x": image()})[0]
     made_with = tmp_path / "with_ctx.onnx"
     epctx.ModelCompiler(with_qnn(), source).compile_to_file(made_with)
-    hide_onnxruntime(monkeypatch)
 
-    epctx.ModelCompiler(with_qnn(), source).compile_to_file(tmp_path / "without_ctx.onnx")
+    epctx.ModelCompiler(on_the_reference(with_qnn()), source).compile_to_file(tmp_path / "without_ctx.onnx")
 
     for path in (made_with, tmp_path / "without_ctx.onnx"):
-        found = epctx.InferenceSession(path).run(None, {"x": image()})[0]
+        found = epctx.InferenceSession(path, on_the_reference()).run(None, {"x": image()})[0]
         assert np.max(np.abs(found - wanted)) <= 1e-5 * np.max(np.abs(wanted))
 
 

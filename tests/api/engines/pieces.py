@@ -1,12 +1,12 @@
-"""Pieces of models for engines, and onnxruntime out of sight."""
+"""Pieces of models for engines, and sessions without onnxruntime."""
 
 from __future__ import annotations
-
-import importlib.util
 
 from graph.making import model, node, value
 from graph.witness import nothing, shown
 from onnx import TensorProto
+
+import epctx_core as epctx
 
 SIZE = 400
 """Elements of the weight: more than stay inline."""
@@ -37,10 +37,26 @@ def session_engine(options=None):
     return given[0]
 
 
-def hide_onnxruntime(monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *rest: None if name == "onnxruntime" else real(name, *rest),
-    )
+def on_the_reference(options=None):
+    """Options of sessions on the engine that is built in."""
+    options = options or epctx.SessionOptions()
+    options.add_session_config_entry("session.engine", "onnx.reference")
+    return options
+
+
+WITHOUT_ONNXRUNTIME = """
+import importlib.util, sys
+import importlib_metadata
+sys.modules["onnxruntime"] = None  # importing it fails, as without it
+def seen(name, *more, real=importlib.util.find_spec):
+    return None if name == "onnxruntime" else real(name, *more)
+def installed(name, real=importlib_metadata.distribution):
+    if name == "epctx-onnxruntime":
+        raise importlib_metadata.PackageNotFoundError(name)
+    return real(name)
+def all_installed(real=importlib_metadata.distributions):
+    return [found for found in real() if found.name != "epctx-onnxruntime"]
+importlib.util.find_spec, importlib_metadata.distribution = seen, installed
+importlib_metadata.distributions = all_installed
+"""
+"""What a program begins with that is to find neither onnxruntime nor epctx-onnxruntime."""

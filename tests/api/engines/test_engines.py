@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.pieces import SIZE, hide_onnxruntime, piece, session_engine
+from engines.pieces import SIZE, WITHOUT_ONNXRUNTIME, on_the_reference, piece, session_engine
 from graph.making import model, node, tensor, value
 from graph.witness import piece as partition_of
 from onnx import TensorProto, helper
@@ -21,11 +21,9 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 
 
 @pytest.fixture(params=["onnxruntime", "onnx.reference"])
-def single(request, monkeypatch):
-    """The engine of a session with onnxruntime and of one without."""
-    if request.param == "onnx.reference":
-        hide_onnxruntime(monkeypatch)
-    made = session_engine()
+def single(request):
+    """The engine of a session on onnxruntime and of one on the reference."""
+    made = session_engine(on_the_reference() if request.param == "onnx.reference" else None)
     assert made.name.startswith(request.param)
     return made
 
@@ -277,10 +275,8 @@ def test_a_model_that_is_wrong_is_no_lack_of_the_engine(engine):
         engine.prepare(wrong)
 
 
-def test_without_onnxruntime_the_reference_runs_everything(monkeypatch, caplog):
-    hide_onnxruntime(monkeypatch)
-
-    engine = session_engine()
+def test_the_reference_runs_everything_where_the_host_names_it(caplog):
+    engine = session_engine(on_the_reference())
     handle = engine.prepare(piece(), {"w": np.ones(SIZE, np.float32)})
 
     assert engine.name == f"onnx.reference {onnx.__version__}"
@@ -288,16 +284,11 @@ def test_without_onnxruntime_the_reference_runs_everything(monkeypatch, caplog):
     assert caplog.text == ""
 
 
-WITHOUT = """
-import sys
-sys.modules["onnxruntime"] = None
-import importlib.util
-real = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "onnxruntime" else real(name, *rest)
+WITHOUT = f"""{WITHOUT_ONNXRUNTIME}
 import numpy as np
 import epctx_core as epctx
 session = epctx.InferenceSession(sys.argv[1])
-print(session.run(None, {"x": np.array([1, -2], np.float32)})[0].tolist())
+print(session.run(None, {{"x": np.array([1, -2], np.float32)}})[0].tolist())
 """
 
 

@@ -10,20 +10,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from engines.pieces import WITHOUT_ONNXRUNTIME
 from onnx import parser
 
-PROGRAM = """
-import sys
-sys.modules["onnxruntime"] = None  # importing it fails, as without it
-import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "onnxruntime" else found(name, *more)
+PROGRAM = (
+    WITHOUT_ONNXRUNTIME
+    + """
 import pickle
 import epctx_core as epctx
 cases = pickle.load(sys.stdin.buffer)
 answers = {name: epctx.InferenceSession(model).run(None, feeds) for name, (model, feeds) in cases.items()}
 sys.stdout.buffer.write(pickle.dumps(answers))
 """
+)
 
 
 def written(text, opset=17, ml=3):

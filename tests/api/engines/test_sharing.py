@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from engines.pieces import SIZE, hide_onnxruntime, piece, session_engine
+from engines.pieces import SIZE, on_the_reference, piece, session_engine
 from graph.making import model, node, value
 from onnx import TensorProto
 
@@ -74,11 +74,9 @@ def test_two_layouts_of_one_memory_do_not_share(engine):
 
 
 @pytest.mark.parametrize("with_onnxruntime", [True, False], ids=["onnxruntime", "reference"])
-def test_an_address_that_is_used_again_does_not_bring_back_an_older_weight(monkeypatch, with_onnxruntime):
+def test_an_address_that_is_used_again_does_not_bring_back_an_older_weight(with_onnxruntime):
     # Nibbles are copied into the model, so nothing but the shared model keeps the given array alive.
-    if not with_onnxruntime:
-        hide_onnxruntime(monkeypatch)
-    engine = session_engine()
+    engine = session_engine(None if with_onnxruntime else on_the_reference())
     made = piece(elem_type=TensorProto.INT4)
     made.graph.node[0].CopyFrom(node("Cast", ["w"], ["y"], to=TensorProto.FLOAT))
     made.graph.output[0].CopyFrom(value("y", shape=[SIZE]))

@@ -8,18 +8,17 @@ import sys
 import numpy as np
 import pytest
 from agreement import TOLERANCE, worst_relative_error
+from engines.pieces import WITHOUT_ONNXRUNTIME
 
-PROGRAM = """
-import sys
-sys.modules["onnxruntime"] = None  # importing it fails, as without it
-import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "onnxruntime" else found(name, *more)
+PROGRAM = (
+    WITHOUT_ONNXRUNTIME
+    + """
 import numpy as np
 import epctx_core as epctx
 with epctx.InferenceSession(sys.argv[1]) as session:
     np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))
 """
+)
 
 
 @pytest.mark.parametrize("name", ["bert", "lstm", "resnet"])

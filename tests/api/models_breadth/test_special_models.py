@@ -7,7 +7,6 @@ import logging
 import onnx
 import onnxruntime
 import pytest
-from engines.pieces import hide_onnxruntime
 from models_breadth import special_models
 from models_breadth.special_models import KINDS, ONNXRUNTIME_TYPES, of_element_type
 from models_breadth.taker import Taker, assert_same, compile_with, expected, through_everything
@@ -115,11 +114,10 @@ def test_inputs_and_outputs_are_spelled_as_onnxruntime_spells_them(kind):
             assert [(v.name, v.type) for v in mine] == [(v.name, v.type) for v in other]
 
 
-def test_an_operator_of_an_unknown_type_stays_on_the_cpu_where_onnxruntime_is_missing(tmp_path, monkeypatch):
+def test_an_operator_of_an_unknown_type_stays_on_the_cpu_where_the_engine_is_the_reference(tmp_path):
     example = KINDS["several_operator_domains"]()
-    hide_onnxruntime(monkeypatch)
 
-    report = compile_with(Taker, saved(example.model, tmp_path / "source"))
+    report = compile_with(Taker, saved(example.model, tmp_path / "source"), session__engine="onnx.reference")
 
     assert [p.operators for p in report.partitions] == [("Relu",), ("Abs",)]
     assert [r.reason for r in report.refusals if "boundary" in r.reason]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import epctx_core
 from epctx_cache.installation import installed_states, newest_change
-from epctx_core.ext import cache_entries
+from epctx_core.ext import cache_entries, chosen_entry
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 VERSION = 1
 """Part of every key: raised when the same ingredients shall give new entries."""
 
-_ENGINES = ("onnx", "onnxruntime", "numpy")
-"""What the core infers types, optimises and folds constants with; also what EPs are lent."""
+_LIBRARIES = ("onnx", "numpy")
+"""Libraries that the core infers types with."""
 
 Sealed = Callable[[bytes], str]
 """Gives a keyed digest (hex) of what must not be guessed from a record."""
@@ -63,7 +63,9 @@ def ingredients(
         "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
         "model": content,
         "eps": [_provider(choice, sealed) for choice in choices],
-        "distributions": installed_states([*distributions, *_ENGINES], besides=["epctx-core"]),
+        "distributions": installed_states(
+            [*distributions, *_LIBRARIES, *_engine(options)], besides=["epctx-core"]
+        ),
         "session": dict(entries.written),
         # EPs are shown these, so they may matter.
         "other_entries": {
@@ -74,6 +76,12 @@ def ingredients(
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
+
+
+def _engine(options: SessionOptions) -> tuple[str, ...]:
+    """Return the distribution of the engine that optimises and that EPs are lent; none for the built-in one."""
+    entry = chosen_entry(options.get_session_config_entry("session.engine") or None)
+    return () if entry is None or entry.dist is None else (entry.dist.name,)
 
 
 def key_of(parts: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from epctx_core.engines.installed_onnxruntime import MARK, read_mark
 from epctx_core.errors import EPFail
 from epctx_sim_sdk.device import SMALL
 from epctx_sim_sdk.precision import store_as_half
@@ -19,7 +18,7 @@ from epctx_sim_sdk.precision import store_as_half
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from epctx_core.plugin import Engine, Partition, TensorView, ValueInfo
+    from epctx_core.plugin import Engine, OptimizedModel, Partition, TensorView, ValueInfo
 
 _ALIGNMENT = 128
 """Bytes: each activation begins on a vector register's width."""
@@ -67,12 +66,12 @@ def _sizes(model: onnx.ModelProto) -> dict[str, int]:
     for node in model.graph.node:
         if constants.issuperset(filter(None, node.input)):
             constants.update(node.output)
-    graph = _with_types(model)
+    graph = with_types(model)
     values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name: _size(value.type.tensor_type) for value in values if value.name not in constants}
 
 
-def _with_types(model: onnx.ModelProto) -> onnx.GraphProto:
+def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
     """Return the graph with inferred types; onnx would look for the files of external weights."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
@@ -98,6 +97,10 @@ def _size(tensor: onnx.TypeProto.Tensor) -> int:
 
 WEIGHT_LOCATION = "epctx-weight"
 """The location that every weight carries which lies in the container: the one the core's engines know."""
+
+
+LAYOUT_MARK = "epctx.cpu_layout"
+"""The metadata key of a graph with an engine's own layouts: engine and block size, such as `onnxruntime 1.31.1 nchwc16`."""
 
 
 def canonicalise(model: onnx.ModelProto) -> dict[str, str]:
@@ -193,11 +196,10 @@ def _rename_node(node: onnx.NodeProto, names: dict[str, str]) -> None:
 def _strip(model: onnx.ModelProto) -> None:
     for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         model.ClearField(field)
-    # Says for which CPU the core's engine arranged the weights; nothing else there computes.
-    layout = read_mark(model)
+    # Says for which CPU the host's engine arranged the weights; nothing else there computes.
+    kept = [entry for entry in model.metadata_props if entry.key == LAYOUT_MARK]
     del model.metadata_props[:]
-    if layout is not None:
-        model.metadata_props.add(key=MARK, value=layout)
+    model.metadata_props.extend(kept)
     imports = sorted({(opset.domain, opset.version) for opset in model.opset_import})
     del model.opset_import[:]
     for domain, version in imports:
@@ -323,7 +325,7 @@ def compile_partition(
         if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
     weights: Mapping[str, TensorView] = store_as_half(model, external) if fp16 else external
-    optimized = engine.optimize(model, external) if engine is not None else None
+    optimized = _optimized(model, external, engine) if engine is not None else None
     if optimized is not None:
         model, weights = optimized
     if weightless:
@@ -337,6 +339,18 @@ def compile_partition(
         weights=dict(sorted(stored.items(), key=lambda item: int(item[0][1:]))),
         partition=partition,
     )
+
+
+def _optimized(
+    model: onnx.ModelProto, weights: Mapping[str, TensorView], engine: Engine
+) -> OptimizedModel | None:
+    """Return the optimised form, arranged for this CPU only where another one can undo that."""
+    from epctx_sim_sdk.blocked_layout import has_way_back, read_mark
+
+    found = engine.optimize(model, weights, layouts=True)
+    if found is None or read_mark(found.model) is None or has_way_back(found.model):
+        return found
+    return engine.optimize(model, weights)
 
 
 def _detach_small(model: onnx.ModelProto, own: Mapping[str, TensorView]) -> dict[str, TensorView]:

@@ -6,6 +6,7 @@ vendor and no file.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _LIGHT_PRODUCTS = 16 << 20
 """Multiplications up to which a second thread costs more than it saves: a pool takes as long to make."""
+
+_log = logging.getLogger("epctx.sim")
 
 _BY_ROW = frozenset({"Gemm", "MatMul"})
 _UNKNOWN_WORK = frozenset(
@@ -103,10 +106,29 @@ class Device:
                 model, arrays = read()
                 # None has the engine judge, which goes by operators alone.
                 heavy = False if _is_light(model) else None
-                prepared = self.engine.prepare(model, arrays, heavy=heavy)
+                prepared = self._prepared(model, arrays, heavy=heavy)
                 shared = self._shared[key] = _Shared(prepared=prepared)
             shared.users += 1
         return CompiledPartition(run=shared.prepared.run, close=partial(self._release, key, shared))
+
+    def _prepared(
+        self, model: onnx.ModelProto, arrays: Mapping[str, np.ndarray], *, heavy: bool | None
+    ) -> PreparedModel:
+        """Prepare a graph; one that was arranged for another CPU or engine, as a plain one."""
+        try:
+            return self.engine.prepare(model, arrays, heavy=heavy)
+        except InvalidGraph as error:
+            from epctx_sim_sdk.blocked_layout import NotPlainError, read_mark, without_blocks
+
+            if read_mark(model) is None:
+                raise
+            try:
+                plain, rearranged = without_blocks(model, arrays)
+            except NotPlainError as refusal:
+                why = f"{error.message} It cannot be rewritten: {refusal}."
+                raise InvalidGraph(why, hint=error.hint) from error
+            _log.info("%s Compiling again would make it faster.", error.message)
+            return self.engine.prepare(plain, rearranged, heavy=heavy)
 
     def _release(self, key: Hashable, shared: _Shared) -> None:
         with self._lock:
@@ -141,7 +163,7 @@ class GraphReader(Device):
         if key not in self._read:
             model, arrays = read()
             if self._prepares:
-                self.engine.prepare(model, arrays, heavy=False).close()
+                self._prepared(model, arrays, heavy=False).close()
             self._read.add(key)
         return CompiledPartition(None)
 

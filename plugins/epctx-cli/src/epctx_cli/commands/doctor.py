@@ -49,6 +49,7 @@ VARIABLES = MappingProxyType(
         "EPCTX_RECEIPTS": "the folder of receipts of checked files",
         "EPCTX_CACHE_SIZE": "what the compile cache may take, such as 10G",
         "EPCTX_CACHE_TRUST_STAT": "0 to read models and weights at every use of the cache",
+        "EPCTX_ENGINE": "the engine that runs what no EP takes",
         "EPCTX_TRACE": "1 to log every call of a hook",
     }
 )

@@ -6,13 +6,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.networks import WIDE, convolution_and_normalisation, drawn
-from engines.pieces import hide_onnxruntime
-from graph.making import model, node, value
+from engines.networks import WIDE, convolution_and_normalisation
+from epctx_onnxruntime import engine, optimiser
 from graph.reading import indexed, opened
 
 from epctx_core.context.paths import ModelFolder
-from epctx_core.engines import CpuEngine, EnginePolicy, optimiser
+from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.graph.subgraph import Subgraph
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
@@ -84,23 +83,8 @@ def test_the_only_piece_of_a_session_is_onnxruntimes_to_optimise_and_to_map(sour
 
 def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(monkeypatch, optimised):
     made = convolution_and_normalisation()
-    monkeypatch.setattr(optimiser, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
+    monkeypatch.setattr(engine, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
 
     prepared(whole(opened(made)))
 
     assert len(optimised) == 1
-
-
-def test_a_piece_that_onnxruntime_refuses_runs_all_the_same(monkeypatch):
-    made = model(
-        [node("MatMul", ["x", "w"], ["y"])],
-        [value("x", shape=[2, 40])],
-        [value("y", shape=[2, 40])],
-        [drawn("w", 40, 40)],
-    )
-    expected = wanted(made, np.ones((2, 40), np.float32))
-    hide_onnxruntime(monkeypatch)
-
-    handle = prepared(whole(opened(made)))
-
-    np.testing.assert_allclose(handle.run([np.ones((2, 40), np.float32)])[0], expected[0], rtol=1e-5)

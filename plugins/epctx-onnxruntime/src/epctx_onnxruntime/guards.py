@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, outer_names
-from epctx_core.graph.model_io import structure
+from epctx_core.ext import all_graphs, bodies, outer_names, structure
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import GraphProto, NodeProto
 
-    from epctx_core.graph.bodies import BodyPath
+    BodyPath: TypeAlias = "tuple[tuple[int, str], ...]"
 
 
 GUARD = "epctx: rows for "
@@ -72,8 +71,7 @@ def _node_lists(
     yield from ((path, graph.node) for path, graph in all_graphs(model.graph))
     for function in model.functions:
         yield None, function.node
-        holders = (node for node in function.node if may_hold_bodies(node))
-        inner = (body for node in holders for body in bodies(node))
+        inner = (body for node in function.node for body in bodies(node))
         yield from ((None, graph.node) for body in inner for _, graph in all_graphs(body))
 
 
@@ -146,6 +144,6 @@ def _folds(graph: GraphProto, fed: frozenset[str]) -> bool:
             known.update(node.output)
         elif _GUARDING.get(node.op_type) is _ROWS_AND_STEPS:
             return True
-        if may_hold_bodies(node) and any(_folds(body, frozenset(known)) for body in bodies(node)):
+        if any(_folds(body, frozenset(known)) for body in bodies(node)):
             return True
     return False

@@ -12,31 +12,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
+import onnxruntime
 from onnx import ModelProto, TensorProto
 
-from epctx_core.engines.guards import folds_recurrent
-from epctx_core.engines.installed_onnxruntime import installed, mark, quiet_options
-from epctx_core.engines.interface import PREPACK_LIMIT
-from epctx_core.engines.nchwc import DOMAIN as NCHWC
-from epctx_core.engines.nchwc import NotPlainError, check_way_back
-from epctx_core.graph.bodies import all_graphs
-from epctx_core.graph.model_io import structure
-from epctx_core.graph.normalise import drop_initializer_inputs
-from epctx_core.graph.weights import DETACHED_LOCATION, INLINE_LIMIT, Weight, is_detached
-from epctx_core.options import GraphOptimizationLevel
-from epctx_core.plugin import OptimizedModel
+from epctx_core import GraphOptimizationLevel
+from epctx_core.ext import Weight, all_graphs, structure
+from epctx_core.plugin import NotOptimizedError, OptimizedModel
+from epctx_onnxruntime.guards import folds_recurrent
+from epctx_onnxruntime.versions import layout_of_this_cpu, quiet_options
+from epctx_onnxruntime.weights import INLINE_LIMIT, LOCATION, PLACEHOLDER, is_detached
 
 if TYPE_CHECKING:
-    import onnxruntime
-
-    from epctx_core.engines.interface import EnginePolicy, RunnableModel, SingleEngine
     from epctx_core.plugin import TensorView
 
 REWRITE_LIMIT = 512 << 20
 """Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
 
 CONTRIB = "com.microsoft"
-_PLACEHOLDER = Path(__file__).with_name(DETACHED_LOCATION)
+_FREE_INITIALIZERS = 4
+"""The first IR version in which initializers need not stand among the inputs."""
+_NCHWC = "com.microsoft.nchwc"
+_LAYOUT = "epctx.cpu_layout"
 _REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
 _TO_CONTRIB = (
     "AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion",
@@ -57,22 +53,13 @@ MatMulAddFusion does neither, but makes three nodes to load of two, for 1 us a r
 SWITCHED_OFF = ";".join(_TO_CONTRIB)
 
 
-def is_installed() -> bool:
-    """Whether there is an optimiser."""
-    return hasattr(installed(), "ModelCompiler")
-
-
-class NotOptimizedError(Exception):
-    """The optimiser gave no model; the text says why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
     """What an optimised model may hold beyond ONNX's operators and those it had before.
 
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
-        layouts: the blocked layouts of this machine's CPU; see `epctx_core.engines.nchwc`.
+        layouts: the layouts in blocks of this machine's CPU (`com.microsoft.nchwc`); the result is marked.
         anything: all that onnxruntime has, for a model that this process runs and nobody writes to a file.
     """
 
@@ -100,11 +87,9 @@ def optimize(
         allowed: what the result may hold.
 
     Raises:
-        NotOptimizedError: onnxruntime is missing or refuses, the model is too large, or its weights were replaced.
+        NotOptimizedError: onnxruntime refuses, the model is too large, or its weights were replaced.
         InvalidGraph: a file of weights was written to meanwhile.
     """
-    if not is_installed():
-        raise NotOptimizedError("onnxruntime is not installed")
     rewritten = rewritten_bytes(model, weights)
     if rewritten > REWRITE_LIMIT:
         raise NotOptimizedError(f"{rewritten:,} bytes of weights would be rewritten in memory")
@@ -124,26 +109,9 @@ def optimize(
     raise failure
 
 
-def prepare_optimized(
-    engine: SingleEngine, model: ModelProto, weights: Mapping[str, TensorView], policy: EnginePolicy
-) -> RunnableModel:
-    """Have an engine run an optimised form of a piece, which nobody else gets to see.
-
-    Raises:
-        NotOptimizedError: as `optimize`.
-        NotImplementedByProvider: the engine refuses it.
-    """
-    if not hasattr(engine, "prepare_optimized"):
-        raise NotOptimizedError(f"{engine.name} has no optimiser")
-    # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
-    in_memory = all(weight.extent is None and weight.dtype.isbuiltin == 1 for weight in weights.values())
-    kept = sum(weight.nbytes for weight in weights.values()) - rewritten_bytes(model, weights)
-    # An engine that optimises for itself does so over copies of all weights.
-    if policy.is_alone() or (in_memory and kept <= PREPACK_LIMIT):
-        made: RunnableModel = engine.prepare_optimized(model, weights)
-        return made
-    found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
-    return engine.prepare(found.model, {name: weight.array() for name, weight in found.weights.items()})
+def optimize_freely(model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel:
+    """Return an equal model with all that onnxruntime has, for a process that runs it and writes it to no file."""
+    return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
 
 
 def _check_bodies(model: ModelProto) -> None:
@@ -193,10 +161,8 @@ def hand_over(
     Returns:
         What must live until the session is made.
     """
-    import onnxruntime
-
     options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", _PLACEHOLDER.anchor
+        "session.model_external_initializers_file_folder_path", PLACEHOLDER.anchor
     )
     names, values = [], []
     for tensor in model.graph.initializer:
@@ -205,10 +171,10 @@ def hand_over(
         view = views[tensor.name]
         del tensor.external_data[:]
         extent = view.extent
-        if extent is not None and Path(extent.file).anchor == _PLACEHOLDER.anchor:
+        if extent is not None and Path(extent.file).anchor == PLACEHOLDER.anchor:
             place = (_below_root(Path(extent.file)), extent.offset, extent.length)
         elif view.dtype.isbuiltin == 1 and view.nbytes:
-            place = (_below_root(_PLACEHOLDER), 0, view.nbytes)
+            place = (_below_root(PLACEHOLDER), 0, view.nbytes)
             names.append(tensor.name)
             values.append(onnxruntime.OrtValue.ortvalue_from_numpy(view.array()))
         else:
@@ -258,8 +224,6 @@ class _Optimisation:
         Raises:
             NotOptimizedError: onnxruntime fails, or uses operators that are not allowed.
         """
-        import onnxruntime
-
         options = quiet_options()
         if not (self._allowed.contrib or self._allowed.anything):
             options.add_session_config_entry("optimization.disable_specified_optimizers", SWITCHED_OFF)
@@ -267,7 +231,7 @@ class _Optimisation:
         try:
             model = ModelProto()
             model.CopyFrom(self._source)
-            drop_initializer_inputs(model)
+            _drop_initializer_inputs(model)
             values = hand_over(model, self._views, options)
             data = onnxruntime.ModelCompiler(
                 options,
@@ -291,8 +255,6 @@ class _Optimisation:
 
         The place's offset is 0 for a weight that is still the caller's; else it counts `_copied`.
         """
-        import onnxruntime
-
         if value.element_type() == TensorProto.STRING:
             return None
         size = value.tensor_size_in_bytes()
@@ -303,7 +265,7 @@ class _Optimisation:
             # The memory is onnxruntime's and is gone after this call.
             self._copied.append(ctypes.string_at(value.data_ptr(), size))
             place = len(self._copied)
-        return onnxruntime.OrtExternalInitializerInfo(DETACHED_LOCATION, place, size)
+        return onnxruntime.OrtExternalInitializerInfo(LOCATION, place, size)
 
     def _is_unchanged(
         self,
@@ -332,21 +294,17 @@ class _Optimisation:
         if self._allowed.anything:
             weights = self._weights(found)
             return OptimizedModel(_with_frame(found, self._source), weights)
-        blocked = any(node.domain == NCHWC for node in found.graph.node)
+        blocked = any(node.domain == _NCHWC for node in found.graph.node)
         if not self._has_allowed_operators(found) or (blocked and not self._allowed.layouts):
             raise NotOptimizedError("onnxruntime put in operators that are not allowed here")
         weights = self._weights(found)
         model = _with_frame(found, self._source)
         if blocked:
-            try:
-                check_way_back(model)
-            except NotPlainError as error:
-                raise NotOptimizedError(str(error)) from error
-            mark(model)
+            model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
     def _has_allowed_operators(self, found: ModelProto) -> bool:
-        allowed = {"", "ai.onnx", NCHWC} | {o.domain for o in self._source.opset_import}
+        allowed = {"", "ai.onnx", _NCHWC} | {o.domain for o in self._source.opset_import}
         if self._allowed.contrib:
             allowed.add(CONTRIB)
         known = {(n.domain, n.op_type) for n in _all_nodes(self._source.graph)}
@@ -365,7 +323,7 @@ class _Optimisation:
                 continue
             place = next(int(e.value) for e in tensor.external_data if e.key == "offset")
             del tensor.external_data[:]
-            tensor.external_data.add(key="location", value=DETACHED_LOCATION)
+            tensor.external_data.add(key="location", value=LOCATION)
             weights[tensor.name] = (
                 Weight(tensor.name, tensor.data_type, tuple(tensor.dims), self._copied[place - 1])
                 if place
@@ -417,9 +375,19 @@ def _with_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     return model
 
 
+def _drop_initializer_inputs(model: ModelProto) -> None:
+    """Make an old model, in which every initializer stands among the inputs, one of IR version 4."""
+    if model.ir_version < _FREE_INITIALIZERS:
+        constants = {tensor.name for tensor in model.graph.initializer}
+        kept = [value for value in model.graph.input if value.name not in constants]
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+        model.ir_version = _FREE_INITIALIZERS
+
+
 def _restore_inputs(model: ModelProto, source: ModelProto) -> None:
     """Before IR version 4, initializers stand among the inputs: those that there are now."""
-    if source.ir_version >= 4:  # noqa: PLR2004 - see drop_initializer_inputs
+    if source.ir_version >= _FREE_INITIALIZERS:
         return
     gone = {t.name for t in source.graph.initializer}
     kept = [value for value in source.graph.input if value.name not in gone]

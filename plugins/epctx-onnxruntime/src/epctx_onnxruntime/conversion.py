@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
@@ -10,27 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from epctx_core.engines.guards import folds_recurrent
-from epctx_core.engines.installed_onnxruntime import FATAL_ONLY
-from epctx_core.errors import (
-    EpctxError,
-    Fail,
-    InvalidArgument,
-    NotFound,
-    NotImplementedByProvider,
-    errors_typed,
-)
-from epctx_core.graph.mapping import open_regular
-from epctx_core.graph.model_io import MOST_BYTES, is_ort_format
-from epctx_core.graph.weights import is_detached, replace_data
-from epctx_core.options import GraphOptimizationLevel, SessionOptions
-from epctx_core.options.choices import CPU_EP
-from epctx_core.sessions.source import OpenModel, open_model
+import onnxruntime
+
+from epctx_core import GraphOptimizationLevel, SessionOptions
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, errors_typed
+from epctx_core.ext import open_model
+from epctx_onnxruntime.guards import folds_recurrent
+from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
+from epctx_onnxruntime.weights import is_detached
 
 if TYPE_CHECKING:
-    from epctx_core.graph.model_io import SourceModel
+    from epctx_core.ext import OpenModel
 
 ONNX, ORT = ".onnx", ".ort"
+_ORT_IDENTIFIER = b"ORTM"
+"""Bytes 4 to 8 of an `.ort` file."""
+_MOST_BYTES = (1 << 31) - 1
 _PLATFORMS = (None, "arm", "amd64")
 
 
@@ -63,7 +57,6 @@ def convert_model(
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: the model cannot be read, or the output's name
             says no format, there is nothing to convert, or there is no such platform.
-        NotFound: onnxruntime is not installed.
         NotImplementedByProvider: onnxruntime refuses the model, which for `.ort` needs a kernel for each node.
         Fail: the output cannot be written, or would have 2 GiB or more.
     """
@@ -76,16 +69,16 @@ def convert_model(
             hint="It is the family of processors that an .ort file is made for; leave it out for any.",
         )
     opened = open_model(source, SessionOptions().config())
-    with open_regular(source) as file:
-        from_ort = is_ort_format(file.read(8))
+    with source.open("rb") as file:
+        from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
     _check_convertible(opened, source, kind, from_ort=from_ort)
     with _replaced(target) as staged:
         if kind == ONNX:
-            staged.write_bytes(_with_weights(opened.source))
+            staged.write_bytes(_with_weights(opened))
         else:
             options = _options(level, save_runtime_optimizations, target_platform)
             options["sess_options"].optimized_model_filepath = str(staged)
-            _save_as_ort(_with_weights(opened.source) if from_ort else str(source), source.name, options)
+            _save_as_ort(_with_weights(opened) if from_ort else str(source), source.name, options)
     return target
 
 
@@ -99,7 +92,7 @@ def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: 
         )
     if kind == ONNX and not from_ort:
         raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
-    _check_size(opened.source, sum(weight.nbytes for weight in opened.source.weights.values()))
+    _check_size(opened, sum(weight.nbytes for weight in opened.source.weights.values()))
     if kind == ORT and folds_recurrent(opened.source.proto):
         raise NotImplementedByProvider(
             f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
@@ -114,16 +107,11 @@ def _format_of(target: Path) -> str:
 
     Raises:
         InvalidArgument: it says none.
-        NotFound: onnxruntime is needed to write it, and is not installed.
     """
     kind = target.suffix.lower()
     if kind not in {ONNX, ORT}:
         raise InvalidArgument(
             f"{target.name!r} ends in neither {ONNX} nor {ORT}, and so names no format.", path=target
-        )
-    if kind == ORT and importlib.util.find_spec("onnxruntime") is None:
-        raise NotFound(
-            f"{ORT} files are written by onnxruntime, which is not installed.", hint="pip install onnxruntime"
         )
     return kind
 
@@ -144,8 +132,6 @@ def _replaced(target: Path) -> Iterator[Path]:
 
 
 def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None:
-    import onnxruntime
-
     try:
         onnxruntime.InferenceSession(model, providers=[CPU_EP], enable_fallback=0, **options)
     except Exception as error:
@@ -156,28 +142,30 @@ def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None
         ) from error
 
 
-def _with_weights(source: SourceModel) -> bytes:
+def _with_weights(opened: OpenModel) -> bytes:
     """Return a model's bytes with all its weights inside.
 
     Raises:
         Fail: it is larger than a protobuf can be.
     """
-    proto = source.proto
+    proto = opened.source.proto
     for tensor in proto.graph.initializer:
         if is_detached(tensor):
-            replace_data(tensor, source.weights[tensor.name].tensor_proto())
-    _check_size(source, proto.ByteSize())
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+            tensor.raw_data = b"".join(opened.source.weights[tensor.name].chunks())
+    _check_size(opened, proto.ByteSize())
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
 
-def _check_size(source: SourceModel, size: int) -> None:
+def _check_size(opened: OpenModel, size: int) -> None:
     """Raise Fail if a model cannot be in one file of either format."""
-    if size > MOST_BYTES:
+    if size > _MOST_BYTES:
         raise Fail(
-            f"{source.where} has {size:,} bytes with its weights: a file of either format, which holds them, has less "
+            f"{opened.source.where} has {size:,} bytes with its weights: a file of either format, which holds them, has less "
             f"than 2 GiB.",
-            path=source.path,
+            path=opened.source.path,
             hint=f"Use the {ONNX} model as it is, with its weights in files of their own; sessions and compiles take it.",
         )
 
@@ -186,8 +174,6 @@ def _options(
     level: GraphOptimizationLevel, save_runtime_optimizations: bool, target_platform: str | None
 ) -> dict[str, Any]:
     """Return what onnxruntime's session takes, as its own converter sets it."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(level))

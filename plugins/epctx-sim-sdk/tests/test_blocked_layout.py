@@ -7,20 +7,15 @@ import logging
 import numpy as np
 import pytest
 from engines.networks import drawn
-from engines.pieces import hide_onnxruntime
+from engines.pieces import on_the_reference, session_engine
+from epctx_onnxruntime.versions import block_size
+from epctx_sim_sdk.blocked_layout import DOMAIN, read_mark
+from epctx_sim_sdk.compiler import LAYOUT_MARK, compile_partition
+from epctx_sim_sdk.device import Device
 from graph.making import model, node, value
 from graph.reading import opened
 
-from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.engines.installed_onnxruntime import MARK, block_size, read_mark
-from epctx_core.engines.nchwc import DOMAIN
-from epctx_core.engines.reference_engine import ReferenceModel
 from epctx_core.errors import InvalidGraph
-
-
-def prepared_by(handle):
-    return type(handle.run.__self__)
-
 
 pytestmark = pytest.mark.skipif(
     not block_size(), reason="onnxruntime arranges nothing for this CPU, so there is nothing to arrange back"
@@ -63,11 +58,20 @@ def image():
     return np.random.default_rng(3).standard_normal(SHAPE, np.float32)
 
 
+@pytest.fixture
+def engine(scene):
+    return scene.engine()
+
+
 def optimised(engine, made):
     source = opened(made)
-    found = engine.optimize(source.proto, source.weights)
+    found = engine.optimize(source.proto, source.weights, layouts=True)
     plain = engine.prepare(source.proto, arrays(source.weights)).run([image()])[0]
     return found, plain
+
+
+def prepared(engine, found):
+    return Device(engine=engine)._prepared(found.model, arrays(found.weights), heavy=None)
 
 
 def close(found, wanted):
@@ -75,7 +79,7 @@ def close(found, wanted):
 
 
 def made_for(model, layout):
-    (entry,) = [entry for entry in model.metadata_props if entry.key == MARK]
+    (entry,) = [entry for entry in model.metadata_props if entry.key == LAYOUT_MARK]
     entry.value = layout
 
 
@@ -106,29 +110,31 @@ def test_elsewhere_the_model_is_arranged_back_and_computes_the_same(
     found, plain = optimised(engine, network(opset, activation, **attributes))
     made_for(found.model, elsewhere())
 
-    with caplog.at_level(logging.INFO, logger="epctx.engines"):
-        result = engine.prepare(found.model, arrays(found.weights)).run([image()])[0]
+    with caplog.at_level(logging.INFO, logger="epctx.sim"):
+        result = prepared(engine, found).run([image()])[0]
 
-    assert "compiling again would make it faster" in caplog.text
+    assert "Compiling again would make it faster" in caplog.text
     assert close(result, plain)
 
 
-def test_without_onnxruntime_the_model_is_arranged_back_for_the_reference(engine, monkeypatch):
+def test_on_the_reference_the_model_is_arranged_back(engine):
     found, plain = optimised(engine, network())
-    hide_onnxruntime(monkeypatch)
+    reference = session_engine(on_the_reference())
 
-    prepared = CpuEngine(EnginePolicy()).prepare(found.model, arrays(found.weights))
+    with pytest.raises(InvalidGraph, match=r"was optimised for onnxruntime .*, here is onnx\.reference"):
+        reference.prepare(found.model, arrays(found.weights))
 
-    assert prepared_by(prepared) is ReferenceModel
-    assert close(prepared.run([image()])[0], plain)
+    assert close(prepared(reference, found).run([image()])[0], plain)
 
 
-def test_a_model_whose_channels_do_not_fill_blocks_keeps_onnxs_operators(engine):
-    found, plain = optimised(engine, network(channels=20))
+def test_a_model_whose_channels_do_not_fill_blocks_is_compiled_with_onnxs_operators(engine, scene):
+    source = network(channels=20)
+    assert DOMAIN in {n.domain for n in optimised(engine, source)[0].model.graph.node}
 
-    assert {n.domain for n in found.model.graph.node} == {""}
-    assert read_mark(found.model) is None
-    assert close(engine.prepare(found.model, arrays(found.weights)).run([image()])[0], plain)
+    compiled = compile_partition(scene.partition(source), ep=scene.ep, engine=engine).model()
+
+    assert {n.domain for n in compiled.graph.node} == {""}
+    assert read_mark(compiled) is None
 
 
 @pytest.mark.parametrize("layout", ["onnxruntime 1.31.1 nchwc0", "somebody", "onnxruntime 1 nchwc7"])
@@ -136,8 +142,8 @@ def test_a_layout_that_cannot_be_is_refused(engine, layout):
     found, _ = optimised(engine, network())
     made_for(found.model, layout)
 
-    with pytest.raises(InvalidGraph, match="was optimised for") as caught:
-        engine.prepare(found.model, arrays(found.weights))
+    with pytest.raises(InvalidGraph, match=r"was optimised for .* cannot be rewritten") as caught:
+        prepared(engine, found)
 
     assert "Compile the source model again" in caught.value.hint
 
@@ -147,4 +153,4 @@ def test_a_weight_that_is_missing_is_refused(engine):
     made_for(found.model, elsewhere())
 
     with pytest.raises(InvalidGraph, match="a weight is missing"):
-        engine.prepare(found.model, {})
+        prepared(engine, found._replace(weights={}))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engines.pieces import piece
+from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from graph.making import FLOAT, model, node, value
 
-from epctx_core.engines import EnginePolicy
-from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
+from epctx_core.plugin import EnginePolicy
 
 
 def session_options(policy, made, weight, *, heavy=None):
-    return OnnxRuntimeEngine(policy)._session_options(made, heavy, prepacks=policy.prepacks(weight.nbytes))
+    engine = OnnxRuntimeEngine(policy)
+    return engine._session_options(made, heavy, prepacks=engine._prepacks(weight.nbytes))
 
 
 @pytest.mark.parametrize(
@@ -68,4 +69,4 @@ def test_one_piece_of_several_has_threads_of_its_own_if_it_has_work_for_them(op,
 
     made = model(chain, ends[:1], ends[1:])
 
-    assert EnginePolicy(pieces=2).threads(made, None) == threads
+    assert OnnxRuntimeEngine(EnginePolicy(pieces=2))._threads(made, None) == threads

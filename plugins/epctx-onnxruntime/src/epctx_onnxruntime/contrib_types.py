@@ -1,11 +1,10 @@
 """Types of values that onnx cannot infer, because it does not know an operator: asked of onnxruntime.
 
-Operators of `com.microsoft` have their schemas in onnxruntime alone. Without it such types stay unknown.
+Operators of `com.microsoft` have their schemas in onnxruntime alone.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 from itertools import chain
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from epctx_core.engines.installed_onnxruntime import fit_versions, load_structure
-from epctx_core.graph.bodies import bodies, free_names, may_hold_bodies
+from epctx_core.ext import bodies, free_names
+from epctx_onnxruntime.versions import fit_versions, load_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,16 +35,12 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 def resolve_types(inferred: ModelProto) -> None:
     """Declare values that inference left without a type, in place: those of the main graph and of bodies.
 
-    Does nothing, at no cost, where all operators are onnx's own, and where onnxruntime is not installed
-    or cannot read the model.
+    Does nothing where onnxruntime cannot read the model.
 
     Args:
         inferred: a model after onnx's inference, without detached weights.
     """
-    if all(opset.domain in _ONNX_DOMAINS for opset in inferred.opset_import):
-        return
-    if any(map(_is_foreign, inferred.graph.node)) and importlib.util.find_spec("onnxruntime") is not None:
-        _resolve(inferred, inferred.graph, {})
+    _resolve(inferred, inferred.graph, {})
 
 
 def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) -> None:
@@ -57,7 +52,7 @@ def _resolve(model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known]) 
         declared = {value.name: value for values in (graph.value_info, graph.output) for value in values}
         for value in _ask(_probe(model, graph, outer, unknown), unknown):
             (declared.get(value.name) or graph.value_info.add(name=value.name)).type.CopyFrom(value.type)
-    holders = [node for node in graph.node if may_hold_bodies(node) and any(True for _ in bodies(node))]
+    holders = [node for node in graph.node if any(True for _ in bodies(node))]
     if holders:
         scope = {**outer, **_known(graph)}
         for node in holders:
@@ -127,7 +122,7 @@ def _is_foreign(node: NodeProto) -> bool:
     """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
     if node.domain not in _ONNX_DOMAINS:
         return True
-    return may_hold_bodies(node) and any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
+    return any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
 
 
 def _known(graph: GraphProto) -> dict[str, _Known]:

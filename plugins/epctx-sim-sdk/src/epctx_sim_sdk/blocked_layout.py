@@ -1,8 +1,8 @@
 """The blocked layout that onnxruntime's convolutions use on one kind of CPU, and the way back from it.
 
-An optimised model may hold operators of onnxruntime's internal domain `com.microsoft.nchwc`. Their
-weights are arranged for one block size, the width of this CPU's vectors; another CPU would compute
-nonsense. Such models carry a mark, and where it does not fit they are rewritten with ONNX's operators.
+A graph that the host's engine optimised may hold operators of onnxruntime's internal domain `com.microsoft.nchwc`. Their
+weights are arranged for one block size, the width of this CPU's vectors. Such a graph is marked; where the engine refuses
+it, it is rewritten with ONNX's operators.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from epctx_core.engines.installed_onnxruntime import block_size
-from epctx_core.graph.model_io import structure
-from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
+from epctx_sim_sdk.compiler import LAYOUT_MARK, WEIGHT_LOCATION, with_types
 
 if TYPE_CHECKING:
     from typing import Any
@@ -36,37 +34,52 @@ class NotPlainError(Exception):
     """A model has something in a blocked layout that has no equal among ONNX's operators here."""
 
 
-def fit(
-    model: ModelProto, weights: Mapping[str, np.ndarray], layout: str
+def read_mark(model: ModelProto) -> str | None:
+    """Return what a model says that it was arranged for; None if that is every CPU."""
+    return next((entry.value for entry in model.metadata_props if entry.key == LAYOUT_MARK), None)
+
+
+def without_blocks(
+    model: ModelProto, weights: Mapping[str, np.ndarray]
 ) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
-    """Return a plain model, with copied weights, in place of one that was optimised for another layout.
+    """Return a plain model, with rearranged copies of weights, in place of a marked one.
 
     Raises:
         NotPlainError: the model is damaged, or was made by a version that knew more.
     """
-    block = layout.rpartition("nchwc")[2]
-    if not block.isdecimal() or not 0 < int(block) <= 1024:  # noqa: PLR2004 - far above any vector's width
-        raise NotPlainError(f"its layout {layout!r} is unknown")
-    plain, changes = to_plain(model, int(block))
+    plain, changes = to_plain(model, _block_size(model))
     if any(base not in weights for base, _ in changes.values()):
         raise NotPlainError("a weight is missing")
     rearranged = {name: change(weights[base]) for name, (base, change) in changes.items()}
     return plain, {**weights, **rearranged}
 
 
-def check_way_back(model: ModelProto) -> None:
-    """Raise NotPlainError if `to_plain` could not rewrite a model that was optimised here.
+def has_way_back(model: ModelProto) -> bool:
+    """Whether `without_blocks` can rewrite a marked model that was just optimised.
 
     A `ReorderInput` may add channels of zeros, and nothing says how many: such a model has no way back.
     """
-    plain, _ = to_plain(model, block_size())
-    typed = onnx.shape_inference.infer_shapes(structure(plain)).graph
+    block = _block_size(model)
+    try:
+        plain, _ = to_plain(model, block)
+    except NotPlainError:
+        return False
+    typed = with_types(plain)
     shapes = {v.name: v.type.tensor_type.shape.dim for v in (*typed.input, *typed.value_info)}
-    for node in model.graph.node:
-        if node.domain == DOMAIN and node.op_type == "ReorderInput":
-            shape = shapes.get(node.input[0], ())
-            if len(shape) != _RANK or not shape[1].dim_value or shape[1].dim_value % block_size():
-                raise NotPlainError(f"the channels of {node.input[0]!r} do not fill whole blocks")
+    channels = [
+        shapes.get(node.input[0], ())[1:2]
+        for node in model.graph.node
+        if node.domain == DOMAIN and node.op_type == "ReorderInput"
+    ]
+    return all(dims and dims[0].dim_value and not dims[0].dim_value % block for dims in channels)
+
+
+def _block_size(model: ModelProto) -> int:
+    layout = read_mark(model) or ""
+    block = layout.rpartition("nchwc")[2]
+    if not block.isdecimal() or not 0 < int(block) <= 1024:  # noqa: PLR2004 - far above any vector's width
+        raise NotPlainError(f"its layout {layout!r} is unknown")
+    return int(block)
 
 
 def to_plain(model: ModelProto, block: int) -> tuple[ModelProto, dict[str, tuple[str, Rearrange]]]:
@@ -106,6 +119,7 @@ class _Plain:
         kept = [t for t in (*graph.initializer, *self._made.values()) if t.name in used]
         del graph.initializer[:]
         graph.initializer.extend(kept)
+        del self._model.metadata_props[:]
         imports = [o for o in self._model.opset_import if o.domain != DOMAIN]
         del self._model.opset_import[:]
         self._model.opset_import.extend(imports)
@@ -198,9 +212,9 @@ class _Plain:
         if name not in self._made:
             change = functools.partial(_out_of_order, block=self._block, per_input=per_input)
             made = onnx.TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims)
-            if is_detached(tensor):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 made.data_location = onnx.TensorProto.EXTERNAL
-                made.external_data.add(key="location", value=DETACHED_LOCATION)
+                made.external_data.add(key="location", value=WEIGHT_LOCATION)
                 self._changes[name] = (tensor.name, change)
             else:
                 made.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name))

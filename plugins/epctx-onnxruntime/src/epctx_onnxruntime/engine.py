@@ -5,30 +5,44 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnxruntime
 
-from epctx_core.engines.guards import GUARD, guard_recurrent
-from epctx_core.engines.installed_onnxruntime import FATAL_ONLY, fit_versions, quiet_options
-from epctx_core.engines.interface import CURRENT, write_in_place
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import bodies, may_hold_bodies
-from epctx_core.graph.weights import DETACHED_LOCATION, is_detached
-from epctx_core.options.choices import CPU_EP
+from epctx_core.ext import all_graphs, current_options, write_in_place
+from epctx_core.plugin import BaseEngine
+from epctx_onnxruntime.guards import GUARD, guard_recurrent
+from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY, fit_versions, layout_of_this_cpu, quiet_options
+from epctx_onnxruntime.weights import LOCATION, PLACEHOLDER, is_detached
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.engines.interface import EnginePolicy
-    from epctx_core.plugin import TensorView
+    from epctx_core import GraphOptimizationLevel
+    from epctx_core.plugin import OptimizedModel, RunnableModel, TensorView
 
+PREPACK_LIMIT = 64 << 20
+"""Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms a MiB to make) pays."""
 
-# The folder of the placeholder file that detached weights name; onnxruntime wants it to exist.
-_PLACEHOLDER_FOLDER = str(Path(__file__).parent)
+LIGHT_NODES = 8
+
+THREADED_WEIGHTS = 1 << 18
+THREADED_ELEMENTS = 1 << 16
+"""Elements of weights, or of one value at the boundary, from which a piece of a session gets its own threads."""
+
+OPTIMIZED_PIECES = 32
+"""Pieces of a session up to which those of the CPU EP are optimised; more gain too little for the time."""
+
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"})
+_HEAVY_OPERATORS = frozenset(
+    {
+        "Attention", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "GRU", "If", "Loop", "LSTM",
+        "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan",
+    }
+)  # fmt: skip
 _FOREIGN = frozenset(
     f"tensor({name})"
     for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
@@ -41,24 +55,26 @@ _NOT_PASSED = frozenset(
 _SUB_BYTE_DTYPES = frozenset(onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _NOT_PASSED)
 
 
-class OnnxRuntimeEngine:
-    """Prepares models on onnxruntime; implements `epctx_core.plugin.Engine`."""
+class OnnxRuntimeEngine(BaseEngine):
+    """Prepares models on onnxruntime."""
 
     name = f"onnxruntime {onnxruntime.__version__}"
-    checks = True
+    checks = optimizes = True
 
-    def __init__(self, policy: EnginePolicy) -> None:
-        self._policy = policy
+    @property
+    def layout(self) -> str:
+        """See `BaseEngine.layout`; `onnxruntime 1.31.1 nchwc16` where blocks have 16 channels."""
+        return layout_of_this_cpu()
 
     def prepare(
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> OnnxRuntimeModel:
         """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
         arrays, model = _weights_in_place(model, weights or {})
-        prepacks = self._policy.prepacks(sum(array.nbytes for array in arrays.values()))
+        prepacks = self._prepacks(sum(array.nbytes for array in arrays.values()))
         options = self._session_options(model, heavy, prepacks=prepacks)
         options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", _PLACEHOLDER_FOLDER
+            "session.model_external_initializers_file_folder_path", str(PLACEHOLDER.parent)
         )
         values = {name: _ort_value(array) for name, array in arrays.items()}
         for name, value in values.items():
@@ -67,7 +83,24 @@ class OnnxRuntimeEngine:
         _check_boundary(session)
         return OnnxRuntimeModel(session, model, (weights, arrays, values))
 
-    def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OnnxRuntimeModel:
+    def pays_to_optimize(self, model: ModelProto) -> bool:
+        """Whether a piece is optimised before it is prepared: what is the whole session, and heavy ones if few."""
+        pieces = self.policy.pieces
+        return pieces == 1 or (pieces <= OPTIMIZED_PIECES and _is_heavy(model))
+
+    def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
+        """Prepare an optimised form of a piece; see `BaseEngine.prepare_optimized`."""
+        from epctx_onnxruntime.optimiser import optimize_freely, rewritten_bytes
+
+        # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
+        in_memory = all(view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values())
+        kept = sum(view.nbytes for view in weights.values()) - rewritten_bytes(model, weights)
+        if self._is_alone or (in_memory and kept <= PREPACK_LIMIT):
+            return self._optimizing_session(model, weights)
+        found = optimize_freely(model, weights)
+        return self.prepare(found.model, {name: view.array() for name, view in found.weights.items()})
+
+    def _optimizing_session(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OnnxRuntimeModel:
         """Create a session that optimises the model for itself: copies weights in memory, maps those in files.
 
         In less time than to optimise a model and then to prepare it, since nothing is written in between.
@@ -76,13 +109,12 @@ class OnnxRuntimeEngine:
             NotImplementedByProvider: as `prepare`.
             NotOptimizedError: a file of weights was replaced.
         """
-        from epctx_core.engines.optimiser import check_files, hand_over
+        from epctx_onnxruntime.optimiser import check_files, hand_over
 
         own = type(model)()
         own.CopyFrom(model)
         fit_versions(own)
-        size = sum(view.nbytes for view in weights.values())
-        prepacks = self._policy.is_alone() or self._policy.prepacks(size)
+        prepacks = self._is_alone or self._prepacks(sum(view.nbytes for view in weights.values()))
         options = self._session_options(own, None, prepacks=prepacks)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         lent = hand_over(own, weights, options)
@@ -91,6 +123,15 @@ class OnnxRuntimeEngine:
         check_files(weights)
         _check_boundary(session)
         return OnnxRuntimeModel(session, own, None)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether there is one piece and nobody asked to spare memory: it is run as onnxruntime would run it."""
+        return self.policy.pieces == 1 and self.policy.prefer_latency is not False
+
+    def _prepacks(self, weight_bytes: int) -> bool:
+        preferred = self.policy.prefer_latency
+        return weight_bytes <= PREPACK_LIMIT if preferred is None else preferred
 
     def has_kernels(self, model: ModelProto) -> bool:
         """Whether all operators of a model without detached weights have kernels for its types."""
@@ -110,12 +151,12 @@ class OnnxRuntimeEngine:
     def _session_options(
         self, model: ModelProto, heavy: bool | None, *, prepacks: bool
     ) -> onnxruntime.SessionOptions:
-        policy = self._policy
+        policy = self.policy
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
         # onnxruntime's optimisers read weights through files only, never through `add_initializer`.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = policy.threads(model, heavy)
+        options.intra_op_num_threads = self._threads(model, heavy)
         if options.intra_op_num_threads == 1:
             options.inter_op_num_threads = 1
         elif policy.pieces > 1:
@@ -124,6 +165,70 @@ class OnnxRuntimeEngine:
         if not prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
         return options
+
+    def _threads(self, model: ModelProto, heavy: bool | None) -> int:
+        """Return the thread count for a piece; 0 means one a core."""
+        policy = self.policy
+        if policy.intra_op_num_threads or (policy.pieces == 1 and heavy is None):
+            return policy.intra_op_num_threads
+        return 0 if (_fills_threads(model) if heavy is None else heavy) else 1
+
+    @classmethod
+    def optimize_model(
+        cls,
+        model: ModelProto,
+        weights: Mapping[str, TensorView],
+        level: GraphOptimizationLevel,
+        *,
+        contrib: bool = False,
+        layouts: bool = False,
+    ) -> OptimizedModel:
+        """Return an equal model that computes faster; see `BaseEngine.optimize_model`."""
+        from epctx_onnxruntime.optimiser import Allowed, optimize
+
+        return optimize(model, weights, level, Allowed(contrib=contrib, layouts=layouts))
+
+    @classmethod
+    def resolve_types(cls, inferred: ModelProto) -> None:
+        """Declare values of operators of `com.microsoft`; see `BaseEngine.resolve_types`."""
+        from epctx_onnxruntime.contrib_types import resolve_types
+
+        resolve_types(inferred)
+
+    @classmethod
+    def set_seed(cls, seed: int) -> bool:
+        """Set onnxruntime's seed; see `BaseEngine.set_seed`."""
+        onnxruntime.set_seed(seed)
+        return True
+
+
+def _fills_threads(model: ModelProto) -> bool:
+    """Whether a piece has work for a thread pool of its own, which costs 0.6 ms and 200 KiB to make.
+
+    Convolutions have. Others have if their weights or their boundary are large: a MatMul of 32 rows by
+    512 KiB takes less time than waking a thread twice.
+    """
+    graph = model.graph
+    operators = {node.op_type for node in graph.node}
+    if operators & _CONVOLUTIONS:
+        return True
+    if len(graph.node) <= LIGHT_NODES and not operators & _HEAVY_OPERATORS:
+        return False
+    weights = sum(math.prod(tensor.dims) for tensor in graph.initializer)
+    return weights >= THREADED_WEIGHTS or any(
+        _elements(value) >= THREADED_ELEMENTS for value in (*graph.input, *graph.output)
+    )
+
+
+def _elements(value: onnx.ValueInfoProto) -> float:
+    """Return how many elements a tensor has; infinitely many if that is open."""
+    dims = value.type.tensor_type.shape.dim
+    return math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims)
+
+
+def _is_heavy(model: ModelProto) -> bool:
+    graph = model.graph
+    return len(graph.node) > LIGHT_NODES or any(node.op_type in _HEAVY_OPERATORS for node in graph.node)
 
 
 class OnnxRuntimeModel:
@@ -153,7 +258,7 @@ class OnnxRuntimeModel:
         # Small pieces have one input, and zip would take longer for it than all else here.
         single = len(names) == 1 == len(inputs)
         feeds = {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
-        current = CURRENT.options
+        current = current_options()
         options = self._options if current is None else current.follow(onnxruntime.RunOptions)
         try:
             results: list[np.ndarray] = (
@@ -208,7 +313,7 @@ def _weights_in_place(
             arrays[tensor.name] = np.require(array, requirements=("C", "A"))
             # Whatever location the model carries (an EP's payload may be older): ours is the one that exists.
             del tensor.external_data[:]
-            tensor.external_data.add(key="location", value=DETACHED_LOCATION)
+            tensor.external_data.add(key="location", value=LOCATION)
     return arrays, own
 
 
@@ -260,16 +365,13 @@ def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxrunt
         raise NotImplementedByProvider(f"onnxruntime refuses a piece of the model: {text}") from error
 
 
-def _keep_distinct_names(graph: onnx.GraphProto) -> None:
+def _keep_distinct_names(main: onnx.GraphProto) -> None:
     """Drop the names of a graph's nodes if two are equal: to ONNX they say nothing, onnxruntime wants them distinct."""
-    names = [node.name for node in graph.node if node.name]
-    drops = len(set(names)) < len(names)
-    for node in graph.node:
-        if drops:
-            node.name = ""
-        if may_hold_bodies(node):
-            for body in bodies(node):
-                _keep_distinct_names(body)
+    for _, graph in all_graphs(main):
+        names = [node.name for node in graph.node if node.name]
+        if len(set(names)) < len(names):
+            for node in graph.node:
+                node.name = ""
 
 
 def _check_boundary(session: onnxruntime.InferenceSession) -> None:

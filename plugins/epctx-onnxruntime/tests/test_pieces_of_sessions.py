@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from end_to_end.small_models import saved
 from engines.networks import convolution_and_normalisation
+from epctx_onnxruntime.engine import OnnxRuntimeEngine
 
 import epctx_core as epctx
-from epctx_core.engines.onnxruntime_engine import OnnxRuntimeEngine
 
 LEVEL = epctx.GraphOptimizationLevel
 

@@ -6,29 +6,26 @@ are all older is the same model with an older number on it.
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from epctx_core.graph.bodies import bodies
+from epctx_core.ext import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import ModuleType
 
-    import onnxruntime
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
-    from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
+CPU_EP = "CPUExecutionProvider"
 FATAL_ONLY = 4
 """The level of onnxruntime's log at which it says nothing that its exceptions do not say."""
-MARK = "epctx.cpu_layout"
-"""The metadata key of a model for one kind of CPU: engine and block size, such as `onnxruntime 1.31.1 nchwc16`."""
 _SURE_IR = 10
 _SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 """Read by every onnxruntime that is new enough for us: nothing to find out."""
@@ -36,22 +33,8 @@ _SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 _BEYOND = 1000
 
 
-def installed() -> ModuleType | None:
-    """Return onnxruntime; None where it is missing or does not import."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return None
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    module: ModuleType = onnxruntime
-    return module
-
-
 def quiet_options() -> onnxruntime.SessionOptions:
     """Return options of a session that finds something out and runs nothing: a thread pool would cost more than that."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -129,16 +112,12 @@ def _reads(imports: Mapping[str, int], *, ir_version: int = _SURE_IR) -> bool:
 
 def load_structure(model: ModelProto) -> capi.InferenceSession:
     """Have onnxruntime read a model and resolve its types, without looking for kernels."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as capi
-
     return capi.InferenceSession(quiet_options(), model.SerializeToString(), False, False)
 
 
 @cache
 def block_size() -> int:
     """Return the channels in a block on this CPU, as onnxruntime has it; 0 where there is no such layout."""
-    import onnxruntime
-
     size = 0
 
     def look(
@@ -168,17 +147,6 @@ def block_size() -> int:
     return size
 
 
-def this_layout() -> str:
-    """Return what the mark would be if a model were optimised here and now; empty without onnxruntime."""
-    found = installed()
-    return f"onnxruntime {found.__version__} nchwc{block_size()}" if found is not None else ""
-
-
-def mark(model: ModelProto) -> None:
-    """Note in a model for which engine and CPU it was made."""
-    model.metadata_props.add(key=MARK, value=this_layout())
-
-
-def read_mark(model: ModelProto) -> str | None:
-    """Return a model's mark; None if it fits every CPU."""
-    return next((entry.value for entry in model.metadata_props if entry.key == MARK), None)
+def layout_of_this_cpu() -> str:
+    """Return what models say that are arranged for this CPU: engine and block size."""
+    return f"onnxruntime {onnxruntime.__version__} nchwc{block_size()}"

@@ -1,0 +1,137 @@
+"""Choice of the engine: `onnx.reference` is built in, and at most one more is used, by an entry point.
+
+The one of epctx-onnxruntime is used where it is installed, another only if the host names it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import PackageMissing
+from epctx_core.graph.bodies import bodies, may_hold_bodies
+from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, distributions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onnx import GraphProto, ModelProto
+
+    from epctx_core.plugin import BaseEngine
+    from epctx_core.registry.uninstalled import InstalledDistribution
+
+GROUP = "epctx.engines"
+"""One entry for each engine: its value is `module:Class`, a subclass of `epctx_core.plugin.BaseEngine`."""
+BUILT_IN = "onnx.reference"
+ONNXRUNTIME = "onnxruntime"
+"""The engine of epctx-onnxruntime."""
+INSTALL = "pip install 'epctx-core[ort]'"
+
+_VARIABLE = "EPCTX_ENGINE"
+_PACKAGE = "epctx-onnxruntime"
+_ONNX_DOMAINS = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
+)
+_log = logging.getLogger("epctx.engines")
+
+
+@cache
+def by_environment() -> str:
+    """Return the engine that the environment names; read once."""
+    return os.environ.get(_VARIABLE, "")
+
+
+@cache
+def chosen_entry(named: str | None) -> EntryPoint | None:
+    """Return the entry point of the engine to use, None for the built-in one; imports nothing of it.
+
+    Args:
+        named: by the session option; None for what EPCTX_ENGINE names, else epctx-onnxruntime's.
+
+    Raises:
+        PackageMissing: the named engine is not installed.
+    """
+    name = named or by_environment()
+    if name == BUILT_IN:
+        return None
+    if not name:
+        try:
+            return next(iter(_entries(distribution(_PACKAGE))), None)
+        except PackageNotFoundError:
+            return None
+    found = {entry.name: entry for dist in reversed(list(distributions())) for entry in _entries(dist)}
+    if name not in found:
+        known = ", ".join(sorted({*found, BUILT_IN}))
+        raise PackageMissing(
+            f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed.",
+            hint=INSTALL
+            if name == ONNXRUNTIME
+            else f"Install the package that has it, or use one of: {known}.",
+        )
+    return found[name]
+
+
+def _entries(dist: InstalledDistribution) -> list[EntryPoint]:
+    try:
+        return [entry for entry in dist.entry_points if entry.group == GROUP]
+    except Exception:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
+        return []
+
+
+@cache
+def engine_class(named: str | None = None) -> type[BaseEngine]:
+    """Return the class of the engine to use, see `chosen_entry`; the built-in one in place of a broken one."""
+    from epctx_core.engines.reference_engine import ReferenceEngine
+
+    entry = chosen_entry(named)
+    if entry is not None:
+        return _imported(entry) or ReferenceEngine
+    if not (named or by_environment()) and importlib.util.find_spec("onnxruntime") is not None:
+        _log.warning(
+            "onnxruntime is installed and %s, which runs models on it, is not, so %s is used: %s",
+            _PACKAGE,
+            ReferenceEngine.name,
+            INSTALL,
+        )
+    return ReferenceEngine
+
+
+def _imported(entry: EntryPoint) -> type[BaseEngine] | None:
+    """Import an engine; None, with a warning, if it is broken."""
+    from epctx_core.plugin import BaseEngine
+
+    try:
+        found = entry.load()
+        if isinstance(found, type) and issubclass(found, BaseEngine):
+            return found
+        why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
+        why = f"{type(error).__name__}: {error}"
+    dist = entry.dist
+    owner = "an unnamed distribution" if dist is None else f"{dist.name} {dist.version}"
+    _log.warning("the engine %r of %s is broken, so %s is used: %s", entry.name, owner, BUILT_IN, why)
+    return None
+
+
+def type_resolver(named: str | None) -> Callable[[ModelProto], None]:
+    """Return a function that declares values of operators that onnx does not know, as far as the engine does.
+
+    It asks for no engine where all operators are onnx's own.
+    """
+
+    def resolve(inferred: ModelProto) -> None:
+        domains = {opset.domain for opset in inferred.opset_import}
+        if not domains <= _ONNX_DOMAINS and _is_foreign(inferred.graph):
+            engine_class(named).resolve_types(inferred)
+
+    return resolve
+
+
+def _is_foreign(graph: GraphProto) -> bool:
+    return any(
+        node.domain not in _ONNX_DOMAINS or (may_hold_bodies(node) and any(map(_is_foreign, bodies(node))))
+        for node in graph.node
+    )

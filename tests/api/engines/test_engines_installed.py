@@ -1,0 +1,239 @@
+"""Which engine a session gets: by what is installed, by the host's word, and in place of one that is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import onnx
+import onnxruntime
+import pytest
+from engines.pieces import WITHOUT_ONNXRUNTIME
+from onnx import parser
+
+SOURCE = """
+import json, logging, sys
+logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+import numpy as np
+import epctx_core as epctx
+from epctx_core.plugin import ExecutionProvider, hookimpl
+names = []
+class Asking(ExecutionProvider):
+    name = "AskingExecutionProvider"
+    def __init__(self, context):
+        super().__init__(context)
+        names.append(context.engine.name)
+    @hookimpl
+    def get_capability(self, graph):
+        return []
+    @hookimpl
+    def compile(self, partitions):
+        return []
+registry = epctx.Registry(entry_points=False)
+registry.register(Asking)
+def session(engine=""):
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("session.engine", engine)
+    return epctx.InferenceSession(sys.argv[1], options, providers=["Asking"], registry=registry)
+"""
+RUN = """
+for engine in sys.argv[2:] or [""]:
+    with session(engine) as made:
+        assert made.run(None, {"x": np.array([1, -2], np.float32)})[0].tolist() == [-1.0, 2.0]
+print(json.dumps(names))
+"""
+ENGINE = """
+from onnx.reference import ReferenceEvaluator
+from epctx_core.plugin import BaseEngine
+class Acme(BaseEngine):
+    name = "acme 7.5"
+    def prepare(self, model, weights=None, *, heavy=None):
+        return Prepared(ReferenceEvaluator(model))
+class Prepared:
+    def __init__(self, evaluator):
+        self.evaluator = evaluator
+    def run(self, inputs, outputs=None):
+        return self.evaluator.run(None, dict(zip(self.evaluator.input_names, inputs)))
+thing = 3
+"""
+ALL_TAKEN = """
+import sys
+import numpy as np
+import epctx_core as epctx
+from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
+class Taking(ExecutionProvider):
+    name = "TakingExecutionProvider"
+    @hookimpl
+    def get_capability(self, graph):
+        return [ComputeCapability(graph.nodes)]
+    @hookimpl
+    def compile(self, partitions):
+        return [CompiledPartition(lambda inputs, outputs=None: [-inputs[0]]) for _ in partitions]
+registry = epctx.Registry(entry_points=False)
+registry.register(Taking)
+with epctx.InferenceSession(sys.argv[1], providers=["Taking"], registry=registry) as made:
+    made.run(None, {"x": np.array([1, -2], np.float32)})
+assert {"onnxruntime", "epctx_onnxruntime", "onnx.reference"}.isdisjoint(sys.modules)
+"""
+NEG = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+ORT, REFERENCE = f"onnxruntime {onnxruntime.__version__}", f"onnx.reference {onnx.__version__}"
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A folder on the path, as pip fills one: the module of an engine and its distribution."""
+
+    def install(distribution, **entries):
+        info = tmp_path / "site" / f"{distribution.replace('-', '_')}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        lines = [f"{name} = {value}" for name, value in entries.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[epctx.engines]", *lines, ""]))
+        (tmp_path / "site" / "acme_engine.py").write_text(ENGINE)
+        (tmp_path / "site" / "acme_wrong.py").write_text("import no_such_library\n")
+
+    return install
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """Runs a program in a fresh process; gives the engines' names that EPs saw, and what the log says."""
+    (tmp_path / "m.onnx").write_bytes(parser.parse_model(NEG).SerializeToString())
+
+    def run(*engines, begins="", **environment):
+        done = subprocess.run(
+            [sys.executable, "-c", begins + SOURCE + RUN, tmp_path / "m.onnx", *engines],
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "site"), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        return (json.loads(done.stdout) if done.returncode == 0 else None), done.stderr
+
+    return run
+
+
+def warnings(log):
+    return [line for line in log.splitlines() if line.startswith("WARNING")]
+
+
+def test_the_engine_of_epctx_onnxruntime_is_used_where_it_is_installed(asked):
+    assert asked() == ([ORT], "")
+
+
+def test_another_engine_is_used_only_where_the_host_names_it(packages, asked):
+    packages("acme-engine", acme="acme_engine:Acme")
+
+    assert asked()[0] == [ORT]
+    assert asked("acme")[0] == ["acme 7.5"]
+    assert asked(EPCTX_ENGINE="acme")[0] == ["acme 7.5"]
+
+
+def test_the_option_goes_before_the_environment(packages, asked):
+    packages("acme-engine", acme="acme_engine:Acme")
+
+    names, log = asked("", "onnxruntime", "onnx.reference", EPCTX_ENGINE="acme")
+
+    assert names == ["acme 7.5", ORT, REFERENCE]
+    assert warnings(log) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("acme_wrong:Acme", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("acme_engine:Other", "AttributeError"),
+        ("acme_engine:thing", "acme_engine:thing is not a subclass of epctx_core.plugin.BaseEngine"),
+    ],
+)
+def test_a_broken_engine_is_named_once_with_its_distribution_and_the_reference_is_used(
+    packages, asked, value, why
+):
+    packages("acme-engine", acme=value)
+
+    names, log = asked("acme", "acme")
+
+    assert names == [REFERENCE, REFERENCE]
+    (broken,) = [line for line in warnings(log) if "is broken" in line]
+    assert broken.startswith(
+        "WARNING the engine 'acme' of acme-engine 1.2 is broken, so onnx.reference is used: "
+    )
+    assert why in broken
+
+
+def test_onnxruntime_that_does_not_import_is_a_broken_engine(asked):
+    names, log = asked(begins="import sys; sys.modules['onnxruntime'] = None\n")
+
+    assert names == [REFERENCE]
+    assert "the engine 'onnxruntime' of epctx-onnxruntime 0.1.0 is broken" in warnings(log)[0]
+
+
+@pytest.mark.parametrize("name", ["acme", "onnxruntime"])
+def test_an_engine_that_is_named_and_not_installed_is_an_error_with_what_to_install(asked, name):
+    names, log = asked(name, begins=WITHOUT_ONNXRUNTIME if name == "onnxruntime" else "")
+
+    assert names is None
+    said = log.splitlines()
+    assert said[-2] == (
+        f"epctx_core.errors.PackageMissing: the engine {name!r}, named by session.engine, is not installed."
+    )
+    assert (
+        "pip install 'epctx-core[ort]'"
+        if name == "onnxruntime"
+        else "use one of: onnx.reference, onnxruntime"
+    ) in said[-1]
+
+
+def test_the_environments_engine_that_is_not_installed_is_an_error_that_names_the_variable(asked):
+    names, log = asked(EPCTX_ENGINE="acme")
+
+    assert names is None
+    assert "PackageMissing: the engine 'acme', named by EPCTX_ENGINE, is not installed." in log
+
+
+def test_onnxruntime_without_its_package_is_told_once_with_what_to_install(asked):
+    begins = WITHOUT_ONNXRUNTIME.replace('sys.modules["onnxruntime"] = None', "").replace(
+        'None if name == "onnxruntime" else ', ""
+    )
+
+    names, log = asked("", "", begins=begins)
+
+    assert names == [REFERENCE, REFERENCE]
+    (told,) = [line for line in warnings(log) if "onnxruntime is installed and epctx-onnxruntime" in line]
+    assert told.endswith("pip install 'epctx-core[ort]'")
+
+
+def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
+    names, log = asked("", "", begins=WITHOUT_ONNXRUNTIME)
+
+    assert names == [REFERENCE, REFERENCE]
+    assert [line.split(",")[0] for line in warnings(log)] == [
+        f"WARNING nodes of this session run on {REFERENCE}"
+    ] * 2
+
+
+def test_a_host_that_names_the_reference_is_told_without_a_warning(asked):
+    names, log = asked("onnx.reference")
+
+    assert names == [REFERENCE]
+    assert warnings(log) == []
+    assert log.count(f"INFO nodes of this session run on {REFERENCE}, which is slow") == 1
+
+
+def test_a_session_that_runs_no_node_on_an_engine_imports_none(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(parser.parse_model(NEG).SerializeToString())
+
+    subprocess.run([sys.executable, "-c", ALL_TAKEN, tmp_path / "m.onnx"], check=True, timeout=100)
+
+
+def test_an_engine_that_cannot_be_read_from_its_metadata_disturbs_no_other(packages, asked, tmp_path):
+    packages("acme-engine", acme="acme_engine:Acme")
+    packages("broken-engine")
+    (tmp_path / "site" / "broken_engine-1.2.dist-info" / "entry_points.txt").write_bytes(
+        b"[epctx.engines]\n\xff"
+    )
+
+    assert asked("acme")[0] == ["acme 7.5"]
