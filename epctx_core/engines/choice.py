@@ -12,14 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import PackageMissing
-from epctx_core.graph.bodies import bodies, may_hold_bodies
 from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, distributions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from onnx import GraphProto, ModelProto
-
     from epctx_core.plugin import BaseEngine
     from epctx_core.registry.uninstalled import InstalledDistribution
 
@@ -32,9 +27,6 @@ INSTALL = "pip install 'epctx-core[ort]'"
 
 _VARIABLE = "EPCTX_ENGINE"
 _PACKAGE = "epctx-onnxruntime"
-_ONNX_DOMAINS = frozenset(
-    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
-)
 _log = logging.getLogger("epctx.engines")
 
 
@@ -84,12 +76,16 @@ def _entries(dist: InstalledDistribution) -> list[EntryPoint]:
 @cache
 def engine_class(named: str | None = None) -> type[BaseEngine]:
     """Return the class of the engine to use, see `chosen_entry`; the built-in one in place of a broken one."""
+    entry = chosen_entry(named)
+    if entry is not None and (found := _imported(entry)) is not None:
+        return found
     from epctx_core.engines.reference_engine import ReferenceEngine
 
-    entry = chosen_entry(named)
-    if entry is not None:
-        return _imported(entry) or ReferenceEngine
-    if not (named or by_environment()) and importlib.util.find_spec("onnxruntime") is not None:
+    if (
+        entry is None
+        and not (named or by_environment())
+        and importlib.util.find_spec("onnxruntime") is not None
+    ):
         _log.warning(
             "onnxruntime is installed and %s, which runs models on it, is not, so %s is used: %s",
             _PACKAGE,
@@ -114,24 +110,3 @@ def _imported(entry: EntryPoint) -> type[BaseEngine] | None:
     owner = "an unnamed distribution" if dist is None else f"{dist.name} {dist.version}"
     _log.warning("the engine %r of %s is broken, so %s is used: %s", entry.name, owner, BUILT_IN, why)
     return None
-
-
-def type_resolver(named: str | None) -> Callable[[ModelProto], None]:
-    """Return a function that declares values of operators that onnx does not know, as far as the engine does.
-
-    It asks for no engine where all operators are onnx's own.
-    """
-
-    def resolve(inferred: ModelProto) -> None:
-        domains = {opset.domain for opset in inferred.opset_import}
-        if not domains <= _ONNX_DOMAINS and _is_foreign(inferred.graph):
-            engine_class(named).resolve_types(inferred)
-
-    return resolve
-
-
-def _is_foreign(graph: GraphProto) -> bool:
-    return any(
-        node.domain not in _ONNX_DOMAINS or (may_hold_bodies(node) and any(map(_is_foreign, bodies(node))))
-        for node in graph.node
-    )

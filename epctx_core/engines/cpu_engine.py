@@ -16,7 +16,6 @@ from epctx_core.engines.choice import BUILT_IN, INSTALL, by_environment, chosen_
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.plugin import NotOptimizedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,8 +123,8 @@ class CpuEngine:
             own = {t.name: weights[t.name] for t in part.graph.initializer if t.name in weights}
             try:
                 return self._engine.prepare_optimized(part, own)
-            except (NotOptimizedError, NotImplementedByProvider) as error:
-                _log.info("a piece stays as it is: %s.", error)
+            except NotImplementedByProvider as error:
+                _log.info("a piece stays as it is: %s.", error.message)
             return self._engine.prepare(part, arrays)
 
         return PreparedHandle(self._prepare(model, arrays, prepare))
@@ -137,8 +136,8 @@ class CpuEngine:
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
             return engine_class(self.policy.engine).optimize_model(model, weights, level, layouts=layouts)
-        except NotOptimizedError as error:
-            _log.info("a piece stays as it is: %s.", error)
+        except NotImplementedByProvider as error:
+            _log.info("a piece stays as it is: %s.", error.message)
             return None
 
     def _check_layout(self, model: ModelProto) -> None:

@@ -7,10 +7,10 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import all_graphs, bodies, operator_may_hold_bodies
+from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, operator_may_hold_bodies
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.type_table import (
     TypeTable,
@@ -23,6 +23,10 @@ from epctx_core.graph.type_table import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_ONNX_DOMAINS = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
+)
 
 
 class Hint(NamedTuple):
@@ -136,7 +140,8 @@ def infer_types(
 
     Args:
         proto: the model, without its large weights. Declarations that are refuted are corrected, in place.
-        resolve: declares values that a model after inference has no types for, in place.
+        resolve: declares values that a model after inference has no types for, in place; asked where operators are not
+            onnx's own.
         trusted: names of values whose declared types are no hints.
 
     Raises:
@@ -178,12 +183,20 @@ def _hinted(proven: ModelProto, declared: GraphProto, names: Container[str]) -> 
     return hinted
 
 
+def _is_foreign(node: NodeProto) -> bool:
+    """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
+    if node.domain not in _ONNX_DOMAINS:
+        return True
+    return may_hold_bodies(node) and any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
+
+
 def _completed(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
     inferred = _inferred(probe, data_prop=False)
     if _propagates(probe.graph) and not _has_long_vectors(inferred.graph):
         inferred = _inferred(probe, data_prop=True)
-    if resolve is not None:
+    domains = {opset.domain for opset in inferred.opset_import}
+    if resolve is not None and not domains <= _ONNX_DOMAINS and any(map(_is_foreign, inferred.graph.node)):
         resolve(inferred)
     return inferred
 

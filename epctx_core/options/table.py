@@ -38,8 +38,8 @@ class CachePart(Enum):
     """What is compiled with it cannot be cached: an entry is files that stand alone."""
     SOURCE = "no meaning"
     """It says where files of the source or of a compile lie, or what they are: a cached model is loaded without it."""
-    CHOICE = "by its EPs"
-    """It decides which EPs there are; the key holds those."""
+    CHOICE = "by what it chooses"
+    """It decides which EPs or which engine there are; the key holds those."""
     LOAD = "none"
     """It changes nothing in what is written."""
 
@@ -401,8 +401,8 @@ class SessionConfig:
         key="session.engine",
         values="the name of an installed engine, or empty",
         read=_text_or_none,
-        cache=CachePart.WRITTEN,
-        obeyed_by="compiling, sessions, verify",
+        cache=CachePart.CHOICE,
+        obeyed_by="cache, compiling, sessions, verify",
         doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
         " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
         " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",

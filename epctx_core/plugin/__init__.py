@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from epctx_core.options.choices import *
+    from epctx_core.plugin.base_engine import *
     from epctx_core.plugin.blobs import *
     from epctx_core.plugin.engine import *
     from epctx_core.plugin.hookspecs import *
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.blobs": ("Blobs", "write_blobs"),
-    "epctx_core.plugin.engine": (
-        "BaseEngine", "Engine", "EnginePolicy", "NotOptimizedError", "OptimizedModel", "PreparedModel", "RunnableModel",
-    ),
+    "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy"),
+    "epctx_core.plugin.engine": ("Engine", "OptimizedModel", "PreparedModel", "RunnableModel"),
     "epctx_core.plugin.hookspecs": ("PLUGIN_API", "hookimpl"),
     "epctx_core.plugin.kernels": ("Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes"),
     "epctx_core.plugin.provider": (

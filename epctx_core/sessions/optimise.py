@@ -14,12 +14,11 @@ from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
 from epctx_core.engines.choice import INSTALL, engine_class
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.plugin import NotOptimizedError
 from epctx_core.registry.guard import contract_broken
 from epctx_core.sessions.source import OpenModel, index_model
 
@@ -98,9 +97,9 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
         found = engine_class(model.engine).optimize_model(
             source.proto, source.weights, level, contrib=contrib
         )
-    except NotOptimizedError as error:
+    except NotImplementedByProvider as error:
         raise Fail(
-            f"{source.where} cannot be optimised to {level.name}: {error}.",
+            f"{source.where} cannot be optimised to {level.name}: {error.message}.",
             path=source.path,
             hint="Use ORT_DISABLE_ALL.",
         ) from error

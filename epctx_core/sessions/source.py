@@ -255,10 +255,10 @@ def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
 
 def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
-    from epctx_core.engines.choice import type_resolver
+    from epctx_core.engines.choice import engine_class
     from epctx_core.graph.inference import infer_types
 
-    return infer_types(proto, type_resolver(engine), trusted)
+    return infer_types(proto, lambda inferred: engine_class(engine).resolve_types(inferred), trusted)
 
 
 def index_model(source: SourceModel, engine: str | None) -> OpenModel:

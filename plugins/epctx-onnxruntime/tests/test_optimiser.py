@@ -17,10 +17,9 @@ from onnx import TensorProto, numpy_helper
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.plugin import NotOptimizedError
 
 BASIC, EXTENDED = GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 ONNX_ONLY = Allowed()
@@ -132,7 +131,7 @@ def test_what_was_computed_from_another_file_put_in_the_place_of_the_weights_is_
     other.write_bytes(bytes(weights.stat().st_size))
     other.replace(weights)
 
-    with pytest.raises(NotOptimizedError, match=r"another file lies at .*m\.weights"):
+    with pytest.raises(NotImplementedByProvider, match=r"another file lies at .*m\.weights"):
         optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 
@@ -210,7 +209,7 @@ def test_a_model_that_would_need_too_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(optimiser, "REWRITE_LIMIT", 1000)
     source = opened(convolution_and_normalisation())
 
-    with pytest.raises(NotOptimizedError, match="bytes of weights would be rewritten"):
+    with pytest.raises(NotImplementedByProvider, match="bytes of weights would be rewritten"):
         optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 
@@ -219,7 +218,7 @@ def test_a_model_that_onnxruntime_refuses_is_refused_with_its_words():
         model([node("Nothing", ["x"], ["y"], domain="nobody")], ["x"], ["y"], opsets=[("nobody", 1)])
     )
 
-    with pytest.raises(NotOptimizedError, match=r"onnxruntime refuses it: .*nobody"):
+    with pytest.raises(NotImplementedByProvider, match=r"onnxruntime refuses it: .*nobody"):
         optimize(source.proto, source.weights, BASIC, ONNX_ONLY)
 
 

@@ -13,7 +13,7 @@ from epctx_core.plugin import EnginePolicy
 
 def session_options(policy, made, weight, *, heavy=None):
     engine = OnnxRuntimeEngine(policy)
-    return engine._session_options(made, heavy, prepacks=engine._prepacks(weight.nbytes))
+    return engine.session_options(made, heavy, prepacks=engine.prepacks(weight.nbytes))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import onnxruntime
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.ext import all_graphs, current_options, write_in_place
 from epctx_core.plugin import BaseEngine
-from epctx_onnxruntime.guards import GUARD, guard_recurrent
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY, fit_versions, layout_of_this_cpu, quiet_options
 from epctx_onnxruntime.weights import LOCATION, PLACEHOLDER, is_detached
 
@@ -28,6 +27,8 @@ PREPACK_LIMIT = 64 << 20
 """Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms a MiB to make) pays."""
 
 LIGHT_NODES = 8
+_GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
+"""Operators that end the process when they get no rows; see `guards`."""
 
 THREADED_WEIGHTS = 1 << 18
 THREADED_ELEMENTS = 1 << 16
@@ -71,17 +72,15 @@ class OnnxRuntimeEngine(BaseEngine):
     ) -> OnnxRuntimeModel:
         """Create an onnxruntime session over a model and mapped weights; see `Engine.prepare`."""
         arrays, model = _weights_in_place(model, weights or {})
-        prepacks = self._prepacks(sum(array.nbytes for array in arrays.values()))
-        options = self._session_options(model, heavy, prepacks=prepacks)
+        prepacks = self.prepacks(sum(array.nbytes for array in arrays.values()))
+        options = self.session_options(model, heavy, prepacks=prepacks)
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(PLACEHOLDER.parent)
         )
         values = {name: _ort_value(array) for name, array in arrays.items()}
         for name, value in values.items():
             options.add_initializer(name, value)
-        session = _session(model, options)
-        _check_boundary(session)
-        return OnnxRuntimeModel(session, model, (weights, arrays, values))
+        return OnnxRuntimeModel(create_session(model, options), model, (weights, arrays, values))
 
     def pays_to_optimize(self, model: ModelProto) -> bool:
         """Whether a piece is optimised before it is prepared: what is the whole session, and heavy ones if few."""
@@ -90,46 +89,17 @@ class OnnxRuntimeEngine(BaseEngine):
 
     def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
         """Prepare an optimised form of a piece; see `BaseEngine.prepare_optimized`."""
-        from epctx_onnxruntime.optimiser import optimize_freely, rewritten_bytes
+        from epctx_onnxruntime.optimiser import prepare_optimized
 
-        # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
-        in_memory = all(view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values())
-        kept = sum(view.nbytes for view in weights.values()) - rewritten_bytes(model, weights)
-        if self._is_alone or (in_memory and kept <= PREPACK_LIMIT):
-            return self._optimizing_session(model, weights)
-        found = optimize_freely(model, weights)
-        return self.prepare(found.model, {name: view.array() for name, view in found.weights.items()})
-
-    def _optimizing_session(self, model: ModelProto, weights: Mapping[str, TensorView]) -> OnnxRuntimeModel:
-        """Create a session that optimises the model for itself: copies weights in memory, maps those in files.
-
-        In less time than to optimise a model and then to prepare it, since nothing is written in between.
-
-        Raises:
-            NotImplementedByProvider: as `prepare`.
-            NotOptimizedError: a file of weights was replaced.
-        """
-        from epctx_onnxruntime.optimiser import check_files, hand_over
-
-        own = type(model)()
-        own.CopyFrom(model)
-        fit_versions(own)
-        prepacks = self._is_alone or self._prepacks(sum(view.nbytes for view in weights.values()))
-        options = self._session_options(own, None, prepacks=prepacks)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        lent = hand_over(own, weights, options)
-        session = _session(own, options)
-        del lent
-        check_files(weights)
-        _check_boundary(session)
-        return OnnxRuntimeModel(session, own, None)
+        return prepare_optimized(self, model, weights)
 
     @property
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether there is one piece and nobody asked to spare memory: it is run as onnxruntime would run it."""
         return self.policy.pieces == 1 and self.policy.prefer_latency is not False
 
-    def _prepacks(self, weight_bytes: int) -> bool:
+    def prepacks(self, weight_bytes: int) -> bool:
+        """Whether a piece with so many bytes of weights is prepacked."""
         preferred = self.policy.prefer_latency
         return weight_bytes <= PREPACK_LIMIT if preferred is None else preferred
 
@@ -139,7 +109,7 @@ class OnnxRuntimeEngine(BaseEngine):
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         fit_versions(model)
         try:
-            _session(model, options)
+            create_session(model, options)
         except NotImplementedByProvider:
             return False
         return True
@@ -148,9 +118,10 @@ class OnnxRuntimeEngine(BaseEngine):
         """Whether tensors of a type come in and go out; what is no tensor does."""
         return elem_type not in _NOT_PASSED
 
-    def _session_options(
+    def session_options(
         self, model: ModelProto, heavy: bool | None, *, prepacks: bool
     ) -> onnxruntime.SessionOptions:
+        """Return the options of a session that runs a piece as it is, with threads by rule."""
         policy = self.policy
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
@@ -237,6 +208,7 @@ class OnnxRuntimeModel:
     def __init__(self, session: onnxruntime.InferenceSession, model: ModelProto, owned: object) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
+        _check_boundary(session)
         types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self._has_foreign_types = not types.isdisjoint(_FOREIGN)
         # One tuple lives and dies as a whole, last member first: the session before what it reads.
@@ -267,6 +239,8 @@ class OnnxRuntimeModel:
                 else self._call(self._outputs, feeds, options)
             )
         except Exception as error:  # onnxruntime's exceptions have no base of their own
+            from epctx_onnxruntime.guards import GUARD
+
             _, guard, rest = str(error).partition(GUARD)
             if not guard:
                 raise
@@ -341,15 +315,18 @@ def _array(value: onnxruntime.OrtValue) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def create_session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     """Create a session.
 
     Raises:
         NotImplementedByProvider: onnxruntime refuses the model, for whatever reason: an operator, type or version
             that it lacks, or a model that is wrong. Its words say, and who asks finds out.
     """
-    _keep_distinct_names(model.graph)
-    guard_recurrent(model)
+    operators = _keep_distinct_names(model.graph)
+    if model.functions or not operators.isdisjoint(_GUARDED):
+        from epctx_onnxruntime.guards import guard_recurrent
+
+        guard_recurrent(model)
     try:
         return onnxruntime.InferenceSession(
             model.SerializeToString(),
@@ -365,13 +342,20 @@ def _session(model: ModelProto, options: onnxruntime.SessionOptions) -> onnxrunt
         raise NotImplementedByProvider(f"onnxruntime refuses a piece of the model: {text}") from error
 
 
-def _keep_distinct_names(main: onnx.GraphProto) -> None:
-    """Drop the names of a graph's nodes if two are equal: to ONNX they say nothing, onnxruntime wants them distinct."""
+def _keep_distinct_names(main: onnx.GraphProto) -> set[str]:
+    """Drop the names of a graph's nodes if two are equal: to ONNX they say nothing, onnxruntime wants them distinct.
+
+    Returns:
+        The operators that there are.
+    """
+    operators: set[str] = set()
     for _, graph in all_graphs(main):
+        operators.update(node.op_type for node in graph.node)
         names = [node.name for node in graph.node if node.name]
         if len(set(names)) < len(names):
             for node in graph.node:
                 node.name = ""
+    return operators
 
 
 def _check_boundary(session: onnxruntime.InferenceSession) -> None:

@@ -16,14 +16,17 @@ import onnxruntime
 from onnx import ModelProto, TensorProto
 
 from epctx_core import GraphOptimizationLevel
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight, all_graphs, structure
-from epctx_core.plugin import NotOptimizedError, OptimizedModel
+from epctx_core.plugin import OptimizedModel
+from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
 from epctx_onnxruntime.guards import folds_recurrent
-from epctx_onnxruntime.versions import layout_of_this_cpu, quiet_options
+from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 from epctx_onnxruntime.weights import INLINE_LIMIT, LOCATION, PLACEHOLDER, is_detached
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import TensorView
+    from epctx_core.plugin import RunnableModel, TensorView
+    from epctx_onnxruntime.engine import OnnxRuntimeEngine
 
 REWRITE_LIMIT = 512 << 20
 """Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
@@ -87,35 +90,54 @@ def optimize(
         allowed: what the result may hold.
 
     Raises:
-        NotOptimizedError: onnxruntime refuses, the model is too large, or its weights were replaced.
+        NotImplementedByProvider: onnxruntime refuses, the model is too large, or its weights were replaced.
         InvalidGraph: a file of weights was written to meanwhile.
     """
     rewritten = rewritten_bytes(model, weights)
     if rewritten > REWRITE_LIMIT:
-        raise NotOptimizedError(f"{rewritten:,} bytes of weights would be rewritten in memory")
+        raise NotImplementedByProvider(f"{rewritten:,} bytes of weights would be rewritten in memory")
     if folds_recurrent(model):
-        raise NotOptimizedError(
+        raise NotImplementedByProvider(
             "a recurrent operator has constants alone for inputs, and onnxruntime ends the process if they are empty"
         )
-    failure = NotOptimizedError("no level was tried")
+    failure = NotImplementedByProvider("no level was tried")
     for attempt in _attempts(level, allowed):
         try:
             found = _Optimisation(model, weights, *attempt).run()
             _check_bodies(found.model)
-        except NotOptimizedError as error:
+        except NotImplementedByProvider as error:
             failure = error
         else:
             return found
     raise failure
 
 
-def optimize_freely(model: ModelProto, weights: Mapping[str, TensorView]) -> OptimizedModel:
-    """Return an equal model with all that onnxruntime has, for a process that runs it and writes it to no file."""
-    return optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
+def prepare_optimized(
+    engine: OnnxRuntimeEngine, model: ModelProto, weights: Mapping[str, TensorView]
+) -> RunnableModel:
+    """Prepare an optimised form of a piece, which nobody else gets to see; see `BaseEngine.prepare_optimized`."""
+    # Weights in files are mapped, and an optimised model leaves them there. Numpy's own types can be lent.
+    in_memory = all(view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values())
+    size = sum(view.nbytes for view in weights.values())
+    if not engine.is_alone and not (in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT):
+        found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, Allowed(anything=True))
+        return engine.prepare(found.model, {name: view.array() for name, view in found.weights.items()})
+    # A session that optimises for itself copies weights in memory and maps those in files. That takes less time than to
+    # optimise a model and then to prepare it, since nothing is written in between.
+    own = ModelProto()
+    own.CopyFrom(model)
+    fit_versions(own)
+    options = engine.session_options(own, None, prepacks=engine.is_alone or engine.prepacks(size))
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    lent = hand_over(own, weights, options)
+    session = create_session(own, options)
+    del lent
+    check_files(weights)
+    return OnnxRuntimeModel(session, own, None)
 
 
 def _check_bodies(model: ModelProto) -> None:
-    """Raise NotOptimizedError for control flow that is not valid any more.
+    """Raise NotImplementedByProvider for control flow that is not valid any more.
 
     onnxruntime writes some folded constants of bodies twice, and folded strings as raw bytes; then it
     refuses to read them.
@@ -125,7 +147,7 @@ def _check_bodies(model: ModelProto) -> None:
     try:
         onnx.checker.check_model(structure(model))
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise NotOptimizedError(
+        raise NotImplementedByProvider(
             f"onnxruntime wrote a body wrongly: {' '.join(str(error).split())}"
         ) from error
 
@@ -192,14 +214,14 @@ def check_files(views: Mapping[str, TensorView]) -> None:
     """Check that the files that onnxruntime opened, which it does by name only, are those mapped.
 
     Raises:
-        NotOptimizedError: another file lies there by now.
+        NotImplementedByProvider: another file lies there by now.
         InvalidGraph: one was written to meanwhile.
     """
     mappings = (view.mapping for view in views.values() if isinstance(view, Weight))
     for mapped in {mapping[0] for mapping in mappings if mapping is not None}:
         mapped.check_unchanged()
         if not mapped.is_at(Path(mapped.path)):
-            raise NotOptimizedError(f"another file lies at {mapped.path!r} by now")
+            raise NotImplementedByProvider(f"another file lies at {mapped.path!r} by now")
 
 
 class _Optimisation:
@@ -222,7 +244,7 @@ class _Optimisation:
         """Return the result.
 
         Raises:
-            NotOptimizedError: onnxruntime fails, or uses operators that are not allowed.
+            NotImplementedByProvider: onnxruntime fails, or uses operators that are not allowed.
         """
         options = quiet_options()
         if not (self._allowed.contrib or self._allowed.anything):
@@ -240,7 +262,9 @@ class _Optimisation:
                 get_initializer_location_func=self._location,
             ).compile_to_bytes()
         except Exception as error:  # onnxruntime's exceptions have no base
-            raise NotOptimizedError(f"onnxruntime refuses it: {' '.join(str(error).split())}") from error
+            raise NotImplementedByProvider(
+                f"onnxruntime refuses it: {' '.join(str(error).split())}"
+            ) from error
         del values
         check_files(self._views)
         return self._finish(ModelProto.FromString(data))
@@ -296,7 +320,7 @@ class _Optimisation:
             return OptimizedModel(_with_frame(found, self._source), weights)
         blocked = any(node.domain == _NCHWC for node in found.graph.node)
         if not self._has_allowed_operators(found) or (blocked and not self._allowed.layouts):
-            raise NotOptimizedError("onnxruntime put in operators that are not allowed here")
+            raise NotImplementedByProvider("onnxruntime put in operators that are not allowed here")
         weights = self._weights(found)
         model = _with_frame(found, self._source)
         if blocked:
@@ -340,7 +364,9 @@ class _Optimisation:
                     continue
                 place = next(int(e.value) for e in tensor.external_data if e.key == "offset")
                 if not place:
-                    raise NotOptimizedError(f"a body has the weight {tensor.name!r} of the graph around it")
+                    raise NotImplementedByProvider(
+                        f"a body has the weight {tensor.name!r} of the graph around it"
+                    )
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
                 tensor.raw_data = self._copied[place - 1]
