@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from epctx_core.options.run import RunOptions
 
-R = TypeVar("R")
+_R = TypeVar("_R")
 
 
 class _Current(threading.local):
@@ -28,7 +28,7 @@ def current_options() -> RunOptions | None:
     return _CURRENT.options
 
 
-def run_stoppably(run: Callable[[Any, RunOptions], R], feeds: Any, options: RunOptions) -> R:
+def run_stoppably(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
     """Return `run(feeds, options)`, while engines see the options; a run inside a run has its own."""
     outer, _CURRENT.options = _CURRENT.options, options
     try:

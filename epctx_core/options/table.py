@@ -402,7 +402,7 @@ class SessionConfig:
         values="the name of an installed engine, or empty",
         read=_text_or_none,
         cache=CachePart.CHOICE,
-        obeyed_by="cache, compiling, sessions, verify",
+        obeyed_by="compiling, sessions, verify",
         doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
         " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
         " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",
