@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epctx_core
 from epctx_cache.installation import installed_states, newest_change
-from epctx_core.ext import cache_entries, chosen_entry
+from epctx_core.ext import cache_entries
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
@@ -63,9 +65,8 @@ def ingredients(
         "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
         "model": content,
         "eps": [_provider(choice, sealed) for choice in choices],
-        "distributions": installed_states(
-            [*distributions, *_LIBRARIES, *_engine(options)], besides=["epctx-core"]
-        ),
+        "distributions": installed_states([*distributions, *_LIBRARIES, *_engines()], besides=["epctx-core"]),
+        "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
         "session": dict(entries.written),
         # EPs are shown these, so they may matter.
         "other_entries": {
@@ -78,10 +79,9 @@ def ingredients(
     }
 
 
-def _engine(options: SessionOptions) -> tuple[str, ...]:
-    """Return the distribution of the engine that optimises and that EPs are lent; none for the built-in one."""
-    entry = chosen_entry(options.get_session_config_entry("session.engine") or None)
-    return () if entry is None or entry.dist is None else (entry.dist.name,)
+def _engines() -> set[str]:
+    """Return the distributions of the installed engines, one of which optimises and is lent to EPs."""
+    return {entry.dist.name for entry in entry_points(group="epctx.engines") if entry.dist is not None}
 
 
 def key_of(parts: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from epctx_core.ext import bodies, free_names
+from epctx_onnxruntime.graphs import bodies, free_names
 from epctx_onnxruntime.versions import fit_versions, load_structure
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _probe(
         ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
     )
     probe.graph.CopyFrom(graph)
-    for name in dict.fromkeys(free_names(graph)) if outer else ():
+    for name in sorted(free_names(graph)) if outer else ():
         given = outer.get(name)
         if isinstance(given, TensorProto):
             probe.graph.initializer.append(given)

@@ -19,7 +19,11 @@ from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
 from epctx_onnxruntime.weights import is_detached
 
 if TYPE_CHECKING:
-    from epctx_core.ext import OpenModel
+    from collections.abc import Mapping
+
+    from onnx import ModelProto
+
+    from epctx_core.plugin import TensorView
 
 ONNX, ORT = ".onnx", ".ort"
 _ORT_IDENTIFIER = b"ORTM"
@@ -71,19 +75,6 @@ def convert_model(
     opened = open_model(source, SessionOptions().config())
     with source.open("rb") as file:
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
-    _check_convertible(opened, source, kind, from_ort=from_ort)
-    with _replaced(target) as staged:
-        if kind == ONNX:
-            staged.write_bytes(_with_weights(opened))
-        else:
-            options = _options(level, save_runtime_optimizations, target_platform)
-            options["sess_options"].optimized_model_filepath = str(staged)
-            _save_as_ort(_with_weights(opened) if from_ort else str(source), source.name, options)
-    return target
-
-
-def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: bool) -> None:
-    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that a format cannot hold."""
     if opened.context_nodes and kind == ORT:
         raise InvalidArgument(
             f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
@@ -92,14 +83,25 @@ def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: 
         )
     if kind == ONNX and not from_ort:
         raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
-    _check_size(opened, sum(weight.nbytes for weight in opened.source.weights.values()))
-    if kind == ORT and folds_recurrent(opened.source.proto):
+    proto, weights = opened.source.proto, opened.source.weights
+    _check_size(sum(weight.nbytes for weight in weights.values()), source)
+    if kind == ORT and folds_recurrent(proto):
         raise NotImplementedByProvider(
             f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
             f"converts, and ends the process if they are empty.",
             path=source,
             hint="Replace the operator by its result.",
         )
+    with _replaced(target) as staged:
+        if kind == ONNX:
+            staged.write_bytes(_with_weights(proto, weights, source))
+        else:
+            options = _options(level, save_runtime_optimizations, target_platform)
+            options["sess_options"].optimized_model_filepath = str(staged)
+            _save_as_ort(
+                _with_weights(proto, weights, source) if from_ort else str(source), source.name, options
+            )
+    return target
 
 
 def _format_of(target: Path) -> str:
@@ -142,30 +144,29 @@ def _save_as_ort(model: str | bytes, name: str, options: dict[str, Any]) -> None
         ) from error
 
 
-def _with_weights(opened: OpenModel) -> bytes:
+def _with_weights(proto: ModelProto, weights: Mapping[str, TensorView], source: Path) -> bytes:
     """Return a model's bytes with all its weights inside.
 
     Raises:
         Fail: it is larger than a protobuf can be.
     """
-    proto = opened.source.proto
     for tensor in proto.graph.initializer:
         if is_detached(tensor):
             tensor.ClearField("data_location")
             tensor.ClearField("external_data")
-            tensor.raw_data = b"".join(opened.source.weights[tensor.name].chunks())
-    _check_size(opened, proto.ByteSize())
+            tensor.raw_data = b"".join(weights[tensor.name].chunks())
+    _check_size(proto.ByteSize(), source)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
 
-def _check_size(opened: OpenModel, size: int) -> None:
+def _check_size(size: int, source: Path) -> None:
     """Raise Fail if a model cannot be in one file of either format."""
     if size > _MOST_BYTES:
         raise Fail(
-            f"{opened.source.where} has {size:,} bytes with its weights: a file of either format, which holds them, has less "
+            f"{source.name} has {size:,} bytes with its weights: a file of either format, which holds them, has less "
             f"than 2 GiB.",
-            path=opened.source.path,
+            path=source,
             hint=f"Use the {ONNX} model as it is, with its weights in files of their own; sessions and compiles take it.",
         )
 

@@ -11,7 +11,8 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.ext import all_graphs, bodies, outer_names, structure
+from epctx_core.ext import all_graphs
+from epctx_onnxruntime.graphs import bodies, names_read, without_weights
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -96,7 +97,7 @@ def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
 
 def _ranks(model: ModelProto) -> dict[BodyPath, dict[str, int | None]]:
     """Return for each graph the ranks of values that it sees, as declared or inferred; None if that fails."""
-    known = structure(model)
+    known = without_weights(model)
     with contextlib.suppress(RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         known = onnx.shape_inference.infer_shapes(known)
     scopes: dict[BodyPath, dict[str, int | None]] = {}
@@ -140,7 +141,7 @@ def _folds(graph: GraphProto, fed: frozenset[str]) -> bool:
     given = {tensor.name for tensor in graph.initializer}
     known = {*fed, *(value.name for value in graph.input if value.name not in given)}
     for node in graph.node:
-        if not known.isdisjoint((*node.input, *outer_names(node))):
+        if not known.isdisjoint(names_read(node)):
             known.update(node.output)
         elif _GUARDING.get(node.op_type) is _ROWS_AND_STEPS:
             return True

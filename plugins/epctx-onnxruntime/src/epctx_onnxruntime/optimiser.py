@@ -17,9 +17,10 @@ from onnx import ModelProto, TensorProto
 
 from epctx_core import GraphOptimizationLevel
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.ext import Weight, all_graphs, structure
+from epctx_core.ext import Weight, all_graphs
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
+from epctx_onnxruntime.graphs import without_weights
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 from epctx_onnxruntime.weights import INLINE_LIMIT, LOCATION, PLACEHOLDER, is_detached
@@ -145,7 +146,7 @@ def _check_bodies(model: ModelProto) -> None:
     if not any(path for path, _ in all_graphs(model.graph)):
         return
     try:
-        onnx.checker.check_model(structure(model))
+        onnx.checker.check_model(without_weights(model))
     except (onnx.checker.ValidationError, ValueError) as error:
         raise NotImplementedByProvider(
             f"onnxruntime wrote a body wrongly: {' '.join(str(error).split())}"

@@ -15,7 +15,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from epctx_core.ext import bodies
+from epctx_onnxruntime.graphs import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
