@@ -16,12 +16,10 @@ A package that imports this module requires exactly its own version of the core.
 | `ProviderInstances` | epctx-isolation | calling hooks of the instance that loads there |
 | `ReceivedModel`, `SentModel` | epctx-isolation | having a copy of a model in another process, and naming its parts |
 | `Weight` | epctx-onnxruntime | giving weights that the optimiser computed; checking that mapped files are still those opened |
-| `all_graphs` | epctx-onnxruntime | walking the subgraphs of a model |
 | `cache_entries` | epctx-cache | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
 | `concealed` | epctx-cli | leaving secrets out of tracebacks |
-| `current_options` | epctx-onnxruntime | stopping a run when the host says so |
 | `distrusted`, `make_private_folder`, `remove_tree`, `user_folder` | epctx-cache | folders of one user alone |
 | `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |
@@ -31,12 +29,11 @@ A package that imports this module requires exactly its own version of the core.
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
 | `known_name` | epctx-cli | keeping vendors' names from new plugins |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
-| `open_model` | epctx-onnxruntime | reading a model that is to be converted |
+| `OpenModel`, `open_model` | epctx-onnxruntime | reading a model that is to be converted |
 | `pack_payload`, `pack_weights`, `unpack_weights` | epctx-isolation | sending bytes, or in which file they lie |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 | `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
 | `with_providers` | epctx-cache | EPs as `InferenceSession` takes them |
-| `write_in_place` | epctx-onnxruntime | giving results in the memory that the host gave |
 """
 
 from __future__ import annotations
@@ -52,10 +49,8 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import *
     from epctx_core.context.private_payloads import *
     from epctx_core.context.scratch import *
-    from epctx_core.engines.running import *
     from epctx_core.errors import *
     from epctx_core.forwarding import *
-    from epctx_core.graph.bodies import *
     from epctx_core.graph.transfer import *
     from epctx_core.graph.weights import *
     from epctx_core.options.cache_entries import *
@@ -79,8 +74,6 @@ _HOME = {
     "epctx_core.context.scratch": ("distrusted", "make_private_folder", "user_folder"),
     "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),
-    "epctx_core.engines.running": ("current_options", "write_in_place"),
-    "epctx_core.graph.bodies": ("all_graphs",),
     "epctx_core.graph.transfer": (
         "ReceivedModel",
         "SentModel",
@@ -100,7 +93,7 @@ _HOME = {
     "epctx_core.sessions.described": ("DescribedInstance", "describe_instance"),
     "epctx_core.sessions.model_content": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "choose_providers"),
-    "epctx_core.sessions.source": ("open_model",),
+    "epctx_core.sessions.source": ("OpenModel", "open_model"),
 }
 _NAMES = [name for names in _HOME.values() for name in names]
 if not TYPE_CHECKING:  # they take a computed list for an empty one

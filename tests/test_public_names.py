@@ -40,7 +40,7 @@ CONTRACT = {
     "PLUGIN_API",
     "Partition", "Payload", "PayloadView", "PreparedModel", "ProviderContext", "ProviderOption", "Purpose",
     "Refusal", "RunnableModel", "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo", "WeightlessMode",
-    "Workspace", "hookimpl", "number_nodes", "supported_partitions", "write_blobs",
+    "Workspace", "current_options", "hookimpl", "number_nodes", "supported_partitions", "write_blobs", "write_in_place",
 }  # fmt: skip
 
 

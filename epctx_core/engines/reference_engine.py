@@ -19,10 +19,10 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
-from epctx_core.engines.running import write_in_place
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine
+from epctx_core.plugin.running import write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

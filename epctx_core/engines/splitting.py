@@ -11,7 +11,6 @@ from onnx import AttributeProto, ModelProto
 
 from epctx_core.engines.choice import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
-from epctx_core.engines.running import write_in_place
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
 from epctx_core.graph.index import GraphIndex
@@ -20,6 +19,7 @@ from epctx_core.graph.model_io import SourceModel, check_model, structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.tensor_bytes import write_out_sparse
+from epctx_core.plugin.running import write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.kernels import *
     from epctx_core.plugin.provider import *
+    from epctx_core.plugin.running import *
     from epctx_core.plugin.storage import *
     from epctx_core.plugin.types import *
     from epctx_core.plugin.views import *
@@ -26,6 +27,7 @@ _HOME = {
     "epctx_core.plugin.provider": (
         "Cancellation", "ExecutionProvider", "ModelIdentity", "ProviderContext", "ProviderOption",
     ),
+    "epctx_core.plugin.running": ("current_options", "write_in_place"),
     "epctx_core.plugin.storage": (
         "CONTAINER_CODES", "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Finding", "Payload",
         "PayloadView", "Severity", "Workspace",

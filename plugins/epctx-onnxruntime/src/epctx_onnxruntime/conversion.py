@@ -14,15 +14,16 @@ import onnxruntime
 from epctx_core import GraphOptimizationLevel, SessionOptions
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, errors_typed
 from epctx_core.ext import open_model
+from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
-from epctx_onnxruntime.weights import is_detached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from onnx import ModelProto
 
+    from epctx_core.ext import OpenModel
     from epctx_core.plugin import TensorView
 
 ONNX, ORT = ".onnx", ".ort"
@@ -75,23 +76,8 @@ def convert_model(
     opened = open_model(source, SessionOptions().config())
     with source.open("rb") as file:
         from_ort = file.read(8)[4:] == _ORT_IDENTIFIER
-    if opened.context_nodes and kind == ORT:
-        raise InvalidArgument(
-            f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
-            node=opened.context_nodes[0].name,
-            hint="Convert the model that it was compiled from, and compile the result.",
-        )
-    if kind == ONNX and not from_ort:
-        raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
+    _check_convertible(opened, source, kind, from_ort=from_ort)
     proto, weights = opened.source.proto, opened.source.weights
-    _check_size(sum(weight.nbytes for weight in weights.values()), source)
-    if kind == ORT and folds_recurrent(proto):
-        raise NotImplementedByProvider(
-            f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
-            f"converts, and ends the process if they are empty.",
-            path=source,
-            hint="Replace the operator by its result.",
-        )
     with _replaced(target) as staged:
         if kind == ONNX:
             staged.write_bytes(_with_weights(proto, weights, source))
@@ -102,6 +88,26 @@ def convert_model(
                 _with_weights(proto, weights, source) if from_ort else str(source), source.name, options
             )
     return target
+
+
+def _check_convertible(opened: OpenModel, source: Path, kind: str, *, from_ort: bool) -> None:
+    """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that a format cannot hold."""
+    if opened.context_nodes and kind == ORT:
+        raise InvalidArgument(
+            f"{source.name} is a context model: onnxruntime cannot write EPContext nodes to an {ORT} file.",
+            node=opened.context_nodes[0].name,
+            hint="Convert the model that it was compiled from, and compile the result.",
+        )
+    if kind == ONNX and not from_ort:
+        raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
+    _check_size(sum(weight.nbytes for weight in opened.source.weights.values()), source)
+    if kind == ORT and folds_recurrent(opened.source.proto):
+        raise NotImplementedByProvider(
+            f"{source.name} has a recurrent operator with constants alone for inputs: onnxruntime computes it while it "
+            f"converts, and ends the process if they are empty.",
+            path=source,
+            hint="Replace the operator by its result.",
+        )
 
 
 def _format_of(target: Path) -> str:

@@ -12,10 +12,9 @@ import onnx
 import onnxruntime
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.ext import all_graphs, current_options, write_in_place
-from epctx_core.plugin import BaseEngine
+from epctx_core.plugin import BaseEngine, current_options, write_in_place
+from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY, fit_versions, layout_of_this_cpu, quiet_options
-from epctx_onnxruntime.weights import LOCATION, PLACEHOLDER, is_detached
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -26,24 +25,9 @@ if TYPE_CHECKING:
 PREPACK_LIMIT = 64 << 20
 """Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms a MiB to make) pays."""
 
-LIGHT_NODES = 8
 _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
 """Operators that end the process when they get no rows; see `guards`."""
 
-THREADED_WEIGHTS = 1 << 18
-THREADED_ELEMENTS = 1 << 16
-"""Elements of weights, or of one value at the boundary, from which a piece of a session gets its own threads."""
-
-OPTIMIZED_PIECES = 32
-"""Pieces of a session up to which those of the CPU EP are optimised; more gain too little for the time."""
-
-_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"})
-_HEAVY_OPERATORS = frozenset(
-    {
-        "Attention", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "GRU", "If", "Loop", "LSTM",
-        "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan",
-    }
-)  # fmt: skip
 _FOREIGN = frozenset(
     f"tensor({name})"
     for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
@@ -84,8 +68,10 @@ class OnnxRuntimeEngine(BaseEngine):
 
     def pays_to_optimize(self, model: ModelProto) -> bool:
         """Whether a piece is optimised before it is prepared: what is the whole session, and heavy ones if few."""
+        from epctx_onnxruntime.rules import OPTIMIZED_PIECES, is_heavy
+
         pieces = self.policy.pieces
-        return pieces == 1 or (pieces <= OPTIMIZED_PIECES and _is_heavy(model))
+        return pieces == 1 or (pieces <= OPTIMIZED_PIECES and is_heavy(model))
 
     def prepare_optimized(self, model: ModelProto, weights: Mapping[str, TensorView]) -> RunnableModel:
         """Prepare an optimised form of a piece; see `BaseEngine.prepare_optimized`."""
@@ -142,7 +128,11 @@ class OnnxRuntimeEngine(BaseEngine):
         policy = self.policy
         if policy.intra_op_num_threads or (policy.pieces == 1 and heavy is None):
             return policy.intra_op_num_threads
-        return 0 if (_fills_threads(model) if heavy is None else heavy) else 1
+        if heavy is None:
+            from epctx_onnxruntime.rules import fills_threads
+
+            heavy = fills_threads(model)
+        return 0 if heavy else 1
 
     @classmethod
     def optimize_model(
@@ -171,35 +161,6 @@ class OnnxRuntimeEngine(BaseEngine):
         """Set onnxruntime's seed; see `BaseEngine.set_seed`."""
         onnxruntime.set_seed(seed)
         return True
-
-
-def _fills_threads(model: ModelProto) -> bool:
-    """Whether a piece has work for a thread pool of its own, which costs 0.6 ms and 200 KiB to make.
-
-    Convolutions have. Others have if their weights or their boundary are large: a MatMul of 32 rows by
-    512 KiB takes less time than waking a thread twice.
-    """
-    graph = model.graph
-    operators = {node.op_type for node in graph.node}
-    if operators & _CONVOLUTIONS:
-        return True
-    if len(graph.node) <= LIGHT_NODES and not operators & _HEAVY_OPERATORS:
-        return False
-    weights = sum(math.prod(tensor.dims) for tensor in graph.initializer)
-    return weights >= THREADED_WEIGHTS or any(
-        _elements(value) >= THREADED_ELEMENTS for value in (*graph.input, *graph.output)
-    )
-
-
-def _elements(value: onnx.ValueInfoProto) -> float:
-    """Return how many elements a tensor has; infinitely many if that is open."""
-    dims = value.type.tensor_type.shape.dim
-    return math.prod(d.dim_value if d.HasField("dim_value") else math.inf for d in dims)
-
-
-def _is_heavy(model: ModelProto) -> bool:
-    graph = model.graph
-    return len(graph.node) > LIGHT_NODES or any(node.op_type in _HEAVY_OPERATORS for node in graph.node)
 
 
 class OnnxRuntimeModel:

@@ -1,16 +1,37 @@
-"""Subgraphs of nodes and what they read outside, and models as onnx's own code takes them."""
+"""Subgraphs of nodes and what they read outside, and weights that lie outside of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import AttributeProto, ModelProto, helper
-
-from epctx_onnxruntime.weights import is_detached
+from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
+
+LOCATION = "epctx-weight"
+"""The location that a detached initializer carries."""
+PLACEHOLDER = Path(__file__).with_name(LOCATION)
+"""An empty file, which has to exist: onnxruntime refuses a model whose weights name a file that does not exist, even
+where it is given their bytes and never reads it."""
+
+BodyPath: TypeAlias = "tuple[int, ...]"
+"""The way from a main graph to a subgraph: its number among those of each graph around it."""
+
+
+def is_detached(tensor: TensorProto) -> bool:
+    """Whether an initializer's data is outside of the model."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def all_graphs(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPath, GraphProto]]:
+    """Yield a graph and all subgraphs in it, at any depth, each before those inside it."""
+    yield path, graph
+    inner = (body for node in graph.node for body in bodies(node))
+    for number, body in enumerate(inner):
+        yield from all_graphs(body, (*path, number))
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.ext import all_graphs
-from epctx_onnxruntime.graphs import bodies, names_read, without_weights
+from epctx_onnxruntime.graphs import BodyPath, all_graphs, bodies, names_read, without_weights
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import GraphProto, NodeProto
-
-    BodyPath: TypeAlias = "tuple[tuple[int, str], ...]"
 
 
 GUARD = "epctx: rows for "

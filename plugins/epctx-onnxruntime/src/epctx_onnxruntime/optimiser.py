@@ -17,13 +17,12 @@ from onnx import ModelProto, TensorProto
 
 from epctx_core import GraphOptimizationLevel
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.ext import Weight, all_graphs
+from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
-from epctx_onnxruntime.graphs import without_weights
+from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached, without_weights
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
-from epctx_onnxruntime.weights import INLINE_LIMIT, LOCATION, PLACEHOLDER, is_detached
 
 if TYPE_CHECKING:
     from epctx_core.plugin import RunnableModel, TensorView
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
 REWRITE_LIMIT = 512 << 20
 """Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
+
+INLINE_LIMIT = 1024
+"""Weights up to this many bytes stay in a model."""
 
 CONTRIB = "com.microsoft"
 _FREE_INITIALIZERS = 4

@@ -8,6 +8,7 @@ it, it is rewritten with ONNX's operators.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from epctx_core.errors import InvalidGraph
 from epctx_sim_sdk.compiler import LAYOUT_MARK, WEIGHT_LOCATION, with_types
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "com.microsoft.nchwc"
 
+_log = logging.getLogger("epctx.sim")
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 _DEFAULTS: dict[str, int] = {"ceil_mode": 0, "storage_order": 0, "count_include_pad": 0, "channels_last": 0}
 _SLICE_INPUTS, _CLIP_INPUTS = 10, 11
@@ -40,17 +43,22 @@ def read_mark(model: ModelProto) -> str | None:
 
 
 def without_blocks(
-    model: ModelProto, weights: Mapping[str, np.ndarray]
+    model: ModelProto, weights: Mapping[str, np.ndarray], refusal: InvalidGraph
 ) -> tuple[ModelProto, Mapping[str, np.ndarray]]:
-    """Return a plain model, with rearranged copies of weights, in place of a marked one.
+    """Return a plain model, with rearranged copies of weights, in place of a marked one that the engine refuses.
 
     Raises:
-        NotPlainError: the model is damaged, or was made by a version that knew more.
+        InvalidGraph: the model is not marked, is damaged, or was made by a version that knew more.
     """
-    plain, changes = to_plain(model, _block_size(model))
-    if any(base not in weights for base, _ in changes.values()):
-        raise NotPlainError("a weight is missing")
-    rearranged = {name: change(weights[base]) for name, (base, change) in changes.items()}
+    if read_mark(model) is None:
+        raise refusal
+    try:
+        plain, changes = to_plain(model, _block_size(model))
+        rearranged = {name: change(weights[base]) for name, (base, change) in changes.items()}
+    except (NotPlainError, KeyError) as error:
+        why = f"{refusal.message} It cannot be rewritten: {f'the weight {error} is missing' if isinstance(error, KeyError) else error}."
+        raise InvalidGraph(why, hint=refusal.hint) from refusal
+    _log.info("%s Compiling again would make it faster.", refusal.message)
     return plain, {**weights, **rearranged}
 
 

@@ -6,7 +6,6 @@ vendor and no file.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 _LIGHT_PRODUCTS = 16 << 20
 """Multiplications up to which a second thread costs more than it saves: a pool takes as long to make."""
-
-_log = logging.getLogger("epctx.sim")
 
 _BY_ROW = frozenset({"Gemm", "MatMul"})
 _UNKNOWN_WORK = frozenset(
@@ -118,17 +115,9 @@ class Device:
         try:
             return self.engine.prepare(model, arrays, heavy=heavy)
         except InvalidGraph as error:
-            from epctx_sim_sdk.blocked_layout import NotPlainError, read_mark, without_blocks
+            from epctx_sim_sdk.blocked_layout import without_blocks
 
-            if read_mark(model) is None:
-                raise
-            try:
-                plain, rearranged = without_blocks(model, arrays)
-            except NotPlainError as refusal:
-                why = f"{error.message} It cannot be rewritten: {refusal}."
-                raise InvalidGraph(why, hint=error.hint) from error
-            _log.info("%s Compiling again would make it faster.", error.message)
-            return self.engine.prepare(plain, rearranged, heavy=heavy)
+            return self.engine.prepare(*without_blocks(model, arrays, error), heavy=heavy)
 
     def _release(self, key: Hashable, shared: _Shared) -> None:
         with self._lock:
