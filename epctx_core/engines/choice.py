@@ -9,14 +9,13 @@ import importlib.util
 import logging
 import os
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import PackageMissing
 from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, distributions
 
 if TYPE_CHECKING:
     from epctx_core.plugin import BaseEngine
-    from epctx_core.registry.uninstalled import InstalledDistribution
 
 GROUP = "epctx.engines"
 """One entry for each engine: its value is `module:Class`, a subclass of `epctx_core.plugin.BaseEngine`."""
@@ -56,17 +55,15 @@ def chosen_entry(named: str | None) -> EntryPoint | None:
             return None
     found = {entry.name: entry for dist in reversed(list(distributions())) for entry in _entries(dist)}
     if name not in found:
-        known = ", ".join(sorted({*found, BUILT_IN}))
+        others = f"Install the package that has it, or use one of: {', '.join(sorted({*found, BUILT_IN}))}."
         raise PackageMissing(
             f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed.",
-            hint=INSTALL
-            if name == ONNXRUNTIME
-            else f"Install the package that has it, or use one of: {known}.",
+            hint=INSTALL if name == ONNXRUNTIME else others,
         )
     return found[name]
 
 
-def _entries(dist: InstalledDistribution) -> list[EntryPoint]:
+def _entries(dist: Any) -> list[EntryPoint]:
     try:
         return [entry for entry in dist.entry_points if entry.group == GROUP]
     except Exception:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
@@ -81,11 +78,8 @@ def engine_class(named: str | None = None) -> type[BaseEngine]:
         return found
     from epctx_core.engines.reference_engine import ReferenceEngine
 
-    if (
-        entry is None
-        and not (named or by_environment())
-        and importlib.util.find_spec("onnxruntime") is not None
-    ):
+    asked = entry is not None or named or by_environment()
+    if not asked and importlib.util.find_spec("onnxruntime") is not None:
         _log.warning(
             "onnxruntime is installed and %s, which runs models on it, is not, so %s is used: %s",
             _PACKAGE,

@@ -152,5 +152,5 @@ def test_a_weight_that_is_missing_is_refused(engine):
     found, _ = optimised(engine, network())
     made_for(found.model, elsewhere())
 
-    with pytest.raises(InvalidGraph, match="the weight .* is missing"):
+    with pytest.raises(InvalidGraph, match=r"the weight .* is missing"):
         prepared(engine, found._replace(weights={}))

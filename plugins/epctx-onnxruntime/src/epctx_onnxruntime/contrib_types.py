@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from epctx_onnxruntime.graphs import bodies, free_names
-from epctx_onnxruntime.versions import fit_versions, load_structure
+from epctx_onnxruntime.graphs import bodies
+from epctx_onnxruntime.newest_versions import load_structure
+from epctx_onnxruntime.scopes import free_names
+from epctx_onnxruntime.versions import fit_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -195,7 +195,7 @@ class OnnxRuntimeModel:
         options = self._options if current is None else current.follow(onnxruntime.RunOptions)
         try:
             results: list[np.ndarray] = (
-                self._run_values(feeds, options)
+                _run_values(self._state[1], self._outputs, feeds, options)
                 if self._has_foreign_types
                 else self._call(self._outputs, feeds, options)
             )
@@ -211,14 +211,6 @@ class OnnxRuntimeModel:
                 hint="Do not run the model on no rows; there is nothing to compute.",
             ) from error
         return results if outputs is None else write_in_place(results, outputs)
-
-    def _run_values(
-        self, feeds: Mapping[str, np.ndarray], options: onnxruntime.RunOptions
-    ) -> list[np.ndarray]:
-        """Run by way of OrtValues: onnxruntime's `run` takes and gives numpy's own element types only."""
-        values = {name: _ort_value(array) for name, array in feeds.items()}
-        results = self._state[1].run_with_ort_values(self._outputs, values, options)
-        return [_array(value) for value in results]
 
 
 def _weights_in_place(
@@ -262,6 +254,17 @@ def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     )
+
+
+def _run_values(
+    session: onnxruntime.InferenceSession,
+    outputs: Sequence[str],
+    feeds: Mapping[str, np.ndarray],
+    options: onnxruntime.RunOptions,
+) -> list[np.ndarray]:
+    """Run by way of OrtValues: onnxruntime's `run` takes and gives numpy's own element types only."""
+    values = {name: _ort_value(array) for name, array in feeds.items()}
+    return [_array(value) for value in session.run_with_ort_values(outputs, values, options)]
 
 
 def _array(value: onnxruntime.OrtValue) -> np.ndarray:

@@ -11,7 +11,8 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_onnxruntime.graphs import BodyPath, all_graphs, bodies, names_read, without_weights
+from epctx_onnxruntime.graphs import BodyPath, all_graphs, bodies
+from epctx_onnxruntime.scopes import names_read, without_weights
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer

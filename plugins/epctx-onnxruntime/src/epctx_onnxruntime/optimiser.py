@@ -20,8 +20,9 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
-from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached, without_weights
+from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
 from epctx_onnxruntime.guards import folds_recurrent
+from epctx_onnxruntime.scopes import without_weights
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:

@@ -1,8 +1,4 @@
-"""The installed onnxruntime: the versions that it reads, and the layout of its convolutions on this CPU.
-
-All of it is found out by giving it models. onnx is often a release ahead: a model of the newest version whose operators
-are all older is the same model with an older number on it.
-"""
+"""What is asked of the installed onnxruntime: quiet sessions, versions that it reads, its layouts on this CPU."""
 
 from __future__ import annotations
 
@@ -13,24 +9,16 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
-from onnxruntime.capi import onnxruntime_pybind11_state as capi
-
-from epctx_onnxruntime.graphs import bodies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-    from onnx import ModelProto, NodeProto, OperatorSetIdProto
+    from onnx import ModelProto
 
 CPU_EP = "CPUExecutionProvider"
 FATAL_ONLY = 4
 """The level of onnxruntime's log at which it says nothing that its exceptions do not say."""
-_SURE_IR = 10
-_SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
+SURE_IR = 10
+SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 """Read by every onnxruntime that is new enough for us: nothing to find out."""
-
-_BEYOND = 1000
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
@@ -43,76 +31,13 @@ def quiet_options() -> onnxruntime.SessionOptions:
 
 def fit_versions(model: ModelProto) -> None:
     """Lower a model's version numbers to what onnxruntime reads, in place, where that changes nothing."""
-    if model.ir_version > _SURE_IR:
-        model.ir_version = min(model.ir_version, newest_ir_version())
-    _fit_imports(model.opset_import, model.graph.node)
-    for function in model.functions:
-        _fit_imports(function.opset_import, function.node)
+    imports = (model.opset_import, *(function.opset_import for function in model.functions))
+    if model.ir_version > SURE_IR or any(
+        opset.version > SURE_OPSETS.get(opset.domain, opset.version) for opsets in imports for opset in opsets
+    ):
+        from epctx_onnxruntime.newest_versions import lower_versions
 
-
-def _fit_imports(
-    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], nodes: Iterable[NodeProto]
-) -> None:
-    # Other domains are left alone: to find out what is read of each would take onnxruntime milliseconds.
-    for domain, sure in _SURE_OPSETS.items():
-        above = [opset for opset in imports if opset.domain == domain and opset.version > sure]
-        highest = max((opset.version for opset in above), default=sure)
-        if highest > sure and highest > (newest := newest_opset(domain)):
-            fits = all(_since(node, highest) <= newest for node in _all_nodes(nodes, domain))
-            for opset in above if fits else ():
-                opset.version = min(opset.version, newest)
-
-
-def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
-    """Yield the nodes of a domain, those in bodies too."""
-    for node in nodes:
-        if node.domain == domain or {node.domain, domain} == {"", "ai.onnx"}:
-            yield node
-        for body in bodies(node):
-            yield from _all_nodes(body.node, domain)
-
-
-def _since(node: NodeProto, version: int) -> int:
-    try:
-        return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
-    except (onnx.defs.SchemaError, TypeError):
-        # TypeError: a version of more than 31 bits, or a name that is no text, in a model that nobody checked.
-        return _BEYOND
-
-
-@cache
-def newest_ir_version() -> int:
-    """Return the newest IR version of those that onnx has which onnxruntime reads, by giving it models."""
-    versions = range(onnx.IR_VERSION, _SURE_IR, -1)
-    return next((v for v in versions if _reads({"": _SURE_OPSETS[""]}, ir_version=v)), _SURE_IR)
-
-
-@cache
-def newest_opset(domain: str) -> int:
-    """Return the newest version of an ONNX domain's operators of those that onnx has which onnxruntime reads."""
-    schemas = onnx.defs.get_all_schemas_with_history()
-    own = "" if domain == "ai.onnx" else domain
-    newest = max(schema.since_version for schema in schemas if schema.domain == own)
-    sure = _SURE_OPSETS[domain]
-    imports = {"": _SURE_OPSETS[""]}
-    return next((v for v in range(newest, sure, -1) if _reads({**imports, domain: v})), sure)
-
-
-def _reads(imports: Mapping[str, int], *, ir_version: int = _SURE_IR) -> bool:
-    """Whether onnxruntime reads a model of these versions."""
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
-    try:
-        load_structure(helper.make_model(graph, ir_version=ir_version, opset_imports=opsets))
-    except Exception:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
-        return False
-    return True
-
-
-def load_structure(model: ModelProto) -> capi.InferenceSession:
-    """Have onnxruntime read a model and resolve its types, without looking for kernels."""
-    return capi.InferenceSession(quiet_options(), model.SerializeToString(), False, False)
+        lower_versions(model)
 
 
 @cache

@@ -56,7 +56,8 @@ def without_blocks(
         plain, changes = to_plain(model, _block_size(model))
         rearranged = {name: change(weights[base]) for name, (base, change) in changes.items()}
     except (NotPlainError, KeyError) as error:
-        why = f"{refusal.message} It cannot be rewritten: {f'the weight {error} is missing' if isinstance(error, KeyError) else error}."
+        what = f"the weight {error} is missing" if isinstance(error, KeyError) else error
+        why = f"{refusal.message} It cannot be rewritten: {what}."
         raise InvalidGraph(why, hint=refusal.hint) from refusal
     _log.info("%s Compiling again would make it faster.", refusal.message)
     return plain, {**weights, **rearranged}

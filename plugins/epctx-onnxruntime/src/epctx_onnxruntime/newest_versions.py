@@ -1,0 +1,99 @@
+"""The newest versions that the installed onnxruntime reads, found out by giving it models.
+
+onnx is often a release ahead: a model of the newest version whose operators are all older is the same model with an older
+number on it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import helper
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
+
+from epctx_onnxruntime.graphs import bodies
+from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from onnx import ModelProto, NodeProto, OperatorSetIdProto
+
+_BEYOND = 1000
+
+
+def lower_versions(model: ModelProto) -> None:
+    """Lower a model's version numbers; see `fit_versions`."""
+    if model.ir_version > SURE_IR:
+        model.ir_version = min(model.ir_version, newest_ir_version())
+    _fit_imports(model.opset_import, model.graph.node)
+    for function in model.functions:
+        _fit_imports(function.opset_import, function.node)
+
+
+def _fit_imports(
+    imports: RepeatedCompositeFieldContainer[OperatorSetIdProto], nodes: Iterable[NodeProto]
+) -> None:
+    # Other domains are left alone: to find out what is read of each would take onnxruntime milliseconds.
+    for domain, sure in SURE_OPSETS.items():
+        above = [opset for opset in imports if opset.domain == domain and opset.version > sure]
+        highest = max((opset.version for opset in above), default=sure)
+        if highest > sure and highest > (newest := newest_opset(domain)):
+            fits = all(_since(node, highest) <= newest for node in _all_nodes(nodes, domain))
+            for opset in above if fits else ():
+                opset.version = min(opset.version, newest)
+
+
+def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
+    """Yield the nodes of a domain, those in bodies too."""
+    for node in nodes:
+        if node.domain == domain or {node.domain, domain} == {"", "ai.onnx"}:
+            yield node
+        for body in bodies(node):
+            yield from _all_nodes(body.node, domain)
+
+
+def _since(node: NodeProto, version: int) -> int:
+    try:
+        return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
+    except (onnx.defs.SchemaError, TypeError):
+        # TypeError: a version of more than 31 bits, or a name that is no text, in a model that nobody checked.
+        return _BEYOND
+
+
+@cache
+def newest_ir_version() -> int:
+    """Return the newest IR version of those that onnx has which onnxruntime reads, by giving it models."""
+    versions = range(onnx.IR_VERSION, SURE_IR, -1)
+    return next((v for v in versions if _reads({"": SURE_OPSETS[""]}, ir_version=v)), SURE_IR)
+
+
+@cache
+def newest_opset(domain: str) -> int:
+    """Return the newest version of an ONNX domain's operators of those that onnx has which onnxruntime reads."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    own = "" if domain == "ai.onnx" else domain
+    newest = max(schema.since_version for schema in schemas if schema.domain == own)
+    sure = SURE_OPSETS[domain]
+    imports = {"": SURE_OPSETS[""]}
+    return next((v for v in range(newest, sure, -1) if _reads({**imports, domain: v})), sure)
+
+
+def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
+    """Whether onnxruntime reads a model of these versions."""
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
+    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    try:
+        load_structure(helper.make_model(graph, ir_version=ir_version, opset_imports=opsets))
+    except Exception:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
+        return False
+    return True
+
+
+def load_structure(model: ModelProto) -> capi.InferenceSession:
+    """Have onnxruntime read a model and resolve its types, without looking for kernels."""
+    return capi.InferenceSession(quiet_options(), model.SerializeToString(), False, False)
