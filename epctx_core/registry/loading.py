@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from epctx_core.errors import suggestion
 from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
@@ -83,8 +83,7 @@ def implemented_hooks(cls: type[ExecutionProvider]) -> dict[str, MarkedMethod]:
 _OPTION_TYPES = (bool, int, float, str)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """One way in which a class breaks the contract: what, what to do, and the state that follows."""
 
     what: str
@@ -97,8 +96,8 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
         return [
             Problem(
-                what=f"it is not a subclass of epctx_core.plugin.ExecutionProvider{_but(cls)}",
-                hint="Derive it from ExecutionProvider, and let the entry point name the class itself.",
+                f"it is not a subclass of epctx_core.plugin.ExecutionProvider{_but(cls)}",
+                "Derive it from ExecutionProvider, and let the entry point name the class itself.",
             )
         ]
     version = list(_version_problems(cls))
@@ -121,13 +120,13 @@ def _version_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
     version: object = cls.api_version
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         yield Problem(
-            what=f"api_version is {version!r}, not a whole number from 1",
-            hint=f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for.",
+            f"api_version is {version!r}, not a whole number from 1",
+            f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for.",
         )
     elif version > PLUGIN_API:
         yield Problem(
-            what=f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}",
-            hint="Upgrade epctx-core, or install an older version of the plugin.",
+            f"it was written for plugin API {version}, and this epctx-core has {PLUGIN_API}",
+            "Upgrade epctx-core, or install an older version of the plugin.",
             state=PluginState.API_TOO_NEW,
         )
 
@@ -136,13 +135,13 @@ def _name_problems(cls: type[ExecutionProvider], expected: str | None) -> Iterat
     name: object = getattr(cls, "name", None)
     if not isinstance(name, str) or not EP_NAME.fullmatch(name):
         yield Problem(
-            what=f"name is {name!r}, not a text of letters, digits, '_', '.' and '-'",
-            hint='Give the class the EP type, such as name = "QNNExecutionProvider".',
+            f"name is {name!r}, not a text of letters, digits, '_', '.' and '-'",
+            'Give the class the EP type, such as name = "QNNExecutionProvider".',
         )
     elif expected is not None and name != expected:
         yield Problem(
-            what=f"its name is {name!r}, but it was found as {expected!r}",
-            hint="Make the entry point's name and the class's name equal: both are the EP type.",
+            f"its name is {name!r}, but it was found as {expected!r}",
+            "Make the entry point's name and the class's name equal: both are the EP type.",
         )
 
 
@@ -151,7 +150,7 @@ def _attribute_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
         value = getattr(cls, attribute)
         if not holds(value):
             shown = f"{value!r:.80}" if wanted == _SWITCH else repr(value)
-            yield Problem(what=f"{attribute} is {shown}, not {wanted}", hint=hint)
+            yield Problem(f"{attribute} is {shown}, not {wanted}", hint)
 
 
 def _each(value: object, holds: Callable[[Any], bool]) -> bool:
@@ -215,25 +214,22 @@ def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
 def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
     if not isinstance(options, (list, tuple)):
         yield Problem(
-            what=f"{attribute} is of type {type(options).__name__}, not a tuple",
-            hint=f"Write {attribute} = (ProviderOption(...),), with a comma after a single one.",
+            f"{attribute} is of type {type(options).__name__}, not a tuple",
+            f"Write {attribute} = (ProviderOption(...),), with a comma after a single one.",
         )
         return
     seen: set[str] = set()
     for option in options:
         if not isinstance(option, ProviderOption):
             yield Problem(
-                what=f"{attribute} holds {option!r}, which is not a ProviderOption",
-                hint='Declare each option as ProviderOption("name", int, default=…, doc="…").',
+                f"{attribute} holds {option!r}, which is not a ProviderOption",
+                'Declare each option as ProviderOption("name", int, default=…, doc="…").',
             )
         elif not isinstance(option.name, str) or not option.name or option.name in seen:
-            yield Problem(
-                what=f"option name {option.name!r} is empty or used twice", hint="Name each option once."
-            )
+            yield Problem(f"option name {option.name!r} is empty or used twice", "Name each option once.")
         elif option.type not in _OPTION_TYPES:
             yield Problem(
-                what=f"option {option.name!r} has the type {option.type!r}",
-                hint="Use bool, int, float or str.",
+                f"option {option.name!r} has the type {option.type!r}", "Use bool, int, float or str."
             )
         else:
             seen.add(option.name)
@@ -243,8 +239,7 @@ def _class_method_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
     for name in CLASS_METHODS:
         if not isinstance(inspect.getattr_static(cls, name), (classmethod, staticmethod)):
             yield Problem(
-                what=f"{name} is not a class method",
-                hint=f"Write @classmethod above {name}: it is asked of the class.",
+                f"{name} is not a class method", f"Write @classmethod above {name}: it is asked of the class."
             )
 
 
@@ -256,8 +251,8 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             yield _no_hook(method)
         elif implemented.count(method.hook) > 1:
             yield Problem(
-                what=f"{method.attribute} is not the only implementation of {method.hook}",
-                hint="Implement each hook once.",
+                f"{method.attribute} is not the only implementation of {method.hook}",
+                "Implement each hook once.",
             )
         else:
             yield from _implementation_problems(method)
@@ -267,12 +262,12 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
 def _no_hook(method: MarkedMethod) -> Problem:
     if method.hook in CLASS_METHODS:
         return Problem(
-            what=f"{method.attribute} is marked with @hookimpl but is no hook",
-            hint=f"{method.hook} is asked of the class: write @classmethod instead.",
+            f"{method.attribute} is marked with @hookimpl but is no hook",
+            f"{method.hook} is asked of the class: write @classmethod instead.",
         )
     return Problem(
-        what=f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
-        hint=f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip(),
+        f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
+        f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip(),
     )
 
 
@@ -282,36 +277,30 @@ def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> 
             continue
         if inspect.getattr_static(cls, hook, None) is not None:
             yield Problem(
-                what=f"{hook} has a hook's name but no @hookimpl, so it would never be called",
-                hint="Write @hookimpl above it, also above an override of a parent's method, or rename it.",
+                f"{hook} has a hook's name but no @hookimpl, so it would never be called",
+                "Write @hookimpl above it, also above an override of a parent's method, or rename it.",
             )
         elif row.needed_to == "run" and row.unless not in implemented:
-            yield Problem(
-                what=f"the required hook {hook} is missing", hint=f"Implement {hook}, marked with @hookimpl."
-            )
+            yield Problem(f"the required hook {hook} is missing", f"Implement {hook}, marked with @hookimpl.")
 
 
 def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
     where = method.attribute
     if method.wrapper:
-        yield Problem(what=f"{where} is a hook wrapper", hint="An EP implements hooks and wraps none.")
+        yield Problem(f"{where} is a hook wrapper", "An EP implements hooks and wraps none.")
         return
     if not hasattr(type(method.static), "__get__"):
-        yield Problem(what=f"{where} is no method", hint="Write it with def, in the class.")
+        yield Problem(f"{where} is no method", "Write it with def, in the class.")
         return
     function = inspect.unwrap(method.function)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield Problem(what=f"{where} is async", hint="Hooks are plain functions; run your event loop inside.")
+        yield Problem(f"{where} is async", "Hooks are plain functions; run your event loop inside.")
     elif inspect.isgeneratorfunction(function):
-        yield Problem(
-            what=f"{where} has a yield, so calling it would do nothing", hint="Return a list instead."
-        )
+        yield Problem(f"{where} has a yield, so calling it would do nothing", "Return a list instead.")
     try:
         parameters = method.parameters
     except (ValueError, TypeError) as error:
-        yield Problem(
-            what=f"the arguments of {where} can't be read: {error}", hint="Wrap it in a Python function."
-        )
+        yield Problem(f"the arguments of {where} can't be read: {error}", "Wrap it in a Python function.")
         return
     for parameter in parameters:
         yield from _parameter_problems(where, method.hook, parameter)
@@ -322,20 +311,17 @@ def _parameter_problems(where: str, hook: str, parameter: inspect.Parameter) -> 
     allowed = HOOKS[hook].arguments
     hint = f"Arguments of {hook}: {', '.join(allowed)}; leave out those not needed."
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        yield Problem(what=f"{where} takes {parameter}, which would stay empty", hint=hint)
+        yield Problem(f"{where} takes {parameter}, which would stay empty", hint)
     elif parameter.name not in allowed:
         close = f"{suggestion(parameter.name, allowed)} {hint}".lstrip()
         yield Problem(
-            what=f"{where} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(allowed)})",
-            hint=close,
+            f"{where} takes {parameter.name!r}, which the hook does not give (it gives {', '.join(allowed)})",
+            close,
         )
     elif parameter.default is not parameter.empty:
-        yield Problem(
-            what=f"{where} has a default for {parameter.name!r}, so it might never be passed",
-            hint=hint,
-        )
+        yield Problem(f"{where} has a default for {parameter.name!r}, so it might never be passed", hint)
     elif parameter.kind is parameter.KEYWORD_ONLY:
-        yield Problem(what=f"{where} takes {parameter.name!r} by keyword only", hint=hint)
+        yield Problem(f"{where} takes {parameter.name!r} by keyword only", hint)
 
 
 @dataclass(frozen=True, kw_only=True)

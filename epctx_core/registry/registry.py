@@ -391,16 +391,13 @@ class Registry:
         """
         entry = self._entry_of(record)
         with entry.loading:
-            self._refuse_unusable(record.key)
+            # A duplicate may be loaded: who has its record has chosen.
+            current = self._view().get(record.key)
+            if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
+                from epctx_core.registry.explaining import unusable
+
+                raise unusable([current])
             return entry.cls or self._import(entry)
-
-    def _refuse_unusable(self, key: RecordKey) -> None:
-        # A duplicate may be loaded: who has its record has chosen.
-        current = self._view().get(key)
-        if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
-            from epctx_core.registry.explaining import unusable
-
-            raise unusable([current])
 
     def _import(self, entry: Entry) -> type[ExecutionProvider]:
         """Import an entry's class; runs without the registry's lock, once for each entry."""
@@ -463,7 +460,8 @@ class Registry:
             PluginError: several distributions could take it and the host has not chosen.
         """
         if among is not None:
-            records = [self._named(record) for record in among]
+            present = self._view()  # those that the host named, so that none is an undecided duplicate
+            records = [self._chosen(present.get(record.key, record)) for record in among]
         else:
             near = source.casefold()
             records = self._settled(lambda record: near in {s.casefold() for s in record.sources})
@@ -471,10 +469,6 @@ class Registry:
             source, records, ordered=among is not None, accepts=lambda record: self._accepts(record, source)
         )
         return found if found is None or among is not None else self._told(found)
-
-    def _named(self, record: PluginRecord) -> PluginRecord:
-        """Return the present state of a record that the host named, so one that is no undecided duplicate."""
-        return self._chosen(self._view().get(record.key, record))
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
