@@ -20,6 +20,7 @@ from epctx_core import errors, plugin, testing
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "epctx_core"
 API_TESTS = ROOT / "tests" / "api"
+FOLDERS_OF_TESTS = (API_TESTS, API_TESTS.parent, *ROOT.glob("plugins/*/tests"))
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
 POSIX_NAMES = re.compile(
     r"os\.(copy_file_range|posix_\w+|O_DIRECTORY|O_NOFOLLOW|O_PATH|O_TMPFILE|sendfile|fork)|mmap\.MADV_\w+|fcntl(\..*)?"
@@ -144,7 +145,7 @@ def names_in(path: Path) -> set[str]:
 
 def modules_of_tests(names: set[str]) -> list[Path]:
     """Return the files of those modules that tests import from each other; a name may lead to something in one."""
-    files = [folder.joinpath(*name.split(".")) for name in names for folder in (API_TESTS, API_TESTS.parent)]
+    files = [folder.joinpath(*name.split(".")) for name in names for folder in FOLDERS_OF_TESTS]
     found = [path.with_suffix(".py") for file in files for path in (file, file.parent)]
     return [path for path in found if path.is_file()]
 

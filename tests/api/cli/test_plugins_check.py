@@ -1,4 +1,4 @@
-"""`epctx plugins check`: the conformance kit on the command line. What it finds is shown in tests/conformance/."""
+"""`epctx plugins check`: the conformance kit on the command line. What it finds is shown in plugins/epctx-conformance/tests."""
 
 from __future__ import annotations
 
