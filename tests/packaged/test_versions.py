@@ -47,6 +47,25 @@ def test_a_package_that_says_its_version_says_that(name):
     assert set(said) <= {__version__}
 
 
+def pythons(name):
+    return {
+        text
+        for text in PROJECTS[name]["classifiers"]
+        if text.startswith("Programming Language :: Python :: 3.")
+    }
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_package_runs_on_the_cores_versions_of_python(name):
+    assert PROJECTS[name]["requires-python"] == PROJECTS[CORE]["requires-python"]
+    assert pythons(name) == pythons(CORE)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_package_says_where_it_belongs(name):
+    assert PROJECTS[name]["urls"] == PROJECTS[CORE]["urls"]
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_package_asks_for_packages_that_are_here_in_this_version(name):
     for need in needs_of_own(name):
