@@ -117,7 +117,7 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
     try:
         return _of_onnx(model, wanted)
     except InvalidProtobuf:
-        from epctx_core.context.ort_format import decode_model  # brings onnx
+        from epctx_core.context.decoding import decode_model  # brings onnx
         from epctx_core.graph.model_io import is_ort_format, read_model
 
         data, path = read_model(model)

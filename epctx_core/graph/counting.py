@@ -15,6 +15,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.options.choices import FREE_MESSAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from epctx_core.options import InputBudget
@@ -42,16 +43,32 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     Raises:
         InvalidGraph: it does.
     """
-    allowed = allowed_counts(len(data), budget)
+    allowed = _allowed_counts(len(data), budget)
     least = min(allowed.values())
     if _most_fields(data) <= least:
         return
     for what, count in _counted(data, allowed).items():
         if count > allowed[what]:
-            raise over_budget(what, allowed[what], budget, path)
+            raise _over_budget(what, allowed[what], budget, path)
 
 
-def allowed_counts(size: int, budget: InputBudget) -> dict[str, int]:
+def counter(size: int, budget: InputBudget, path: Path | None) -> Callable[[str], None]:
+    """Return what counts messages, nodes, names and bodies one by one, for a reader of another format of so many bytes.
+
+    It raises InvalidGraph at the first that is too many.
+    """
+    allowed = _allowed_counts(size, budget)
+    counts = dict.fromkeys(allowed, 0)
+
+    def count(what: str) -> None:
+        counts[what] += 1
+        if counts[what] > allowed[what]:
+            raise _over_budget(what, allowed[what], budget, path)
+
+    return count
+
+
+def _allowed_counts(size: int, budget: InputBudget) -> dict[str, int]:
     """Return how many messages, nodes, names and bodies a model of so many bytes may have."""
     spread = max(FREE_MESSAGES, size // budget.bytes_per_message)
     return {
@@ -62,8 +79,8 @@ def allowed_counts(size: int, budget: InputBudget) -> dict[str, int]:
     }
 
 
-def over_budget(what: str, allowed: int, budget: InputBudget, path: Path | None) -> InvalidGraph:
-    """Return the error for a model that has more of something than `allowed_counts` says."""
+def _over_budget(what: str, allowed: int, budget: InputBudget, path: Path | None) -> InvalidGraph:
+    """Return the error for a model that has more of something than `_allowed_counts` says."""
     is_spread = what == "messages" and allowed < budget.messages
     why = f"less than {budget.bytes_per_message} bytes for each" if is_spread else "all that its host allows"
     smaller = " and a smaller bytes_per_message" if what == "messages" else ""

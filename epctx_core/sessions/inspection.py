@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.named_files import external_locations, stated_dependencies
 from epctx_core.context.node import ContextNodeRecord, read_context_nodes
-from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.errors import InvalidGraph, errors_typed

@@ -10,9 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_core.context.decoding import decode_model
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import is_context_node
-from epctx_core.context.ort_format import decode_model
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.graph.bodies import all_nodes

@@ -140,7 +140,7 @@ def open_model(
     checked = found == "ONNX" and OP_TYPE.encode() in data and passes_checker(data)
     if found == "ORT":
         # Its tables are read by modules of onnxruntime's.
-        from epctx_core.context.ort_format import decode_model
+        from epctx_core.context.decoding import decode_model
 
         proto = decode_model(data, path, config.input_budget)
     else:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from epctx_core.context.decoding import decode_model
 from epctx_core.context.named_files import external_locations
-from epctx_core.context.ort_format import decode_model
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
 from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model

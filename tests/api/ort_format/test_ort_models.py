@@ -213,20 +213,26 @@ def test_a_kernel_ep_runs_nodes_whose_operator_only_the_file_describes(tmp_path)
         epctx.InferenceSession(unknown, providers=CPU)
 
 
-def test_without_onnxruntime_one_sentence_says_what_the_file_is_and_what_to_install(tmp_path):
+def test_without_its_package_one_sentence_says_what_the_file_is_and_what_to_install(tmp_path):
     model = tmp_path / "model.ort"
     model.write_bytes(ort_file("loop"))
     code = (
-        "import sys; sys.modules['onnxruntime'] = None; from epctx_cli import main; "
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'epctx_onnxruntime':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "from epctx_cli import main\n"
         f"sys.exit(main(['run', {str(model)!r}]))"
     )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
 
-    assert found.returncode == 2
+    assert found.returncode == 3
     assert "ONNX Runtime's own format" in found.stderr
-    assert "pip install onnxruntime" in found.stderr
+    assert "pip install epctx-onnxruntime" in found.stderr
     assert "Traceback" not in found.stderr
 
 

@@ -16,6 +16,8 @@ LOCATION = "epctx-weight"
 PLACEHOLDER = Path(__file__).with_name(LOCATION)
 """An empty file, which has to exist: onnxruntime refuses a model whose weights name a file that does not exist, even
 where it is given their bytes and never reads it."""
+INLINE_LIMIT = 1024
+"""Weights up to this many bytes stay in a model."""
 
 BodyPath: TypeAlias = "tuple[int, ...]"
 """The way from a main graph to a subgraph: its number among those of each graph around it."""

@@ -20,7 +20,7 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.engine import PREPACK_LIMIT, OnnxRuntimeModel, create_session
-from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
+from epctx_onnxruntime.graphs import INLINE_LIMIT, LOCATION, PLACEHOLDER, all_graphs, is_detached
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.scopes import without_weights
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 REWRITE_LIMIT = 512 << 20
 """Bytes of a model's weights that may be rewritten; above, optimising would need too much memory."""
-
-INLINE_LIMIT = 1024
-"""Weights up to this many bytes stay in a model."""
 
 CONTRIB = "com.microsoft"
 _FREE_INITIALIZERS = 4

@@ -1,4 +1,4 @@
-"""Models in ONNX Runtime's own file format (`.ort`), read as ONNX models.
+"""Reader of ONNX Runtime's own file format (`.ort`), which gives ONNX models.
 
 The format is a flatbuffer, read with the classes that onnxruntime ships for it and not by its native loader: a
 damaged file is an error and no crash, operators need no kernel and no schema, and weights are not copied.
@@ -12,7 +12,7 @@ import importlib.util
 import logging
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,9 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
-from epctx_core.graph.counting import allowed_counts, over_budget
-from epctx_core.graph.index import DEFAULT_DOMAINS
-from epctx_core.graph.model_io import is_ort_format, parse_model
-from epctx_core.graph.weights import INLINE_LIMIT
-from epctx_core.options import InputBudget
 from epctx_core.plugin import OperatorTypes
+from epctx_onnxruntime.graphs import INLINE_LIMIT, all_graphs
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -41,6 +36,7 @@ _LISTS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
 _MOST_NESTED = 64
 _MOST_SHARED = 16
 """Times that all bytes of a file may be named on average."""
+_DEFAULT_DOMAINS = ("", "ai.onnx")
 _SCHEMA = "ort_flatbuffers_py"
 _DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError)
 """Errors that Python raises for an offset, a length or a text that is none."""
@@ -48,31 +44,29 @@ _DECODING = (struct.error, LookupError, ValueError, TypeError, AttributeError, O
 _log = logging.getLogger("epctx.context")
 
 
-def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = None) -> ModelProto:
-    """Decode a model in either format.
+def decode(
+    data: bytes, path: Path | None, count: Callable[[str], None]
+) -> tuple[ModelProto, list[OperatorTypes]]:
+    """Decode a model, and what the types of its operators without a schema have in common.
 
-    Weights above `INLINE_LIMIT` bytes of an `.ort` file are external tensors in that file; those of bytes are copied.
+    Weights above `INLINE_LIMIT` bytes of a file are external tensors in that file; those of bytes are copied.
 
     Args:
         data: the whole file.
         path: where it was read from, None for bytes.
-        budget: what an `.ort` file may decode to; None for the defaults. `read_model` counts those of ONNX.
+        count: called with `messages`, `nodes`, `names` or `bodies` for each that is decoded; raises if they are too many.
 
     Raises:
-        InvalidGraph: an `.ort` file decodes to more than the budget.
-        InvalidProtobuf: neither ONNX nor ONNX Runtime's format, damaged, or of an unknown version.
-        NotFound: it is in ONNX Runtime's format, and onnxruntime is not installed.
+        InvalidProtobuf: it is damaged, or of an unknown version.
     """
-    if not is_ort_format(data):
-        return parse_model(data, path)
     where = path.name if path else "the model given as bytes"
-    session_class = _session_class(where)
+    session_class = _session_class()
     version = ""
     try:
         session = session_class.GetRootAs(data, 0)
         version = (session.OrtVersion() or b"").decode()
         _check_version(version, where, path)
-        return _Decoder(data, path, budget or InputBudget()).model(session)
+        return _Decoder(data, path, count).model(session)
     except _DECODING as error:
         if isinstance(error, EpctxError):
             raise
@@ -84,7 +78,7 @@ def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = No
         ) from error
 
 
-def _session_class(where: str) -> Any:
+def _session_class() -> Any:
     """Return onnxruntime's reader of the root table, imported without the folder that it would add to `sys.path`."""
     if _SCHEMA not in sys.modules:
         found = importlib.util.find_spec("onnxruntime")
@@ -93,9 +87,8 @@ def _session_class(where: str) -> Any:
         init = next((path for path in inits if path.is_file()), None)
         if init is None:
             raise NotFound(
-                f"{where} is a model in ONNX Runtime's own format (.ort), which is read with onnxruntime, and "
-                "onnxruntime is not installed.",
-                hint="pip install onnxruntime, or give the ONNX model that it was converted from.",
+                "onnxruntime's classes for its own format (.ort) are not where its packages have them.",
+                hint="pip install --force-reinstall onnxruntime",
             )
         spec = importlib.util.spec_from_file_location(
             _SCHEMA, init, submodule_search_locations=[str(init.parent)]
@@ -131,16 +124,14 @@ class _Decoder:
     counted. onnxruntime itself shares only names of values.
     """
 
-    def __init__(self, data: bytes, path: Path | None, budget: InputBudget) -> None:
+    def __init__(self, data: bytes, path: Path | None, count: Callable[[str], None]) -> None:
         self._data = np.frombuffer(data, np.uint8)
         # Protobuf holds no name that is not UTF-8.
         self._file = path.name if path is not None and path.name.isprintable() else None
         self._left = _MOST_SHARED * len(data)
-        self._path, self._budget = path, budget
-        self._allowed = allowed_counts(len(data), budget)
-        self._counts = dict.fromkeys(self._allowed, 0)
+        self._add = count
 
-    def model(self, session: Any) -> ModelProto:
+    def model(self, session: Any) -> tuple[ModelProto, list[OperatorTypes]]:
         model = session.Model()
         proto = ModelProto(ir_version=model.IrVersion(), model_version=model.ModelVersion())
         self._tell(
@@ -155,13 +146,12 @@ class _Decoder:
         self._graph(model.Graph(), proto.graph, nested=0)
         self._tell(proto.graph, doc_string=model.GraphDocString())
         # onnxruntime lists every domain that it knows.
-        used = {"", *_domains(proto.graph)}
+        used = {"", *(node.domain for _, graph in all_graphs(proto.graph) for node in graph.node)}
         for opset in self._each(model, "OpsetImport"):
             domain = self._text(opset.Domain())
-            if ("" if domain in DEFAULT_DOMAINS else domain) in used:
+            if ("" if domain in _DEFAULT_DOMAINS else domain) in used:
                 proto.opset_import.add(domain=domain, version=opset.Version())
-        write_kernel_types(proto, filter(_has_no_schema, self._operators(session)))
-        return proto
+        return proto, list(filter(_has_no_schema, self._operators(session)))
 
     def _graph(self, graph: Any, proto: GraphProto, *, nested: int) -> None:
         if nested > _MOST_NESTED:
@@ -197,7 +187,7 @@ class _Decoder:
             output=self._texts(node, "Outputs"),
         )
         self._tell(proto, name=node.Name(), doc_string=node.DocString())
-        if domain not in DEFAULT_DOMAINS:
+        if domain not in _DEFAULT_DOMAINS:
             proto.domain = domain
         for attribute in self._each(node, "Attributes"):
             self._attribute(attribute, proto.attribute.add(), nested)
@@ -298,7 +288,7 @@ class _Decoder:
                 for argument in self._each(entry, "Args"):
                     names[argument.ArgType()].setdefault(argument.Index(), name)
             yield OperatorTypes(
-                domain="" if domain in DEFAULT_DOMAINS else domain,
+                domain="" if domain in _DEFAULT_DOMAINS else domain,
                 op_type=op_type,
                 since_version=int(version),
                 inputs=_in_order(names[0], "input"),
@@ -337,11 +327,6 @@ class _Decoder:
         numbers: list[Any] = array.tolist()
         return numbers
 
-    def _add(self, what: str) -> None:
-        self._counts[what] += 1
-        if self._counts[what] > self._allowed[what]:
-            raise over_budget(what, self._allowed[what], self._budget, self._path)
-
     def _count(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
@@ -362,11 +347,3 @@ def _has_no_schema(operator: OperatorTypes) -> bool:
     except onnx.defs.SchemaError:
         return True
     return False
-
-
-def _domains(graph: GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield node.domain
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-                yield from _domains(body)
