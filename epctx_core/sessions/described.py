@@ -40,7 +40,7 @@ def describe_instance(record: PluginRecord, context: ProviderContext, purpose: P
         "model": {**vars(context.model), "opset_imports": dict(context.model.opset_imports)},
         "weightless": int(context.weightless),
         "threads": context.intra_op_num_threads,
-        "logger": context.logger.name,
+        "logger": context.logger.name.removeprefix("epctx."),
         "engine": describe_engine(context),
     }
 
@@ -85,7 +85,7 @@ class DescribedInstance:
             purpose=Purpose(said["purpose"]),
             target=said["target"],
             model=ModelIdentity(**said["model"]),
-            logger=logging.getLogger(said["logger"]),
+            logger=logging.getLogger(f"epctx.{said['logger']}"),
             cancel=session.cancellation,
             progress=progress,
             scratch=scratch_folder,
