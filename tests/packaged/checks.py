@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN
-from packaged.distributions import CACHE, COMMANDS, CORE, ISOLATION, KIT, SDK, Environment
+from packaged.distributions import CACHE, COMMANDS, CORE, ENGINE, ISOLATION, KIT, SDK, Environment
 
 EPS: Final = sorted(PACKAGES)
 FLOAT_EPS: Final = (OPENVINO, QNN)
@@ -38,6 +38,10 @@ def _use_of_ep(ep: str) -> str:
 USES: Final[Mapping[str, tuple[str, str]]] = {
     KIT: ("from epctx_core.testing import check_provider", "pip install epctx-conformance"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
+    ENGINE: (
+        "import logging; logging.basicConfig(stream=sys.stdout); epctx.InferenceSession(model)",
+        "pip install 'epctx-core[ort]'",
+    ),
     ISOLATION: (
         f"options.add_session_config_entry('ep.isolate', 'all'); {_use_of_ep(QNN)}",
         "pip install epctx-isolation",

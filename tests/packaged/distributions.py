@@ -19,6 +19,7 @@ KIT: Final = "epctx-conformance"
 COMMANDS: Final = "epctx-cli"
 ISOLATION: Final = "epctx-isolation"
 CACHE: Final = "epctx-cache"
+ENGINE: Final = "epctx-onnxruntime"
 FOLDERS: Final = {CORE: ROOT} | {folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))}
 """By distribution, the folder of its pyproject.toml."""
 

@@ -7,10 +7,21 @@ import tomllib
 import zipfile
 
 import pytest
-from packaged.distributions import CACHE, COMMANDS, CORE, FOLDERS, ISOLATION, KIT, ROOT, build, unpacked
+from packaged.distributions import (
+    CACHE,
+    COMMANDS,
+    CORE,
+    ENGINE,
+    FOLDERS,
+    ISOLATION,
+    KIT,
+    ROOT,
+    build,
+    unpacked,
+)
 
 NAMES = sorted(FOLDERS)
-EXACT = [CACHE, COMMANDS, ISOLATION, KIT]
+EXACT = [CACHE, COMMANDS, ENGINE, ISOLATION, KIT]
 PACKAGES = {
     name: ROOT / "epctx_core" if name == CORE else FOLDERS[name] / "src" / name.replace("-", "_")
     for name in NAMES
