@@ -54,8 +54,8 @@ def installed(name, real=importlib_metadata.distribution):
     if name == "epctx-onnxruntime":
         raise importlib_metadata.PackageNotFoundError(name)
     return real(name)
-def all_installed(real=importlib_metadata.distributions):
-    return [found for found in real() if found.name != "epctx-onnxruntime"]
+def all_installed(real=importlib_metadata.distributions, **where):
+    return [found for found in real(**where) if found.name != "epctx-onnxruntime"]
 importlib.util.find_spec, importlib_metadata.distribution = seen, installed
 importlib_metadata.distributions = all_installed
 """
