@@ -46,10 +46,6 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
         f"options.add_session_config_entry('ep.isolate', 'all'); {_use_of_ep(QNN)}",
         "pip install epctx-isolation",
     ),
-    ENGINE: (
-        "options.add_session_config_entry('session.engine', 'onnxruntime'); epctx.InferenceSession(model, options)",
-        "pip install 'epctx-core[ort]'",
-    ),
     SDK: (_use_of_ep(QNN), "No module named 'epctx_sim_sdk'"),
     **{package: (_use_of_ep(ep), f"pip install {package}") for ep, package in PACKAGES.items()},
 }
@@ -82,8 +78,8 @@ def check_smoke(environment: Environment, *without: str) -> None:
 
 def check_core(environment: Environment, extra: str = "") -> None:
     """The core without plugins: it works, and says of each missing package how to install it."""
-    brought = {name for name, its in ((COMMANDS, "cli"), (ENGINE, "ort")) if its in extra}
-    for package in {COMMANDS, KIT, CACHE, ENGINE, *PACKAGES.values()} - brought:
+    brought = {COMMANDS} if "cli" in extra else set()
+    for package in {COMMANDS, KIT, CACHE, *PACKAGES.values()} - brought:
         check_missing(environment, package)
     check_smoke(environment, SDK)
     environment.install(COMMANDS)
@@ -117,7 +113,7 @@ def check_without(environment: Environment, package: str) -> None:
         left = {ep: name for ep, name in PACKAGES.items() if name != package}
         assert environment.plugins() == left
     needs_qnn = {ISOLATION} if package in {SDK, PACKAGES[QNN]} else set()
-    for other in {CACHE, ENGINE, ISOLATION, KIT} - {package} - needs_qnn:
+    for other in {CACHE, ISOLATION, KIT} - {package} - needs_qnn:
         assert said_without(environment, other) == ""
     environment.install(package)
 
