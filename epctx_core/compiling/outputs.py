@@ -7,7 +7,6 @@ function that gets its bytes. Files appear all or none, after all that the host 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -105,7 +104,9 @@ class Outputs:
             Fail: a file of that name belongs to another model.
         """
         if self.embedded:
-            return io.BytesIO()
+            from epctx_core.context.callbacks import MemorySink
+
+            return MemorySink()
         if self._open_delivered is None:
             return self._create(name, "the context binary")
         sink = self._open_delivered(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from epctx_core.options.choices import is_whole
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
     from epctx_core.options import DataReader
 
 
@@ -168,7 +169,33 @@ WriteCallback = Callable[[str, OrtEpContextData], object]
 """`f(name, data)`."""
 
 
-class CallbackSink(io.BytesIO):
+class MemorySink(io.BytesIO):
+    """Bytes in memory, whose views may be garbage together with it: of `io.BytesIO` alone, that crashes Python 3.12.1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._content = bytearray()
+
+    def write(self, piece: Buffer, /) -> int:
+        """Append bytes.
+
+        Raises:
+            BufferError: there is a view of what was written.
+        """
+        self._content += memoryview(piece)
+        return memoryview(piece).nbytes
+
+    def getbuffer(self) -> memoryview:
+        """Return a view of what was written."""
+        return memoryview(self._content)
+
+    def close(self) -> None:
+        """Let the bytes go; a view keeps them."""
+        self._content = bytearray()
+        super().close()
+
+
+class CallbackSink(MemorySink):
     """Collects a payload in memory; `deliver` hands it to the host's write callback.
 
     Args:
@@ -195,8 +222,7 @@ class CallbackSink(io.BytesIO):
                 raise _raised("write", self.name, error) from error
             finally:
                 data.expire()
-        with suppress(BufferError):  # an EP that read them back still has them
-            self.close()
+        self.close()
 
 
 class WriteFunction:
