@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from epctx_core.options.cache_entries import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
-    from epctx_core.publish.journal import *
+    from epctx_core.publish.files import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.instances import *
     from epctx_core.registry.loading import *
@@ -85,7 +85,7 @@ _HOME = {
     "epctx_core.options.cache_entries": ("cache_entries",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
-    "epctx_core.publish.journal": ("remove_tree",),
+    "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.registry.explaining": ("known_name",),
     "epctx_core.registry.instances": ("ProviderInstances",),
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),

@@ -19,8 +19,6 @@ from epctx_core.errors import InvalidArgument
 STAGING_PREFIX = ".epctx-"
 NEW = "new"
 OLD = "old"
-JOURNAL = "journal.json"
-UNDO = "undo.json"
 
 _MAX_PART_BYTES = 255
 _MAX_NAME_BYTES = 1024
@@ -34,13 +32,8 @@ def canonical(name: str) -> str:
         InvalidArgument: the name is empty, absolute, leaves the folder, ends in a folder, lies in a
             staging folder, or no file system could hold it.
     """
-    if not isinstance(name, str):
-        raise InvalidArgument(f"{name!r} is not a file name: it must be a string.")
-    reason, normal = _spelling_fault(name), posixpath.normpath(name)
-    if not reason and normal.startswith("../"):
-        reason = "it leaves the folder"
-    if not reason and any(part.lower().startswith(STAGING_PREFIX) for part in normal.split("/")):
-        reason = f"names that begin with {STAGING_PREFIX} are reserved for staging"
+    normal = posixpath.normpath(name)
+    reason = _fault(name, normal)
     if reason:
         raise InvalidArgument(
             f"The file name {name!r:.200} can't be published: {reason}.",
@@ -49,20 +42,23 @@ def canonical(name: str) -> str:
     return normal
 
 
-def _spelling_fault(name: str) -> str:
+def _fault(name: str, normal: str) -> str:
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
         return "the file system can't spell it"
-    if name.startswith("/") or has_drive(name):
-        return "it is absolute"
-    if "\0" in name or "\\" in name:
-        return "it holds a backslash or a zero byte"
-    if name.rsplit("/", 1)[-1] in {"", ".", ".."}:
-        return "it names no file"
-    if len(raw) > _MAX_NAME_BYTES or any(len(part) > _MAX_PART_BYTES for part in raw.split(b"/")):
-        return "it is too long"
-    return ""
+    faults = {
+        "it is absolute": name.startswith("/") or has_drive(name),
+        "it holds a backslash or a zero byte": "\0" in name or "\\" in name,
+        "it names no file": name.rsplit("/", 1)[-1] in {"", ".", ".."},
+        "it is too long": len(raw) > _MAX_NAME_BYTES
+        or any(len(part) > _MAX_PART_BYTES for part in raw.split(b"/")),
+        "it leaves the folder": normal.startswith("../"),
+        f"names that begin with {STAGING_PREFIX} are reserved for staging": any(
+            part.lower().startswith(STAGING_PREFIX) for part in normal.split("/")
+        ),
+    }
+    return next((fault for fault, found in faults.items() if found), "")
 
 
 def mode_of(path: Path) -> int | None:

@@ -5,7 +5,6 @@ Owns staging, the journal, recovery and the lock. Knows neither ONNX nor what th
 
 from __future__ import annotations
 
-from epctx_core.publish.journal import finish_interrupted
 from epctx_core.publish.staging import Publication
 
-__all__ = ["Publication", "finish_interrupted"]
+__all__ = ["Publication"]

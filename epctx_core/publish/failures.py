@@ -12,26 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
-STRANDED_HINT = (
-    "The folder still loads. What is left of this publication lies in a .epctx-* folder; "
-    "the next compile into the folder finishes or discards it."
-)
-
-
-class NameTakenError(FileExistsError):
+class NameTakenError(Fail):
     """Something lies at a name that a publication found free, or that it must not replace."""
 
-
-def output_exists(path: Path) -> Fail:
-    """Return the error for a file that exists and is not replaced."""
-    return Fail(
-        f"The output {path} exists already and was not replaced.",
-        path=path,
-        hint="Remove it, choose another output, or allow it to be replaced.",
-    )
+    @classmethod
+    def at(cls, path: Path) -> NameTakenError:
+        """Return the error for a file that exists and is not replaced."""
+        return cls(
+            f"The output {path} exists already and was not replaced.",
+            path=path,
+            hint="Remove it, choose another output, or allow it to be replaced.",
+        )
 
 
 def failure(doing: str, folder: Path, exc: OSError) -> Fail:
@@ -42,12 +34,9 @@ def failure(doing: str, folder: Path, exc: OSError) -> Fail:
         folder: the folder that is being published into.
         exc: what the system said; the caller makes it the cause.
     """
-    if isinstance(exc, NameTakenError):
-        return output_exists(folder / exc.filename)
-    reason = exc.strerror or str(exc)
     where = f" ({exc.filename})" if exc.filename is not None else ""
     return Fail(
-        f"Publishing into {folder} failed while {doing}: {reason}{where}.",
+        f"Publishing into {folder} failed while {doing}: {exc.strerror or exc}{where}.",
         path=folder,
         hint=_hint(exc.errno, folder),
     )
@@ -65,12 +54,12 @@ def reported(doing: str, folder: Path) -> Iterator[None]:
 
 
 def _hint(code: int | None, folder: Path) -> str:
-    if code in DISK_FULL:
+    if code in {errno.ENOSPC, errno.EDQUOT}:
         return "Free some space on that disk, or choose another output folder, then compile again."
-    if code in _FORBIDDEN:
+    if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return f"Make {folder} writable for this user, or choose another output folder."
+    if code == errno.ENOENT and folder.is_dir():
+        return f"{folder} takes no new files, or something removes them. Choose another output folder."
     if code == errno.ENOENT:
-        if folder.is_dir():
-            return f"{folder} takes no new files, or something removes them. Choose another output folder."
         return "Something removed the folder meanwhile. Check that the folder exists, then compile again."
     return "Check the disk and the folder, then compile again."

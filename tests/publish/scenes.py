@@ -24,7 +24,7 @@ from faults.system_calls import CHANGING, intercepted
 
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import EpctxError
-from epctx_core.publish import Publication, finish_interrupted, posix
+from epctx_core.publish import Publication, posix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +53,12 @@ def put(folder: Path, files: Files, *, replace: bool = True) -> None:
             publication.create(name).write(data)
         models = [name for name in files if name.endswith(".onnx")]
         publication.commit(models=models, new=() if replace else models)
+
+
+def finish_interrupted(folder: Path) -> None:
+    """Finish or discard what killed publications left, as the next compile does."""
+    with Publication(folder):
+        pass
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
@@ -238,7 +244,7 @@ def _publish_nested(folder: Path) -> None:
 
 
 def _publish_nested_onto_broken_disk(folder: Path) -> None:
-    with at_final("replace", "a_ctx.onnx", refuse):
+    with at_final("link", "a_ctx.onnx", refuse):
         put(folder, NESTED)
 
 

@@ -111,7 +111,7 @@ def test_sub_folders_are_on_disk_before_the_commit_and_what_lies_in_them_before_
 
     commit = calls.index(("replace", "staging/journal.json"))
     gone = calls.index(("unlink", "staging/journal.json"))
-    renamed = calls.index(("replace", "m_ctx.onnx"))
+    renamed = calls.index(("link", "m_ctx.onnx"))
     assert synced(calls[:commit]) >= {
         f"staging/{side}{folder}" for side in ("new", "old") for folder in ("", "/weights", "/weights/of")
     }

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from epctx_core.publish import Publication, finish_interrupted
-
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
@@ -37,8 +35,7 @@ def assert_models_load(scenes: ModuleType, folder: Path) -> None:
 
 
 def tidied(scenes: ModuleType, folder: Path) -> dict[str, bytes | None]:
-    with Publication(folder):
-        pass
+    scenes.finish_interrupted(folder)
 
     assert scenes.staging_left(folder) == [], folder.name
     found: dict[str, bytes | None] = scenes.snapshot(folder)
@@ -110,7 +107,7 @@ def test_the_bytes_of_the_old_binary_are_found_until_a_killed_publication_is_fin
     assert (tmp_path / "a_ctx.onnx").read_bytes() == scenes.OLD["a_ctx.onnx"]
     assert copies == [scenes.OLD["a_qnn.bin"]]
 
-    finish_interrupted(tmp_path)
+    scenes.finish_interrupted(tmp_path)
 
     assert scenes.snapshot(tmp_path) == scenes.NEW
     assert list(scenes.interrupted_copies(tmp_path, "a_qnn.bin")) == []

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from epctx_core.context.unfinished import canonical, interrupted_copies
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish import Publication, finish_interrupted, posix
+from epctx_core.publish import Publication, posix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ def test_a_rename_that_fails_restores_the_old_state_and_names_the_reason(
 ) -> None:
     with (
         pytest.raises(Fail, match="renaming the files: Input/output error") as caught,
-        scenes.at_final("replace", "a_ctx.onnx", scenes.refuse),
+        scenes.at_final("link", "a_ctx.onnx", scenes.refuse),
     ):
         scenes.put(tmp_path, scenes.NESTED)
 
@@ -284,19 +284,10 @@ def test_a_name_can_be_staged_once(tmp_path: Path, names: Sequence[str]) -> None
     with Publication(tmp_path) as publication:
         publication.create(names[0])
 
-        with pytest.raises(InvalidArgument, match="already taken"):
+        with pytest.raises(
+            Fail, match=f"preparing '{names[1]}': (File exists|Not a directory|Is a directory)"
+        ):
             publication.create(names[1])
-
-
-def test_a_publication_is_over_after_its_commit(tmp_path: Path) -> None:
-    with Publication(tmp_path) as publication:
-        publication.create("m.onnx")
-        publication.commit(models=["m.onnx"])
-
-        with pytest.raises(InvalidArgument, match="not open"):
-            publication.create("n.onnx")
-        with pytest.raises(InvalidArgument, match="not open"):
-            publication.commit(models=[])
 
 
 def test_a_commit_returns_what_the_system_says_of_each_binary(tmp_path: Path) -> None:
@@ -333,11 +324,10 @@ def test_one_thread_entering_one_folder_twice_is_told_instead_of_waiting_for_its
         with pytest.raises(InvalidArgument, match="already publishing"):
             Publication(tmp_path).__enter__()
         with pytest.raises(InvalidArgument, match="already publishing"):
-            finish_interrupted(tmp_path)
-        with pytest.raises(InvalidArgument, match="already publishing"):
             publication.__enter__()
 
-    finish_interrupted(tmp_path)
+    with Publication(tmp_path):
+        pass
 
 
 def test_another_thread_waits_for_its_turn(tmp_path: Path) -> None:
