@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.ep_queries import *
     from epctx_core.sessions.explanation import *
     from epctx_core.sessions.inspection import *
-    from epctx_core.sessions.process_settings import *
     from epctx_core.verify.findings import *
     from epctx_core.verify.verification import *
 
@@ -49,7 +48,9 @@ _HOME = {
     ),
     "epctx_core.sessions.boundary": ("ModelMetadata", "NodeArg"),
     "epctx_core.sessions.ep_queries": (
-        "CompiledModelCompatibility", "get_compatibility_info_from_model", "get_ep_metadata", "get_model_compatibility",
+        "CompiledModelCompatibility", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
+        "get_compatibility_info_from_model", "get_device", "get_ep_metadata", "get_model_compatibility", "get_version_string",
+        "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
     ),
     "epctx_core.sessions.explanation": (
         "Explanation", "NodeExplanation", "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "explain_model",
@@ -63,10 +64,6 @@ _HOME = {
     "epctx_core.registry.default": (
         "add_plugin_path", "get_available_providers", "plugins", "refresh_plugins",
         "register_execution_provider", "temporary_execution_provider", "unregister_execution_provider",
-    ),
-    "epctx_core.sessions.process_settings": (
-        "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_device",
-        "get_version_string", "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
     ),
     "epctx_core.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from epctx_core.registry.loading import *
     from epctx_core.sessions.compile_host import *
     from epctx_core.sessions.described import *
-    from epctx_core.sessions.model_content import *
+    from epctx_core.sessions.inspection import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
 
@@ -91,7 +91,7 @@ _HOME = {
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
     "epctx_core.sessions.compile_host": ("host_call", "with_providers"),
     "epctx_core.sessions.described": ("DescribedInstance", "describe_instance"),
-    "epctx_core.sessions.model_content": ("ModelSource", "check_files"),
+    "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),
 }

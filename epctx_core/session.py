@@ -20,8 +20,15 @@ from epctx_core.plugin.running import run_stoppably
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
-from epctx_core.sessions.arguments import given_function, given_model, given_options, requested_providers
-from epctx_core.sessions.boundary import FeedOrder, ModelMetadata, NodeArg
+from epctx_core.sessions.boundary import (
+    FeedOrder,
+    ModelMetadata,
+    NodeArg,
+    given_function,
+    given_model,
+    given_options,
+    requested_providers,
+)
 from epctx_core.sessions.build import SessionState, build_session
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.arguments import given_function, given_model, given_options
+from epctx_core.sessions.boundary import given_function, given_model, given_options
 from epctx_core.sessions.compile_host import embeds, given_path, if_given, path_of, reported_progress
 from epctx_core.sessions.optimise import check_level
 

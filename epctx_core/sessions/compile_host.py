@@ -13,7 +13,7 @@ from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, erro
 from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag
 from epctx_core.registry.guard import describe
-from epctx_core.sessions.arguments import given_options, requested_providers
+from epctx_core.sessions.boundary import given_options, requested_providers
 from epctx_core.sessions.missing_providers import told_names
 from epctx_core.sessions.providers import Progress, no_progress
 

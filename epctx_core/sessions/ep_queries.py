@@ -1,21 +1,26 @@
 """Questions to EPs beside compiling and loading: what they declare, and whether they run a compiled model.
 
-Also what they find in payloads, and which options they take while a session lives.
+Also what they find in payloads, which options they take while a session lives, and those functions of module `onnxruntime`
+that concern the whole process, by its names and arguments.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from epctx_core._version import __version__
 from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginError, errors_typed, suggestion
 from epctx_core.options import SessionOptions, WeightlessMode
-from epctx_core.options.choices import CPU_EP
+from epctx_core.options.choices import CPU_EP, is_whole
+from epctx_core.options.strict import tell_without_effect
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
 from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.default import plugins
 from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import means, simulates
 from epctx_core.sessions.providers import choose_provider
@@ -23,6 +28,7 @@ from epctx_core.sessions.providers import choose_provider
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+
 
 LOOK = "verify_payloads"
 _DYNAMIC = "set_dynamic_options"
@@ -226,3 +232,72 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
                 ep=ep,
                 hint=f"Given were {sorted(part)}.",
             ) from error
+
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_NO_TELEMETRY = "epctx collects nothing"
+
+
+def get_device() -> str:
+    """Return "CPU": EPs choose their devices themselves."""
+    return "CPU"
+
+
+def get_all_providers() -> list[str]:
+    """Return the EPs of all installed plugins, usable or not, the CPU EP last; imports no plugin."""
+    return [*dict.fromkeys(record.name for record in plugins()), CPU_EP]
+
+
+def get_version_string() -> str:
+    """Return epctx's version."""
+    return __version__
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Set the level of the logger `epctx`.
+
+    Args:
+        severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
+
+    Raises:
+        InvalidArgument: it is another number.
+    """
+    if not is_whole(severity) or not 0 <= severity < len(_LEVELS):
+        raise InvalidArgument(f"a logger's severity is 0 to {len(_LEVELS) - 1}, not {severity!r:.80}.")
+    logging.getLogger("epctx").setLevel(_LEVELS[severity])
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Accept onnxruntime's finer level of verbose logs, which epctx does not have.
+
+    Raises:
+        InvalidArgument: it is not a whole number.
+    """
+    if not is_whole(verbosity):
+        raise InvalidArgument(f"a logger's verbosity is a whole number, not {verbosity!r:.80}.")
+    tell_without_effect("set_default_logger_verbosity", "the levels of the logger 'epctx' are all there are")
+
+
+def enable_telemetry_events() -> None:
+    """Accept the wish; epctx collects nothing."""
+    tell_without_effect("enable_telemetry_events", _NO_TELEMETRY)
+
+
+def disable_telemetry_events() -> None:
+    """Accept the wish; epctx collects nothing."""
+    tell_without_effect("disable_telemetry_events", _NO_TELEMETRY)
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed from which sessions that are made later draw random numbers on the engine.
+
+    Raises:
+        InvalidArgument: it is not a whole number.
+    """
+    if not is_whole(seed):
+        raise InvalidArgument(f"a seed is a whole number, not {seed!r:.80}.")
+    from epctx_core.engines.choice import engine_class
+
+    engine = engine_class()
+    if not engine.set_seed(seed):
+        tell_without_effect("set_seed", f"the engine {engine.name} has no seed")

@@ -17,8 +17,8 @@ from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.arguments import given_model, given_options
 from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.boundary import given_model, given_options
 from epctx_core.sessions.compile_host import CompileCancellation
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions

@@ -11,7 +11,7 @@ import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 from epctx_core.registry.guard import describe
-from epctx_core.sessions.ep_calls import Boundary, checked
+from epctx_core.sessions.boundary import Boundary, checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import GraphAssignment
-    from epctx_core.sessions.left_over import LeftOverSteps
     from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.steps import LeftOverSteps
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
@@ -96,7 +96,11 @@ class Plan:
             given = {slots[name] for name in (*inputs, *constants)}
             self.steps = _with_frees(steps, slots, keep={*given, *self._outputs, 0})
         except KeyError:
-            raise _reads_nothing(steps, outputs, slots) from None
+            readers = [*((step.name, step.inputs) for step in steps), ("the graph's outputs", outputs)]
+            reader, name = next((r, name) for r, names in readers for name in names if name not in slots)
+            raise InvalidGraph(
+                f"{reader} reads the value {name!r}, which nothing gives.", node=reader
+            ) from None
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
@@ -154,15 +158,6 @@ def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise _step_failed(step.spec, error) from error
-
-
-def _reads_nothing(
-    steps: Sequence[StepSpec], outputs: Sequence[str], slots: Mapping[str, int]
-) -> InvalidGraph:
-    """Say who is the first to read a value that nobody gives."""
-    readers = [*((step.name, step.inputs) for step in steps), ("the graph's outputs", outputs)]
-    reader, name = next((r, name) for r, names in readers for name in names if name not in slots)
-    return InvalidGraph(f"{reader} reads the value {name!r}, which nothing gives.", node=reader)
 
 
 def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]) -> list[Step]:
@@ -262,7 +257,7 @@ class Planner:
     @cached_property
     def _left_over(self) -> LeftOverSteps:
         # Nothing is left over of most context models.
-        from epctx_core.sessions.left_over import LeftOverSteps
+        from epctx_core.sessions.steps import LeftOverSteps
 
         return LeftOverSteps(self._engine, self._instances, self._matchers)
 
@@ -283,7 +278,7 @@ class Planner:
         graph, steps = part.graph, self._steps[part.graph]
         for node in part.executed:
             # Few models have control flow around an EP's work.
-            from epctx_core.sessions.control_flow import control_flow_step
+            from epctx_core.sessions.steps import control_flow_step
 
             plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
@@ -291,7 +286,7 @@ class Planner:
         # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
         specs: Sequence[StepSpec] = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
         if any(self._instances.implements(ep, "allocate") for ep in self._instances.names):
-            from epctx_core.sessions.allocation import in_memory_of_eps
+            from epctx_core.sessions.steps import in_memory_of_eps
 
             specs = in_memory_of_eps(specs, graph.types, self._instances)
         wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)

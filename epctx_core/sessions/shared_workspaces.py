@@ -142,9 +142,8 @@ def fingerprint(choices: Sequence[ProviderChoice]) -> tuple[tuple[str, str, str]
 
     Secret options count, so this never leaves the process.
     """
-    return tuple((c.name, f"{c.record.distribution} {c.record.version}", _digest(c)) for c in choices)
-
-
-def _digest(choice: ProviderChoice) -> str:
-    text = json.dumps(dict(choice.options), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    texts = [json.dumps(dict(choice.options), sort_keys=True, default=str) for choice in choices]
+    return tuple(
+        (c.name, f"{c.record.distribution} {c.record.version}", hashlib.sha256(text.encode()).hexdigest())
+        for c, text in zip(choices, texts, strict=True)
+    )

@@ -1,15 +1,23 @@
-"""The codes of findings, and what a verification comes to. Checks nothing itself."""
+"""What is verified and what is found in it: the model, read as a load reads it but going on after each fault.
+
+The codes of findings, and what a verification comes to.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from epctx_core.context.decoding import decode_model
+from epctx_core.context.named_files import external_locations
+from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -18,91 +26,96 @@ from epctx_core.errors import (
     ModelLoadCanceled,
     NotImplementedByProvider,
 )
-from epctx_core.plugin import Finding, Severity
+from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
+from epctx_core.graph.normalise import given_weights
+from epctx_core.graph.tensor_bytes import weight_of
+from epctx_core.graph.weights import all_tensors, is_detached
+from epctx_core.options import Verification
+from epctx_core.plugin import Finding, ModelIdentity, Severity
+from epctx_core.sessions.loading import folder_of
+from epctx_core.sessions.providers import choose_providers, kept_functions
+from epctx_core.sessions.source import open_proto
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
+    from onnx import ModelProto
 
-class Code(NamedTuple):
-    """How much a code matters, and what it means; docs/verify.md says the same and what to do."""
-
-    severity: Severity
-    meaning: str
+    from epctx_core.context.manifest import Manifest
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.payload_reader import PayloadReader
+    from epctx_core.context.weights_folder import Seal
+    from epctx_core.graph.mapping import MappedFile
+    from epctx_core.graph.normalise import FunctionId
+    from epctx_core.options import SessionConfig, SessionOptions
+    from epctx_core.registry import Registry
+    from epctx_core.sessions.source import OpenModel
 
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
-CODES: Mapping[str, Code] = MappingProxyType(
+CODES: Mapping[str, Severity] = MappingProxyType(
     {
         # The model.
-        "model-unreadable": Code(_ERROR, "The file is no ONNX model."),
-        "budget-exceeded": Code(_ERROR, "The file would decode to more than its host allows."),
-        "model-invalid": Code(_ERROR, "The ONNX checker, or the reading of values and types, refuses it."),
-        "weights-refused": Code(
-            _ERROR, "A weight in a file cannot be had, or the file is not as it was written."
-        ),
-        "no-context-nodes": Code(_INFO, "The model has no EPContext node: nothing in it is compiled."),
+        "model-unreadable": _ERROR,
+        "budget-exceeded": _ERROR,
+        "model-invalid": _ERROR,
+        "weights-refused": _ERROR,
+        "no-context-nodes": _INFO,
         # EPContext nodes.
-        "name-not-text": Code(_ERROR, "A name in an EPContext node is not UTF-8."),
-        "name-repeated": Code(_WARNING, "Two EPContext nodes have one name."),
-        "attribute-type": Code(_ERROR, "An attribute has another type than the operator says."),
-        "attribute-value": Code(_ERROR, "An attribute has a value that the operator does not have."),
-        "attribute-unreadable": Code(_ERROR, "An attribute cannot be decoded."),
-        "attribute-repeated": Code(_ERROR, "An attribute stands in a node twice."),
-        "outputs-missing": Code(_ERROR, "An EPContext node has no outputs."),
-        "source-missing": Code(_ERROR, "A node does not say which EP made it."),
-        "partition-name-missing": Code(_INFO, "A node has no partition_name; its own name stands for it."),
-        "partition-repeated": Code(_WARNING, "Two nodes run one graph of one payload."),
-        "payload-missing": Code(_ERROR, "A primary node carries no payload and names no file."),
-        "payload-ignored": Code(
-            _WARNING, "A node that refers to another's payload has one that is not read."
-        ),
-        "primary-missing": Code(_ERROR, "Nodes refer to a payload, and no node of their source has one."),
-        "body-not-run": Code(_ERROR, "A node lies in a body that no session works on."),
-        "type-not-allowed": Code(_ERROR, "A node reads or makes a value of a type that EPContext has not."),
-        "type-undeclared": Code(_ERROR, "The model does not declare the type of a node's output."),
+        "name-not-text": _ERROR,
+        "name-repeated": _WARNING,
+        "attribute-type": _ERROR,
+        "attribute-value": _ERROR,
+        "attribute-unreadable": _ERROR,
+        "attribute-repeated": _ERROR,
+        "outputs-missing": _ERROR,
+        "source-missing": _ERROR,
+        "partition-name-missing": _INFO,
+        "partition-repeated": _WARNING,
+        "payload-missing": _ERROR,
+        "payload-ignored": _WARNING,
+        "primary-missing": _ERROR,
+        "body-not-run": _ERROR,
+        "type-not-allowed": _ERROR,
+        "type-undeclared": _ERROR,
         # Files.
-        "name-unsafe": Code(_ERROR, "A node names a file that cannot lie in the model's folder."),
-        "file-missing": Code(_ERROR, "A context binary is not there."),
-        "file-refused": Code(
-            _ERROR, "A context binary is a link that leaves the folder, or no regular file."
-        ),
-        "file-empty": Code(_ERROR, "A context binary has no bytes."),
-        "share-group-pending": Code(_ERROR, "A context binary is written when the model's share group ends."),
-        "file-not-sought": Code(_WARNING, "The model was given as bytes, so its files were not looked for."),
-        "file-unnamed": Code(_INFO, "A binary with this model's name lies beside it and no model names it."),
+        "name-unsafe": _ERROR,
+        "file-missing": _ERROR,
+        "file-refused": _ERROR,
+        "file-empty": _ERROR,
+        "share-group-pending": _ERROR,
+        "file-not-sought": _WARNING,
+        "file-unnamed": _INFO,
         # The manifest.
-        "manifest-missing": Code(_INFO, "The model has no manifest, so no digest was checked."),
-        "manifest-unknown": Code(_WARNING, "The manifest has a version that is not known here."),
-        "manifest-damaged": Code(_ERROR, "The manifest cannot be read."),
-        "manifest-root": Code(_ERROR, "A root digest is not that of the segments in the manifest."),
-        "manifest-unlisted": Code(_WARNING, "The manifest does not know a payload."),
-        "manifest-unused": Code(_WARNING, "The manifest knows a payload that no node has."),
-        "digest-size": Code(_ERROR, "A payload has another size than the model was written with."),
-        "digest-mismatch": Code(_ERROR, "Bytes of a payload are not those that the model was written with."),
-        "source-refused": Code(_ERROR, "Weights that were left in the source model cannot be had."),
-        "publication-unfinished": Code(_WARNING, "The binary is found in what an unfinished compile left."),
-        "dependencies-wrong": Code(
-            _WARNING, "What the model says that it needs besides its file is not what it needs."
-        ),
-        "kernel-types-damaged": Code(_ERROR, "What the model says of operators for kernels cannot be read."),
+        "manifest-missing": _INFO,
+        "manifest-unknown": _WARNING,
+        "manifest-damaged": _ERROR,
+        "manifest-root": _ERROR,
+        "manifest-unlisted": _WARNING,
+        "manifest-unused": _WARNING,
+        "digest-size": _ERROR,
+        "digest-mismatch": _ERROR,
+        "source-refused": _ERROR,
+        "publication-unfinished": _WARNING,
+        "dependencies-wrong": _WARNING,
+        "kernel-types-damaged": _ERROR,
         # Plugins.
-        "plugin-missing": Code(_WARNING, "No plugin of this machine loads nodes of a source."),
-        "plugin-broken": Code(_ERROR, "A plugin cannot be used, raised, or broke its contract."),
-        "compatibility-damaged": Code(_ERROR, "The compatibility information is not text."),
-        "compatibility-unsupported": Code(_ERROR, "The EP does not run what was compiled."),
-        "compatibility-outdated": Code(_WARNING, "The EP runs it less well than if compiled again."),
-        "compatibility-not-judged": Code(_INFO, "The EP does not judge this compatibility information."),
+        "plugin-missing": _WARNING,
+        "plugin-broken": _ERROR,
+        "compatibility-damaged": _ERROR,
+        "compatibility-unsupported": _ERROR,
+        "compatibility-outdated": _WARNING,
+        "compatibility-not-judged": _INFO,
         # What EPs find in payloads.
-        "container-refused": Code(_ERROR, "The EP would not load a node: its payload does not fit."),
-        "kernel-missing": Code(
-            _WARNING, "Nobody on this machine runs an operator of the model, or of a payload."
-        ),
-        "container-not-checked": Code(_INFO, "Nobody here can look into a payload."),
-        "not-checked": Code(_INFO, "No byte of a payload was judged, neither by digests nor by an EP."),
+        "container-refused": _ERROR,
+        "kernel-missing": _WARNING,
+        "container-not-checked": _INFO,
+        "not-checked": _INFO,
     }
 )
-"""Every code, in the order of the checks."""
+"""Every code and how much it matters, in the order of the checks; docs/verify.md says what they mean and what to do."""
 
 LISTED = 1000
 """Findings of one code that are listed one by one."""
@@ -121,11 +134,10 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[Finding, None] = {}
         self._counts: Counter[tuple[Severity, str]] = Counter()
-        self._has_errors = False
 
     def add(self, code: str, message: str, *, node: str | None = None, hint: str = "") -> None:
         """Note a finding; one that was made before counts once."""
-        self.take(Finding(CODES[code].severity, code, message, node=node, hint=hint))
+        self.take(Finding(CODES[code], code, message, node=node, hint=hint))
 
     def add_error(self, code: str, error: EpctxError, *, node: str | None = None, hint: str = "") -> None:
         """Note what an error says."""
@@ -174,7 +186,6 @@ class Findings:
         """Note a finding that is one already; of one code beyond `LISTED`, that it was there."""
         if finding in self._found:
             return
-        self._has_errors |= finding.severity is Severity.ERROR
         kind = finding.severity, finding.code
         self._counts[kind] += 1
         if self._counts[kind] <= LISTED:
@@ -193,7 +204,7 @@ class Findings:
     @property
     def has_errors(self) -> bool:
         """Whether anything is wrong so far."""
-        return self._has_errors
+        return any(severity is Severity.ERROR for severity, _ in self._counts)
 
     def sorted(self) -> tuple[Finding, ...]:
         """Return all, errors first, else in the order in which they were made; after too many of a code, how many."""
@@ -272,3 +283,141 @@ class VerifyReport:
             "nodes": self.nodes,
             "payloads": [payload.as_dict() for payload in self.payloads],
         }
+
+
+_FETCH = "Fetch the model again, or compile again."
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A model under verification.
+
+    Attributes:
+        proto: the model, functions put in place if they could be.
+        opened: what a load would work with; None if a load would refuse the model.
+        folder: where its files lie, None for a model from bytes without one.
+        records: its EPContext nodes, as far as they can be decoded.
+        manifest: what it says about its payloads, if that can be read.
+        names_weights: whether tensors of it lie in files.
+        findings: what was found in it so far.
+        reader: the payload reader of a load, once payloads were looked for.
+        reports: what is said of each payload, by the names of the primaries that carry or name it.
+        sound: primaries whose payloads are not known to be others than the model was written with.
+    """
+
+    proto: ModelProto
+    opened: OpenModel | None
+    path: Path | None
+    folder: ModelFolder | None
+    session: SessionOptions
+    config: SessionConfig
+    registry: Registry
+    findings: Findings
+    records: Sequence[ContextNodeRecord] = ()
+    manifest: Manifest | None = None
+    names_weights: bool = False
+    reader: PayloadReader = field(init=False)
+    reports: dict[str, PayloadReport] = field(default_factory=dict)
+    sound: set[str] = field(default_factory=set)
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What an EP may know about the model."""
+        if self.opened is not None:
+            return self.opened.identity
+        return ModelIdentity(
+            name=self.path.stem if self.path else self.proto.graph.name or "model",
+            digest=None,
+            opset_imports={entry.domain: entry.version for entry in self.proto.opset_import},
+        )
+
+
+def read_subject(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    registry: Registry,
+    findings: Findings,
+) -> Subject | None:
+    """Read the model itself as a load does, and note what a load would refuse; None for what is no ONNX model.
+
+    Raises:
+        NoSuchFile, InvalidArgument: there is no such file, or an argument or option is wrong.
+    """
+    config = session.config()
+    with (
+        findings.collected("budget-exceeded", (InvalidGraph,)),
+        findings.collected("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
+    ):
+        data, path = read_model(path_or_bytes, config.input_budget)
+        proto = decode_model(data, path, config.input_budget)
+        if not proto.HasField("graph"):
+            where = path.name if path else "the model given as bytes"
+            raise InvalidProtobuf(f"{where} is no ONNX model: it has no graph.")
+        subject = Subject(
+            proto=proto,
+            opened=None,
+            path=path,
+            folder=folder_of(path, config),
+            session=session,
+            config=config,
+            registry=registry,
+            findings=findings,
+            names_weights=any(True for _ in external_locations(proto)),
+        )
+        _open(subject, data)
+        return subject
+    return None
+
+
+def _open(subject: Subject, data: bytes) -> None:
+    """Do what a load does with a model that was decoded, and note what it would stumble over."""
+    session, config, findings = subject.session, subject.config, subject.findings
+
+    def kept() -> Collection[FunctionId]:
+        with findings.collected_of_plugin("plugin-broken"):
+            choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
+            return kept_functions(choice.cls for choice in choices)
+        return ()
+
+    seal: Seal | None = None
+    with findings.collected("weights-refused"):
+        seal = read_seal(subject.proto)
+    weights = WeightsFolder(
+        subject.path, config.external_initializers_folder, seal=seal, verification=Verification.FULL
+    )
+    try:
+        with names_as_text():
+            detach = partial(detach_model, subject.proto, data, subject.path, weights.open)
+            subject.opened = open_proto(subject.proto, detach, config, kept)
+        subject.proto = subject.opened.source.proto
+    except (InvalidGraph, InvalidArgument) as error:
+        # What was begun has moved weights out of it.
+        subject.proto = decode_model(data, subject.path, config.input_budget)
+        _note_refusal(subject, data, weights, error)
+
+
+def _note_refusal(
+    subject: Subject, data: bytes, weights: WeightsFolder, refused: InvalidGraph | InvalidArgument
+) -> None:
+    """Note why a load refuses a model: each weight that cannot be had, and what the ONNX checker says besides."""
+    findings = subject.findings
+    given_weights(subject.proto, subject.config.overrides.initializers)
+    opened: dict[str, MappedFile] = {}
+    bad = False
+    for tensor in filter(is_detached, all_tensors(subject.proto.graph, subject.proto.functions)):
+        try:
+            with names_as_text():
+                weight_of(tensor, opened, weights.open)
+        except (InvalidGraph, InvalidArgument) as error:
+            # An argument is wrong where bytes have no folder in which anything could lie.
+            code = "file-not-sought" if isinstance(error, InvalidArgument) else "weights-refused"
+            findings.add_error(code, error)
+            bad = True
+    if bad:
+        proto = decode_model(data, subject.path, subject.config.input_budget)
+        with findings.collected("model-invalid", hint=_FETCH), names_as_text():
+            check_model(SourceModel(proto=proto, weights={}, path=subject.path, digest=""))
+    elif isinstance(refused, InvalidArgument):
+        raise refused
+    else:
+        findings.add_error("model-invalid", refused, hint=_FETCH)

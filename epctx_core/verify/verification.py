@@ -1,32 +1,54 @@
-"""`verify_model`: the checks in their order."""
+"""`verify_model`: the checks in their order, and those that EPs make: who takes which node, what is in a payload.
+
+No instance is made for these. Then the rest of a load, where nothing was found wrong: EPs load their nodes without a device,
+engines prepare the others. Nothing is run: in place of what EPs would run stand steps that nobody takes, and engines
+optimise nothing.
+"""
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.context.kernel_types import read_kernel_types
-from epctx_core.errors import errors_typed
+from epctx_core.context.metadata import all_compatibility_info
+from epctx_core.context.payload_reader import plugin_nodes
+from epctx_core.context.scratch import PrivateWorkspace
+from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.errors import NotImplementedByProvider, errors_typed
+from epctx_core.graph.model_io import names_as_text
+from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionOptions
+from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry import Registry, default_registry
+from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.ep_queries import look_into
+from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal
+from epctx_core.sessions.plan import Planner, StepSpec
 from epctx_core.sessions.providers import ProviderSession
-from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
-from epctx_core.verify.nodes import check_references, check_types, read_nodes
-from epctx_core.verify.payloads import (
+from epctx_core.verify.findings import Findings, PayloadReport, Subject, VerifyReport, read_subject
+from epctx_core.verify.nodes import (
     check_dependencies,
     check_folder,
     check_manifest,
+    check_references,
+    check_types,
     check_unused,
     find_payloads,
+    read_nodes,
 )
-from epctx_core.verify.providers import ask_providers, rehearse_load, route_nodes
-from epctx_core.verify.subject import Subject, read_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.plugin import ContextNode
+    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.source import OpenModel
 
 
 ATTEMPTS = 5
@@ -154,3 +176,244 @@ def _reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]
                 hint="Verify it where the EP that made it is installed.",
             )
     return [replace(report, looked_into_by=readers.get(report)) for report in every]
+
+
+def route_nodes(subject: Subject) -> Routing | None:
+    """Return who loads the nodes, as a load decides it, as far as somebody does; None if the host's EPs are broken.
+
+    Raises:
+        InvalidArgument: an option of an EP is wrong.
+    """
+    findings, requested = subject.findings, subject.session.providers or None
+    with findings.collected_of_plugin("plugin-broken"):
+        routing = Routing([], requested, subject.session, subject.registry, None, subject.manifest)
+        refused: set[str] = set()
+        for record in subject.records:
+            if record.source in refused:
+                continue
+            with findings.collected_of_plugin("plugin-broken", node=record.name):
+                try:
+                    routing.add(record)
+                    continue
+                except NotImplementedByProvider as error:
+                    findings.add_error("plugin-missing" if record.source else "source-missing", error)
+                    if record.source:
+                        findings.add(
+                            "container-not-checked",
+                            f"payloads of the source {record.source!r} were not looked into: there is no plugin for it "
+                            "here.",
+                            node=record.name,
+                        )
+            # Each node that does not say its source is told.
+            refused.update({record.source} - {""})
+        return routing
+    return None
+
+
+def ask_providers(subject: Subject, routing: Routing, providers: ProviderSession) -> dict[str, str]:
+    """Have each EP judge what it compiled, and look into its payloads.
+
+    Args:
+        subject: the model.
+        routing: who takes which node.
+        providers: knows what an EP gets.
+
+    Returns:
+        A primary's name to who looked into its payload.
+
+    Raises:
+        InvalidArgument: an option of an EP is wrong.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    infos: Mapping[str, Sequence[str]] = {}
+    with subject.findings.collected("compatibility-damaged"):
+        infos = all_compatibility_info(subject.proto)
+    looked: dict[str, str] = {}
+    for choice in routing.choices:
+        if choice.name in routing.nodes:
+            for info in infos.get(choice.name, ()):
+                _judge(choice, info, routing, subject)
+            for name in _look(choice, routing, providers, subject):
+                looked[name] = choice.record.origin
+    return looked
+
+
+def _judge(choice: ProviderChoice, info: str, routing: Routing, subject: Subject) -> None:
+    """Note an EP's verdict on what it once wrote."""
+    findings, first = subject.findings, routing.nodes[choice.name][0].name
+    verdict = Compatibility.EP_SUPPORTED_OPTIMAL
+    with (
+        findings.collected_of_plugin("plugin-broken", node=first),
+        findings.collected("compatibility-unsupported"),
+        routing.naming_others(),
+    ):
+        verdict = accept(choice, info)
+    if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+        findings.add_error("compatibility-outdated", suboptimal(choice, info))
+    elif verdict == Compatibility.EP_NOT_APPLICABLE:
+        findings.add(
+            "compatibility-not-judged",
+            f"{choice.record.label} does not judge what an EP of that name wrote: the model was compiled for "
+            f"{info!r:.300}.",
+        )
+
+
+def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:
+    """Return the nodes of an EP whose payloads can be looked into, as the EP gets them to load.
+
+    A payload that is known to be another one than the model's would only be refused again.
+    """
+    nodes: list[ContextNode] = []
+    if any(record.main_context for record in records):
+        with subject.findings.collected("model-invalid"), names_as_text():
+            # Nothing is inferred for a model that a load refuses: inference takes a checked model for granted.
+            types = subject.opened.types if subject.opened else types_of(subject.proto.graph)
+            nodes = plugin_nodes(records, types, ep, subject.manifest)
+    all_sound = all(node.name in subject.sound for node in nodes if node.main_context)
+
+    def is_readable(node: ContextNode) -> bool:
+        owner = node if node.main_context else node.primary
+        return all_sound if owner is None else owner.name in subject.sound
+
+    return [node for node in nodes if is_readable(node)]
+
+
+def _look(
+    choice: ProviderChoice,
+    routing: Routing,
+    providers: ProviderSession,
+    subject: Subject,
+) -> list[str]:
+    """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
+    findings = subject.findings
+    nodes = nodes_to_look_at(choice.name, routing.nodes[choice.name], subject)
+    primaries = [node.name for node in nodes if node.main_context]
+    if not primaries:
+        return []
+    context = providers.context_of(
+        choice,
+        Purpose.LOAD,
+        subject.identity,
+        CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False)),
+        PrivateWorkspace(),
+    )
+    with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+        found = look_into(choice, context, nodes, subject.reader)
+        if found is not None:
+            others = routing.others_of(choice.record)
+            for finding in found:
+                refused = finding.code == "container-refused" and others
+                findings.take(
+                    replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding
+                )
+            unchecked = {finding.node for finding in found if finding.code == "container-not-checked"}
+            blind = {subject.reports.get(node or "") for node in unchecked}
+            return [
+                name for name in primaries if None not in unchecked and subject.reports[name] not in blind
+            ]
+        # Where it needs no device it loads them whole, later on.
+        if not choice.cls.loads_without_device:
+            findings.add(
+                "container-not-checked",
+                f"{choice.record.label} has no check for payloads, so those of its nodes were not looked into.",
+                node=nodes[0].name,
+            )
+    return []
+
+
+def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str]:
+    """Do what else a load does with a model, and note what it would stumble over.
+
+    Args:
+        subject: the model.
+        providers: gets the EPs, and closes them.
+
+    Returns:
+        A primary's name to who loaded it.
+
+    Raises:
+        InvalidArgument: an option of an EP is wrong.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    model, findings = subject.opened, subject.findings
+    loaded: dict[str, str] = {}
+    if model is None or findings.has_errors:
+        return loaded
+    engine = CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False))
+    routing = _start(subject, model, engine, providers)
+    for ep, choice in providers.choices.items():
+        if routing is None or ep not in routing.nodes or findings.has_errors:
+            continue
+        nodes = nodes_to_look_at(ep, routing.nodes[ep], subject)
+        # It loads all its nodes or none.
+        if len(nodes) < len(routing.nodes[ep]) or findings.is_unchecked(node.name for node in nodes):
+            continue
+        with findings.collected_of_plugin("container-refused", node=nodes[0].name), routing.naming_others():
+            load_nodes(ep, nodes, subject.reader, providers, Purpose.EXPORT)
+            loaded |= {node.name: choice.record.origin for node in nodes if node.main_context}
+    if not findings.has_errors:
+        _prepare(subject, model, engine, providers)
+    return loaded
+
+
+def _start(
+    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
+) -> Routing | None:
+    """Make an instance of each EP that a load would ask and that needs no device for it.
+
+    Returns None if nobody takes a node, or an EP cannot do it on this machine: that is nothing of the file's.
+    """
+    with subject.findings.collected_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
+        routing = Routing(
+            subject.records,
+            subject.session.providers or None,
+            subject.session,
+            subject.registry,
+            Purpose.EXPORT,
+            subject.manifest,
+        )
+        providers.start(
+            [c for c in routing.choices if c.name in routing.settled and c.cls.loads_without_device],
+            purpose=Purpose.EXPORT,
+            model=model.identity,
+            engine=engine,
+        )
+        return routing
+    return None
+
+
+def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:
+    """Prepare what is left to the CPU EP, and plan all."""
+    instances = providers.instances
+    with subject.findings.collected_of_plugin("model-invalid"), names_as_text():
+        assignment = assign_nodes(
+            model,
+            providers,
+            kernels := [ep for ep in instances.names if instances.implements(ep, "get_kernel_registry")],
+            kernels_only=kernels,
+        )
+        groups = [(part, part.cpu_groups()) for part in assignment.graphs]
+        # In place of what EPs would run, which are loaded nodes and kernels.
+        steps = {
+            part.graph: {kernel.node: _stand_in(part.graph, kernel.node) for kernel in part.kernel_nodes}
+            for part in assignment.graphs
+        }
+        for record in model.context_nodes:
+            graph = model.graph_of(record)
+            steps.setdefault(graph, {})[record.index] = _stand_in(graph, record.index)
+        # No EP makes anything for this plan.
+        planner = Planner(engine, ProviderSession(subject.session, subject.registry), steps, {})
+        for part, cpu in groups:
+            part.kernel_nodes.clear()
+            planner.prepare(part, cpu)
+            part.fix(cpu)
+        planner.plan(assignment.main)
+
+
+def _stand_in(graph: GraphIndex, node: int) -> StepSpec:
+    outputs = [name for name in graph.outputs[node] if name]
+    return StepSpec(graph.node_name(node), "", _not_run, graph.inputs[node], outputs)
+
+
+def _not_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:
+    raise AssertionError("a verification runs nothing")

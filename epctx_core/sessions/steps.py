@@ -1,0 +1,371 @@
+"""Steps that few context models have: nodes in no partition, control flow around an EP's work, results in memory of EPs.
+
+An If, Loop or Scan whose bodies hold EP work is executed here, each body by a plan of its own, which takes the body's
+inputs and then the values of the enclosing scopes that it reads. ONNX Runtime leaves such nodes whole to the CPU EP.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from epctx_core.engines.matching import RegistryLookup
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
+from epctx_core.graph.subgraph import Subgraph
+from epctx_core.graph.view import Node, attribute_value
+from epctx_core.options.choices import CPU_EP
+from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.sessions.boundary import Boundary, checked, tell_of_outputs
+from epctx_core.sessions.plan import StepSpec, without_omitted
+
+if TYPE_CHECKING:
+    from epctx_core.engines import CpuEngine
+    from epctx_core.engines.matching import KernelMatcher
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.type_table import TypeTable
+    from epctx_core.options.run import RunOptions
+    from epctx_core.plugin import TensorType
+    from epctx_core.registry.instances import ProviderInstances
+    from epctx_core.sessions.assignment import KernelNode
+    from epctx_core.sessions.plan import Plan, RunStep
+
+
+class LeftOverSteps:
+    """Makes steps of nodes that are in no partition; small equal groups of the CPU EP's are prepared once.
+
+    Args:
+        engine: prepares what is left to the CPU EP.
+        instances: the live EPs.
+        matchers: EP type to its kernels, for saying why none of them fits.
+    """
+
+    def __init__(
+        self, engine: CpuEngine, instances: ProviderInstances, matchers: Mapping[str, KernelMatcher]
+    ) -> None:
+        self._engine = engine
+        self._instances = instances
+        self._matchers = matchers
+        self._known: dict[tuple[GraphIndex, tuple[int, ...]], RunStep] = {}
+        self._ones: dict[tuple[GraphIndex | int, ...] | None, RunStep] = {}
+
+    def kernel_step(self, graph: GraphIndex, kernel: KernelNode) -> StepSpec:
+        """Return the step of a node that an EP runs by one of its kernels.
+
+        Raises:
+            PluginError: what makes the kernel gives something that cannot be called.
+        """
+        owner, definition = self._instances.record(kernel.ep), kernel.kernel
+        name, inputs, outputs = (
+            graph.node_name(kernel.node),
+            graph.inputs[kernel.node],
+            graph.outputs[kernel.node],
+        )
+        with blame(owner, "KernelDef.create"):
+            compute = definition.create(Node(graph, kernel.node))
+        if not callable(compute):
+            what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
+            raise contract_broken(owner, "KernelDef.create", what)
+        run = checked(
+            compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
+            owner,
+            f"the kernel {definition} of {name!r}",
+            Boundary.of(graph.types, inputs, outputs),
+        )
+        return without_omitted(
+            StepSpec(name, kernel.ep, run, inputs, outputs, in_place=definition.takes_outputs)
+        )
+
+    def cpu_step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
+        """Return the step of a group of nodes that are left to the CPU EP.
+
+        Raises:
+            NotImplementedByProvider: an operator that no engine has.
+        """
+        one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
+        name = graph.node_name(nodes[0])
+        if one in self._ones:
+            node = nodes[0]
+            return StepSpec(name, CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node])
+        piece = Subgraph(graph, nodes)
+        plain = piece.plain_form
+        # A form means something within its graph.
+        form = None if plain is None else (graph, plain)
+        run = None if form is None else self._known.get(form)
+        if run is None:
+            try:
+                run = self._engine.prepare_piece(piece.model(), piece.weights).run
+            except NotImplementedByProvider as error:
+                why = self._why_no_kernel(graph, nodes, error.node)
+                raise NotImplementedByProvider(
+                    error.message + why, node=error.node, hint=error.hint
+                ) from error
+        if form is not None:
+            self._known[form] = run
+        run = tell_of_outputs(run, Boundary.of(graph.types, (), piece.output_names))
+        if form is not None and one is not None:
+            self._ones[one] = run
+        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names)
+
+    def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
+        """Say why the kernels that EPs have for a node do not fit it; nothing where none has any."""
+        lookups = {ep: RegistryLookup(matcher, graph.types) for ep, matcher in self._matchers.items()}
+        nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
+        reasons = [
+            f"; {self._instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
+            for node in nodes
+            for ep, lookup in lookups.items()
+            if (reason := lookup.refusal(node)) is not None
+        ]
+        return "".join(reasons)
+
+
+def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] | None:
+    """Return what tells a node from others of its graph, in less time still than `Subgraph.plain_form`.
+
+    Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
+    reads a weight or one value twice, and for one of whose results some are not read.
+    """
+    inputs, outputs = graph.inputs[node], graph.outputs[node]
+    names = {*inputs, *outputs}
+    if len(names) < len(inputs) + len(outputs) or "" in names or not graph.constants.isdisjoint(names):
+        return None
+    consumers, results = graph.consumers, graph.results
+    if not all(name in consumers or name in results for name in outputs):
+        return None
+    # A table makes equal types one object. What is declared is told of, what is proven is computed with.
+    types = [
+        type_of(name) for type_of in (graph.types.get, graph.types.proven) for name in (*inputs, *outputs)
+    ]
+    return graph, graph.kinds[node], *map(id, types)
+
+
+NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """A body ready to run.
+
+    Attributes:
+        plan: its inputs are the body's own, then the captured values.
+        captured: where the captured values stand among the node's inputs.
+        input_types, output_types: of the body's own inputs and outputs.
+    """
+
+    plan: Plan
+    captured: Sequence[int]
+    input_types: Sequence[TensorType]
+    output_types: Sequence[TensorType]
+
+    def run(self, own: Sequence[Any], node_inputs: Sequence[Any], options: RunOptions | None) -> list[Any]:
+        """Run the body once."""
+        return self.plan.run([*own, *(node_inputs[place] for place in self.captured)], options)
+
+
+def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -> StepSpec:
+    """Return the step of an If, Loop or Scan over plans of its bodies, by attribute.
+
+    Raises:
+        InvalidGraph: a body has not the inputs or outputs that its node needs.
+    """
+    explicit = graph.explicit_inputs[node]
+    outer = tuple(dict.fromkeys(chain(*(plan.captured for plan in plans.values()))))
+    places = {name: len(explicit) + place for place, name in enumerate(outer)}
+    bodies = {}
+    for name, plan in plans.items():
+        index = graph.bodies[node][name]
+        bodies[name] = Body(
+            plan=plan,
+            captured=[places[captured] for captured in plan.captured],
+            input_types=[index.types.get(value) for value in index.input_names],
+            output_types=[index.types.get(value) for value in index.output_names],
+        )
+    proto, called = graph.nodes[node], graph.node_name(node)
+    given, wanted = len(explicit), len(graph.outputs[node])
+    # An If's branches take nothing; a Loop's body gives the condition, too.
+    needs = {"If": (0, wanted), "Loop": (given, wanted + 1)}.get(proto.op_type, (given, wanted))
+    for name, body in bodies.items():
+        found = len(body.input_types), len(body.output_types)
+        if found != needs:
+            raise InvalidGraph(
+                f"the {name} of {called!r} has {found[0]} inputs and {found[1]} outputs; its node needs {needs[0]} and "
+                f"{needs[1]}."
+            )
+    if proto.op_type == "If":
+        run = _if(bodies["then_branch"], bodies["else_branch"])
+    elif proto.op_type == "Loop":
+        run = _loop(bodies["body"])
+    else:
+        attributes = {a.name: attribute_value(a) for a in proto.attribute if a.name not in plans}
+        run = _scan(bodies["body"], given, attributes)
+    return without_omitted(
+        StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)
+    )
+
+
+def _if(then_branch: Body, else_branch: Body) -> NestedRun:
+    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        branch = then_branch if _only(inputs[0], "the condition of If") else else_branch
+        return branch.run((), inputs, options)
+
+    return run
+
+
+def _loop(body: Body) -> NestedRun:
+    """Return what runs a Loop: its body takes (iteration, condition, carried...), gives (condition, carried..., scanned...)."""
+    count = len(body.input_types) - 2
+    types = body.output_types[1 + count :]
+
+    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        trips = None if inputs[0] is None else int(_only(inputs[0], "the trip count of Loop"))
+        going = inputs[1] is None or bool(_only(inputs[1], "the condition of Loop"))
+        carried = list(inputs[2 : 2 + count])
+        scanned: list[list[Any]] = [[] for _ in types]
+        iteration = 0
+        while going and (trips is None or iteration < trips):
+            own = [
+                _scalar(iteration, np.int64, body.input_types[0]),
+                _scalar(going, np.bool_, body.input_types[1]),
+            ]
+            condition, *results = body.run([*own, *carried], inputs, options)
+            going = bool(_only(condition, "the condition that a Loop's body gives"))
+            carried = results[:count]
+            for rows, row in zip(scanned, results[count:], strict=True):
+                rows.append(row)
+            iteration += 1
+        if not iteration:
+            # Nothing touched them: a result never aliases an input.
+            carried = [copy.copy(value) for value in carried]
+        return [*carried, *(_stacked(rows, t) for rows, t in zip(scanned, types, strict=True))]
+
+    return run
+
+
+def _scan(body: Body, explicit: int, attributes: Mapping[str, Any]) -> NestedRun:
+    """Return what runs a Scan: its body takes (states..., slices...) and gives (states..., slices...)."""
+    count = explicit - int(attributes["num_scan_inputs"])
+    types = body.output_types[count:]
+    input_axes = attributes.get("scan_input_axes", [0] * (explicit - count))
+    input_reversed = attributes.get("scan_input_directions", [0] * (explicit - count))
+    output_axes = attributes.get("scan_output_axes", [0] * len(types))
+    output_reversed = attributes.get("scan_output_directions", [0] * len(types))
+
+    def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
+        states = list(inputs[:count])
+        sliced = [
+            np.moveaxis(value, axis, 0)[:: -1 if reverse else 1]
+            for value, axis, reverse in zip(inputs[count:explicit], input_axes, input_reversed, strict=True)
+        ]
+        lengths = {len(value) for value in sliced}
+        if len(lengths) != 1:
+            raise RuntimeException(f"the scan inputs of a Scan have different lengths: {sorted(lengths)}.")
+        rows: list[list[Any]] = [[] for _ in types]
+        length = lengths.pop()
+        for place in range(length):
+            # A range of one keeps what an index would not: strings and rank 0 stay arrays.
+            slices = [
+                np.ascontiguousarray(value[place : place + 1]).reshape(value.shape[1:]) for value in sliced
+            ]
+            results = body.run([*states, *slices], inputs, options)
+            states = results[:count]
+            for kept, row in zip(rows, results[count:], strict=True):
+                kept.append(row)
+        if not length:
+            states = [copy.copy(value) for value in states]
+        joined = []
+        for kept, axis, reverse, kind in zip(rows, output_axes, output_reversed, types, strict=True):
+            moved = np.moveaxis(_stacked(kept[::-1] if reverse else kept, kind), 0, axis)
+            joined.append(np.ascontiguousarray(moved).reshape(moved.shape))
+        return [*states, *joined]
+
+    return run
+
+
+def _only(value: Any, what: str) -> Any:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise RuntimeException(f"{what} has {array.size} elements; it needs one.")
+    return array.reshape(-1)[0]
+
+
+def _scalar(value: int, dtype: type[np.generic], declared: TensorType) -> np.ndarray:
+    """Return a scalar, or one element of rank 1 where the body declares that."""
+    return np.full((1,) if declared.shape is not None and len(declared.shape) == 1 else (), value, dtype)
+
+
+def _stacked(rows: Sequence[np.ndarray], declared: TensorType) -> np.ndarray:
+    """Stack rows along a new first axis; without rows the declared shape says what the others would be."""
+    if rows:
+        return np.stack(rows)
+    shape = [d if isinstance(d, int) else 0 for d in declared.shape or ()]
+    return np.empty((0, *shape), declared.dtype or np.float32)
+
+
+_Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
+
+
+def in_memory_of_eps(
+    specs: Sequence[StepSpec], types: TypeTable, instances: ProviderInstances
+) -> list[StepSpec]:
+    """Have steps write into memory of the EP that runs them, or else of the first EP that reads what they make.
+
+    Only where all outputs of a step have known types and shapes: a step gets memory for all or for none.
+    """
+    allocators = {
+        ep: _allocator(instances, ep) for ep in instances.names if instances.implements(ep, "allocate")
+    }
+    readers: dict[str, _Allocate] = {}
+    for spec in reversed(specs):
+        if spec.ep in allocators:
+            readers.update(dict.fromkeys(spec.inputs, allocators[spec.ep]))
+    return [_in_memory(spec, types, allocators.get(spec.ep), readers) for spec in specs]
+
+
+def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
+    """Return what asks an EP for memory and checks what it gives."""
+    record = instances.record(ep)
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        array = instances.call(ep, "allocate", shape=shape, dtype=dtype)
+        problem = ""
+        if not isinstance(array, np.ndarray):
+            problem = f"a {type(array).__name__}"
+        elif array.dtype != dtype or array.shape != shape:
+            problem = f"{array.dtype}{list(array.shape)}"
+        elif not array.flags.c_contiguous:
+            problem = "memory that is not C-contiguous"
+        elif not array.flags.writeable:
+            problem = "read-only memory"
+        if problem:
+            asked = f"{dtype}{list(shape)}"
+            raise contract_broken(record, "allocate", f"was asked for {asked} and gave {problem}")
+        return array  # type: ignore[no-any-return]
+
+    return allocate
+
+
+def _in_memory(
+    spec: StepSpec, types: TypeTable, own: _Allocate | None, readers: Mapping[str, _Allocate]
+) -> StepSpec:
+    owners = [own or readers.get(name) for name in spec.outputs]
+    if not spec.in_place or not any(owners):
+        return spec
+    buffers: list[tuple[_Allocate, tuple[int, ...], np.dtype[Any]]] = []
+    for owner, name in zip(owners, spec.outputs, strict=True):
+        kind = types.proven(name)
+        # Elements may be Python objects, which no memory of an EP's holds.
+        if kind.shape is None or not kind.is_static or kind.dtype is None or kind.dtype.hasobject:
+            return spec
+        shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
+        buffers.append((owner or np.empty, shape, kind.dtype))
+    run = spec.run
+
+    def run_into_memory(inputs: Sequence[Any], _outputs: object) -> Sequence[Any]:
+        return run(inputs, [make(shape, dtype) for make, shape, dtype in buffers])
+
+    return spec._replace(run=run_into_memory)
