@@ -32,12 +32,13 @@ def test_the_table_says_truly_which_states_are_usable():
     assert said == {record.state.value: record.usable for record in records}
 
 
-def test_each_variable_that_the_registry_reads_is_in_the_table_and_no_other():
-    sources = "".join(p.read_text("utf-8") for p in (ROOT / "epctx_core" / "registry").glob("*.py"))
+def test_each_variable_that_chooses_plugins_or_the_engine_is_in_the_table_and_no_other():
+    rooms = [ROOT / "epctx_core" / name for name in ("registry", "engines")]
+    sources = "".join(path.read_text("utf-8") for room in rooms for path in room.glob("*.py"))
     documented = set(re.findall(r"^\| `(EPCTX_\w+)` \|", TEXT, flags=re.MULTILINE))
 
     assert documented == set(re.findall(r'= "(EPCTX_\w+)"$', sources, flags=re.MULTILINE))
-    assert len(documented) == 5
+    assert len(documented) == 6
 
 
 @pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE))
