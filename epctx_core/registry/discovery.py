@@ -1,25 +1,28 @@
 """Discovery: the entry points of installed distributions, without importing a plugin.
 
-Reads metadata only, and lets no distribution disturb another.
+Reads metadata only, and lets no distribution disturb another. The inventory keeps what was found, an entry for each EP;
+what becomes of it when that is done again is known to `refreshing`.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
+from threading import RLock
+from typing import TYPE_CHECKING, Literal
 
 from importlib_metadata import EntryPoint, PackageNotFoundError, distribution, distributions
 
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
+from epctx_core.registry.lookup import Selection
+from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, normalised, sort_key
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from importlib_metadata import IDistribution
 
-    Distribution: TypeAlias = IDistribution
+    from epctx_core.plugin import ExecutionProvider
 
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]
 
@@ -31,6 +34,7 @@ SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-si
 """The distributions whose EPs are known to be simulated before any of them is imported."""
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
+_log = logging.getLogger("epctx.registry")
 _TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[.*\]\s*)?")
 _UNNAMED = "unnamed distribution"
 # METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
@@ -50,13 +54,13 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     return sorted(records, key=sort_key)
 
 
-def _installed() -> Iterator[Distribution]:
+def _installed() -> Iterator[IDistribution]:
     """Yield the distributions that name one of our groups; of one found twice, the first on sys.path."""
     seen: set[str] = set()
     for dist in distributions():
         if not _mentions_group(dist):
             continue
-        name = _name(dist)
+        name = _fact(dist, "name")
         if name is None:
             yield dist
         elif normalised(name) not in seen:
@@ -67,7 +71,7 @@ def _installed() -> Iterator[Distribution]:
                 yield dist
 
 
-def _mentions_group(dist: Distribution) -> bool:
+def _mentions_group(dist: IDistribution) -> bool:
     """Whether the entry points are any of our business; also true if they can't be decoded but name us."""
     try:
         text = dist.read_text("entry_points.txt") or ""
@@ -78,36 +82,42 @@ def _mentions_group(dist: Distribution) -> bool:
     return EP_GROUP in text or SOURCE_GROUP in text
 
 
-def _name(dist: Distribution) -> str | None:
+def _fact(dist: IDistribution, field: Literal["name", "version"]) -> str | None:
     try:
-        return dist.name or None
+        return getattr(dist, field) or None
     except _UNREADABLE:
         return None
 
 
-def _version(dist: Distribution) -> str | None:
-    try:
-        return dist.version or None
-    except _UNREADABLE:
-        return None
-
-
-def _read(dist: Distribution) -> list[PluginRecord]:
+def _read(dist: IDistribution) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points can't be read."""
-    name, version = _name(dist), _version(dist)
+    name, version = _fact(dist, "name"), _fact(dist, "version")
+    label = name or _UNNAMED
+    providers: dict[str, list[EntryPoint]] = {}
     try:
-        entries = [entry for entry in dist.entry_points if entry.group in (EP_GROUP, SOURCE_GROUP)]
+        entries = list(dist.entry_points)
     except Exception as error:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
-        label = name or _UNNAMED
         return [_broken(label, label, version, _why_unreadable(dist, error))]
-    records = list(_records(entries, name or _UNNAMED, version))
+    for entry in entries:
+        if entry.group == EP_GROUP:
+            providers.setdefault(entry.name, []).append(entry)
+    sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
+    records = [_record(mine, sources, label, version) for mine in providers.values()]
+    targets = {class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
+    for entry in sources:
+        if class_path(entry.value) not in targets:
+            reason = (
+                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
+                f"which its group {EP_GROUP} does not have"
+            )
+            records.append(_broken(entry.name, label, version, reason))
     if name is not None:
         return records
     reason = f"the metadata of the distribution that brings it has no name, so reinstall it: {dist}"
     return [_broken(r.name, _UNNAMED, version, reason) for r in records]
 
 
-def _why_unreadable(dist: Distribution, error: Exception) -> str:
+def _why_unreadable(dist: IDistribution, error: Exception) -> str:
     """Name the line that is no `name = value`, which the parser's own error does not."""
     if isinstance(error, UnicodeDecodeError):
         return "its entry_points.txt is not UTF-8"
@@ -118,29 +128,26 @@ def _why_unreadable(dist: Distribution, error: Exception) -> str:
     return f"its entry_points.txt cannot be read ({type(error).__name__}: {error})"
 
 
-def _records(entries: list[EntryPoint], distribution: str, version: str | None) -> Iterator[PluginRecord]:
-    providers = [entry for entry in entries if entry.group == EP_GROUP]
-    sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
-    names = [entry.name for entry in providers]
-    for name in dict.fromkeys(names):
-        mine = [entry for entry in providers if entry.name == name]
-        yield _record(mine, sources, distribution, version)
-    yield from _orphans(sources, providers, distribution, version)
-
-
 def _record(
     mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
 ) -> PluginRecord:
     """Return the record of one EP type, for which `mine` holds one entry unless the metadata is wrong."""
-    entry = mine[0]
-    target = _target(entry)
-    problem = _problem(mine)
+    name, value = mine[0].name, mine[0].value
+    target, problem = class_path(value), ""
+    if len(mine) > 1:
+        problem = f"its group {EP_GROUP} has {name!r} more than once"
+    elif not EP_NAME.fullmatch(name):
+        problem = f"the EP type {name!r} may only have letters, digits, '_', '.' and '-'"
+    elif name == CPU_EP:
+        problem = f"the EP type {CPU_EP} is built in and can't be brought by a plugin"
+    elif target is None:
+        problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     if problem or target is None:
-        return _broken(entry.name, distribution, version, problem)
-    further = sorted({s.name for s in sources if _target(s) == target} - {entry.name})
+        return _broken(name, distribution, version, problem)
+    further = sorted({s.name for s in sources if class_path(s.value) == target} - {name})
     return PluginRecord(
-        name=entry.name,
-        sources=(entry.name, *further),
+        name=name,
+        sources=(name, *further),
         distribution=distribution,
         version=version,
         state=PluginState.DISCOVERED,
@@ -149,40 +156,9 @@ def _record(
     )
 
 
-def _problem(mine: list[EntryPoint]) -> str:
-    name, value = mine[0].name, mine[0].value
-    if len(mine) > 1:
-        return f"its group {EP_GROUP} has {name!r} more than once"
-    if not EP_NAME.fullmatch(name):
-        return f"the EP type {name!r} may only have letters, digits, '_', '.' and '-'"
-    if name == CPU_EP:
-        return f"the EP type {CPU_EP} is built in and can't be brought by a plugin"
-    if _target(mine[0]) is None:
-        return f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
-    return ""
-
-
-def _orphans(
-    sources: Iterable[EntryPoint], providers: list[EntryPoint], distribution: str, version: str | None
-) -> Iterator[PluginRecord]:
-    """Yield a broken record for each source key whose class is no EP of the same distribution."""
-    targets = {_target(entry) for entry in providers} - {None}
-    for entry in sources:
-        if _target(entry) not in targets:
-            reason = (
-                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
-                f"which its group {EP_GROUP} does not have"
-            )
-            yield _broken(entry.name, distribution, version, reason)
-
-
-def _target(entry: EntryPoint) -> str | None:
-    # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
-    return class_path(entry.value)
-
-
 def class_path(text: str) -> str | None:
     """Return `module:Class` without spaces and extras, or None if a text is not of that form."""
+    # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
     match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
 
@@ -197,3 +173,70 @@ def _broken(name: str, distribution: str, version: str | None, reason: str) -> P
         reason=reason,
         entry_point="",
     )
+
+
+class Entry:
+    """One EP: its record before selection, its class once loaded, and the lock under which that happens."""
+
+    def __init__(self, record: PluginRecord, cls: type[ExecutionProvider] | None = None) -> None:
+        self.record = record
+        self.cls = cls
+        # Apart from the registry's lock: an import may start threads that ask the registry something.
+        self.loading = RLock()
+
+
+class Inventory:
+    """Found EPs by key; read on first use and after `forget`.
+
+    Args:
+        entry_points: False to look only into folders and wheels that the host added.
+    """
+
+    def __init__(self, *, entry_points: bool) -> None:
+        """Make an empty one; reads nothing yet."""
+        self.selection = Selection()
+        self.paths: list[str] = []
+        self._entry_points = entry_points
+        self._found: dict[RecordKey, Entry] | None = None
+        self._seen: dict[RecordKey, PluginRecord] = {}
+        self._imported: dict[RecordKey, Entry] = {}
+
+    def entries(self, given: Collection[str] = ()) -> dict[RecordKey, Entry]:
+        """Return what there is.
+
+        Args:
+            given: EP types that have a class without a package, which the environment may name, too.
+
+        Raises:
+            InvalidArgument: the environment's preference is malformed. Nothing is kept then, so that the
+                next call tries again.
+        """
+        if self._found is None:
+            selection = Selection.from_environment(os.environ)
+            records = discover(None if self._entry_points else self.paths)
+            found: dict[RecordKey, Entry] = {}
+            for record in records:  # of two records with one key, the EP comes before a complaint about it
+                found.setdefault(record.key, Entry(record))
+            if self._seen:
+                from epctx_core.registry.refreshing import met_again
+
+                found = met_again(found, self._seen, self._imported)
+            self._seen |= {record.key: record for record in records if record.entry_point}
+            self.selection, self._found = selection, found
+            if self._entry_points and selection != Selection():
+                from epctx_core.registry.explaining import misspelt
+
+                for sentence in misspelt(selection, records, given):
+                    _log.warning("%s.", sentence)
+        return self._found
+
+    def forget(self) -> None:
+        """Have everything found anew; what was imported stays known."""
+        self._found = None
+
+    def imported(self, entry: Entry) -> None:
+        """Remember what an import gave; what was found anew while it went on does not know of it."""
+        key = entry.record.key
+        self._imported[key] = Entry(entry.record, entry.cls)
+        if self._found is not None and self._found.get(key) is not entry:
+            self.forget()

@@ -62,12 +62,21 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
     try:
         yield
     except EpctxError as error:
-        _complete(error, record, hook)
+        # Its texts may be older than a secret's first use.
+        error.message, error.hint = concealed(error.message), error.hint and concealed(error.hint)
+        error.ep = record.name if error.ep is None else error.ep
+        if isinstance(error, PluginError):
+            error.hook = error.hook or hook
+            error.distribution = error.distribution or record.distribution
+            error.version = error.version or record.version
         raise
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _failure(error, record, hook) from error
+        message = f"{record.label} failed in {hook}: {describe(error)}"
+        if hook == "compile":
+            raise EPFail(message, ep=record.name, hint=_HINT) from error
+        raise plugin_error(message, record, hook=hook, hint=_HINT) from error
 
 
 def plain(answer: Any) -> Any:
@@ -86,25 +95,7 @@ def plain(answer: Any) -> Any:
     return str.__str__(answer) if issubclass(kind, str) else answer
 
 
-def _failure(error: BaseException, record: PluginRecord, hook: str) -> EpctxError:
-    message = f"{record.label} failed in {hook}: {describe(error)}"
-    if hook == "compile":
-        return EPFail(message, ep=record.name, hint=_HINT)
-    return plugin_error(message, record, hook=hook, hint=_HINT)
-
-
 _HINT = "This is a fault of the plugin; its own exception is the cause of this error (`-v` shows it)."
-
-
-def _complete(error: EpctxError, record: PluginRecord, hook: str) -> None:
-    """Fill in what a plugin that raised one of our errors left out; its texts may be older than a secret's first use."""
-    error.message, error.hint = concealed(error.message), error.hint and concealed(error.hint)
-    if error.ep is None:
-        error.ep = record.name
-    if isinstance(error, PluginError):
-        error.hook = error.hook or hook
-        error.distribution = error.distribution or record.distribution
-        error.version = error.version or record.version
 
 
 def contract_broken(record: PluginRecord, hook: str, what: str) -> PluginError:

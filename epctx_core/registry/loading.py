@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from epctx_core.errors import suggestion
 from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
-from epctx_core.registry.discovery import EP_NAME
+from epctx_core.registry.discovery import EP_NAME, EntryPoint, class_path
 from epctx_core.registry.guard import broken_by
 from epctx_core.registry.records import PluginRecord, PluginState, record_of_class, simulates
 
@@ -94,26 +94,24 @@ class Problem(NamedTuple):
 def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
     """Return every way in which a class breaks the contract; empty for a valid one."""
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
+        but = "" if inspect.isclass(cls) else f", but an object of type {type(cls).__name__}"
         return [
             Problem(
-                f"it is not a subclass of epctx_core.plugin.ExecutionProvider{_but(cls)}",
+                f"it is not a subclass of epctx_core.plugin.ExecutionProvider{but}",
                 "Derive it from ExecutionProvider, and let the entry point name the class itself.",
             )
         ]
     version = list(_version_problems(cls))
     if version:  # a later API may have other hooks and rules, so nothing else would be true
         return version
-    checks = (
-        _name_problems(cls, name),
-        _attribute_problems(cls),
-        _option_problems(cls),
-        _class_method_problems(cls),
-    )
-    return [problem for check in checks for problem in check] + list(_hook_problems(cls))
-
-
-def _but(cls: object) -> str:
-    return "" if inspect.isclass(cls) else f", but an object of type {type(cls).__name__}"
+    return [
+        *_name_problems(cls, name),
+        *_attribute_problems(cls),
+        *_schema_problems("options", cls.options),
+        *_schema_problems("dynamic_options", cls.dynamic_options),
+        *_class_method_problems(cls),
+        *_hook_problems(cls),
+    ]
 
 
 def _version_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
@@ -165,10 +163,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 _SWITCH = "True or False"
 _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ("vendor", _is_text, "text", 'Write vendor = "…", who is responsible for it.'),
@@ -192,23 +186,18 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ),
     (
         "loads_without_device",
-        _is_switch,
+        lambda switch: isinstance(switch, bool),
         _SWITCH,
         "Write loads_without_device = True if load_context works under purpose EXPORT; else leave it out.",
     ),
     (
         "simulated",
-        _is_switch,
+        lambda switch: isinstance(switch, bool),
         _SWITCH,
         "Write simulated = True if it computes on this CPU in place of hardware; else leave it out.",
     ),
 )
 """Attributes of a class: what holds for each value, in words, and what to write."""
-
-
-def _option_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
-    yield from _schema_problems("options", cls.options)
-    yield from _schema_problems("dynamic_options", cls.dynamic_options)
 
 
 def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
@@ -247,8 +236,16 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
     marked = list(marked_methods(cls))
     implemented = [method.hook for method in marked]
     for method in marked:
-        if method.hook not in HOOKS:
-            yield _no_hook(method)
+        if method.hook in CLASS_METHODS:
+            yield Problem(
+                f"{method.attribute} is marked with @hookimpl but is no hook",
+                f"{method.hook} is asked of the class: write @classmethod instead.",
+            )
+        elif method.hook not in HOOKS:
+            yield Problem(
+                f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
+                f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip(),
+            )
         elif implemented.count(method.hook) > 1:
             yield Problem(
                 f"{method.attribute} is not the only implementation of {method.hook}",
@@ -257,18 +254,6 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
         else:
             yield from _implementation_problems(method)
     yield from _unmarked_problems(cls, implemented)
-
-
-def _no_hook(method: MarkedMethod) -> Problem:
-    if method.hook in CLASS_METHODS:
-        return Problem(
-            f"{method.attribute} is marked with @hookimpl but is no hook",
-            f"{method.hook} is asked of the class: write @classmethod instead.",
-        )
-    return Problem(
-        f"{method.attribute} is marked with @hookimpl, but there is no hook {method.hook!r}",
-        f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip(),
-    )
 
 
 def _unmarked_problems(cls: type[ExecutionProvider], implemented: list[str]) -> Iterator[Problem]:
@@ -346,8 +331,6 @@ def import_provider(record: PluginRecord, *, any_name: bool = False) -> Outcome:
         record: says where it is, and the EP type that it has to have.
         any_name: whether only the class knows its EP type.
     """
-    from epctx_core.registry.discovery import EntryPoint
-
     try:
         cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
         problems = find_problems(cls, name=None if any_name else record.name)
@@ -376,8 +359,6 @@ def import_class(path: str) -> Outcome:
     Args:
         path: as `module:Class`.
     """
-    from epctx_core.registry.discovery import class_path
-
     record = PluginRecord(
         name=path,
         sources=(path,),

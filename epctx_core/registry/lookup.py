@@ -81,13 +81,24 @@ class Selection:
             return record
         wanted = self.wanted(record.name, chosen)
         winner = next((r for r in rivals if same_distribution(r.distribution, wanted)), None)
-        real = _only_real(rivals) if winner is None else None
-        if record in (winner, real):
+        preferred = winner is not None
+        if winner is None and all(r.simulated is not None for r in rivals):
+            real = [r for r in rivals if not r.simulated]
+            winner = real[0] if len(real) == 1 else None
+        if record is winner:
             return record
         if winner is not None:
-            return _duplicate(record, f"{winner.origin} was preferred", passed_over=True)
-        reason = f"it is simulated, and {real.origin} is not" if real else _why_undecided(rivals)
-        return _duplicate(record, reason, passed_over=False)
+            why = (
+                f"{winner.origin} was preferred"
+                if preferred
+                else f"it is simulated, and {winner.origin} is not"
+            )
+            return _duplicate(record, why, passed_over=preferred)
+        why = f"{' and '.join(r.origin for r in rivals)} bring {record.name}"
+        broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
+        if broken:
+            why += f"; whether {' and '.join(broken)} is simulated is not known, as it is broken"
+        return _duplicate(record, why, passed_over=False)
 
     def wanted(self, name: str, chosen: Mapping[str, str]) -> str | None:
         """Return the distribution that the host or the environment wants to bring an EP type."""
@@ -96,24 +107,6 @@ class Selection:
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
-
-
-def _only_real(rivals: Sequence[PluginRecord]) -> PluginRecord | None:
-    """Return the one that is not simulated, if it is known of all and there is just one."""
-    if any(r.simulated is None for r in rivals):
-        return None
-    real = [r for r in rivals if not r.simulated]
-    return real[0] if len(real) == 1 else None
-
-
-def _why_undecided(rivals: Sequence[PluginRecord]) -> str:
-    reason = f"{' and '.join(r.origin for r in rivals)} bring {rivals[0].name}"
-    broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
-    return (
-        f"{reason}; whether {' and '.join(broken)} is simulated is not known, as it is broken"
-        if broken
-        else reason
-    )
 
 
 def _duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> PluginRecord:

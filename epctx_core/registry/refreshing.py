@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from epctx_core.registry.inventory import Entry
+from epctx_core.registry.discovery import Entry
 from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, same_distribution
 
 

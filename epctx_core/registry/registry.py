@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
+from epctx_core.registry.discovery import Entry, Inventory, discover
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
-from epctx_core.registry.inventory import Entry, Inventory
 from epctx_core.registry.loading import find_problems, import_class, import_provider
 from epctx_core.registry.lookup import CLASS_VARIABLE, names_in, pick_by_name, route_source
 from epctx_core.registry.records import (
@@ -258,8 +258,6 @@ class Registry:
             NoSuchFile: there is nothing at that path.
             InvalidArgument: it brings no EP.
         """
-        from epctx_core.registry.discovery import discover
-
         try:
             place = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
         except TypeError:
@@ -397,18 +395,16 @@ class Registry:
                 from epctx_core.registry.explaining import unusable
 
                 raise unusable([current])
-            return entry.cls or self._import(entry)
+            if entry.cls is not None:
+                return entry.cls
+            outcome = import_provider(entry.record)
+            entry.cls = outcome.cls
+            self._keep(entry, outcome.record)
+            if outcome.cls is None:
+                from epctx_core.registry.explaining import unusable
 
-    def _import(self, entry: Entry) -> type[ExecutionProvider]:
-        """Import an entry's class; runs without the registry's lock, once for each entry."""
-        outcome = import_provider(entry.record)
-        entry.cls = outcome.cls
-        self._keep(entry, outcome.record)
-        if outcome.cls is None:
-            from epctx_core.registry.explaining import unusable
-
-            raise unusable([outcome.record]) from outcome.error
-        return outcome.cls
+                raise unusable([outcome.record]) from outcome.error
+            return outcome.cls
 
     def _keep(self, entry: Entry, record: PluginRecord) -> None:
         with self._locks.get():
