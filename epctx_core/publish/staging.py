@@ -73,22 +73,6 @@ class Publication:
             self._stack = stack.pop_all()
         return self
 
-    def _lock(self, stack: ExitStack, made: list[Path]) -> None:
-        """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
-        while True:
-            with reported("creating the folder", self.folder):
-                for each in reversed(
-                    [each for each in (self.folder, *self.folder.parents) if mode_of(each) is None]
-                ):
-                    with suppress(FileExistsError):
-                        each.mkdir()
-                        made.append(each)
-                        posix.sync(each.parent)
-            # Whoever created it first may have published nothing, and removed it again.
-            with reported("locking the folder", self.folder), suppress(FileNotFoundError):
-                stack.enter_context(posix.folder_lock(self.folder))
-                return
-
     def __exit__(self, *_: object) -> None:
         """Discard what was not committed, close the files, and give the lock back."""
         self._stack.close()
@@ -156,6 +140,21 @@ class Publication:
         self._is_over = False
         self._discard()
         return self._states({name: stamped[name] for name in binaries})
+
+    def _lock(self, stack: ExitStack, made: list[Path]) -> None:
+        """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
+        while True:
+            with reported("creating the folder", self.folder):
+                missing = [each for each in (self.folder, *self.folder.parents) if mode_of(each) is None]
+                for each in reversed(missing):
+                    with suppress(FileExistsError):
+                        each.mkdir()
+                        made.append(each)
+                        posix.sync(each.parent)
+            # Whoever created it first may have published nothing, and removed it again.
+            with reported("locking the folder", self.folder), suppress(FileNotFoundError):
+                stack.enter_context(posix.folder_lock(self.folder))
+                return
 
     def _holds_file(self, name: str, must_be_free: bool) -> bool:
         """Whether a name holds a file, which is going to be replaced.
