@@ -135,6 +135,18 @@ def test_a_link_to_a_file_is_replaced_and_what_it_leads_to_is_kept(tmp_path: Pat
     assert outside.read_bytes() == b"blob"
 
 
+def test_a_link_that_leads_nowhere_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").symlink_to("nowhere")
+
+    with Publication(tmp_path) as publication:
+        publication.create("m.onnx").write(b"new")
+        publication.commit(models=["m.onnx"])
+
+    assert not (tmp_path / "m.onnx").is_symlink()
+    assert (tmp_path / "m.onnx").read_bytes() == b"new"
+    assert not (tmp_path / "nowhere").exists()
+
+
 # --- no clobbering --------------------------------------------------------------------------------
 
 
