@@ -201,14 +201,10 @@ def assign_nodes(
             ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
     for part in assignment.graphs:
         assignment.partitions += part.partitions
-    assignment.partitions.sort(key=_place)
+    assignment.partitions.sort(key=lambda p: (*p.graph.place, p.node_indices[0]))
     # Nodes that are there already have the numbers before, if epctx wrote them.
     first = sum(map(len, reserved.values()))
     prefix = providers.session.config().node_name_prefix
     for number, partition in enumerate(assignment.partitions, first):
         partition.prefix, partition.number = prefix, number
     return assignment
-
-
-def _place(partition: GraphPartition) -> tuple[object, ...]:
-    return (*partition.graph.place, partition.node_indices[0])

@@ -68,7 +68,13 @@ class Claims:
                 )
             self.refuse(concealed(reason), self._indices(item.nodes))
         else:
-            nodes = self._claim(item.nodes)
+            nodes = sorted(self._indices(item.nodes))
+            if not nodes:
+                raise self.broken("claims a set of no nodes")
+            for index in nodes:
+                if self._claimed[index]:
+                    raise self.broken(f"claims {self.describe(index)} twice or takes it from another EP")
+                self._claimed[index] = True
             if item.token is not None and not item.exact:
                 raise self.broken(
                     f"claims a set at {self.describe(nodes[0])} with a token, but without exact=True"
@@ -85,6 +91,13 @@ class Claims:
     def refuse(self, reason: str, nodes: Iterable[int]) -> None:
         """Record nodes that are left to the next EP."""
         self._refusals.append(RefusalRecord(ep=self.ep, reason=reason, graph=self._graph, nodes=tuple(nodes)))
+
+    def without(self, bad: Mapping[int, str], units: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Return the sets without a bad node; record the others, which are given up, with the reasons."""
+        for unit in units:
+            for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
+                self.refuse(reason, unit)
+        return [unit for unit in units if not any(node in bad for node in unit)]
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Record what the core left out of the groups that it made for the EP."""
@@ -109,16 +122,6 @@ class Claims:
         """Return the error for an answer that breaks the contract."""
         return contract_broken(self._record, "get_capability", what)
 
-    def _claim(self, nodes: Any) -> list[int]:
-        indices = self._indices(nodes)
-        if not indices:
-            raise self.broken("claims a set of no nodes")
-        for index in indices:
-            if self._claimed[index]:
-                raise self.broken(f"claims {self.describe(index)} twice or takes it from another EP")
-            self._claimed[index] = True
-        return sorted(indices)
-
     def _indices(self, nodes: Any) -> list[int]:
         most = len(self._claimed)
         try:
@@ -139,30 +142,21 @@ class Claims:
         return indices
 
 
-Refuse = Callable[[str, Sequence[int]], None]
-
-
 def whole_units(
-    graph: GraphIndex, units: Sequence[Sequence[int]], taken: Sequence[bool], refuse: Refuse
+    part: GraphAssignment, units: Sequence[Sequence[int]], claims: Claims
 ) -> Sequence[Sequence[int]]:
     """Return the sets that an EP names without those that hold a part of a quantized group only.
 
     Sets that hold a group together become one.
 
     Args:
-        graph: where they are.
+        part: where they are.
         units: disjoint sets of nodes; a set is given up whole, never split.
-        taken: for each node whether it is somebody's already.
-        refuse: records a set that is given up.
+        claims: records a set that is given up.
     """
-    while True:
-        bad = graph.quantized.incomplete((i for unit in units for i in unit), taken)
-        if not bad:
-            return _joined(graph, units)
-        for unit in units:
-            for reason in dict.fromkeys(bad[i] for i in unit if i in bad):
-                refuse(reason, unit)
-        units = [unit for unit in units if not any(i in bad for i in unit)]
+    while bad := part.graph.quantized.incomplete(chain.from_iterable(units), part.taken):
+        units = claims.without(bad, units)
+    return _joined(part.graph, units)
 
 
 def _joined(graph: GraphIndex, units: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
@@ -210,15 +204,11 @@ def keep_within(assignment: Assignment, ep: str, config: SessionConfig) -> None:
     if dropped:
         for part in _graphs(assignment.main):
             part.release(dropped.get(id(part), ()))
-            _release_control_flow(part)
-
-
-def _release_control_flow(part: GraphAssignment) -> None:
-    """Give free the control-flow nodes in whose bodies nothing is anybody's any more."""
-    for node in sorted(part.executed):
-        if not any(any(body.taken) for body in part.bodies[node].values()):
-            part.executed.discard(node)
-            part.release_nodes([[node]])
+            for node in sorted(part.executed):
+                # In its bodies nothing is anybody's any more.
+                if not any(any(body.taken) for body in part.bodies[node].values()):
+                    part.executed.discard(node)
+                    part.release_nodes([[node]])
 
 
 def _graphs(part: GraphAssignment) -> Iterator[GraphAssignment]:
@@ -314,7 +304,7 @@ def _partitions(
         # What the view grouped needs no second look, and may be taken apart again.
         groups, units = units, view.units
     else:
-        units = whole_units(part.graph, units, part.taken, claims.refuse)
+        units = whole_units(part, units, claims)
     while True:
         if groups is None:
             groups = _check_convex(part.partitioner.group, claims, units)
@@ -322,11 +312,7 @@ def _partitions(
         bad = _untransportable(partitions)
         if not bad:
             return partitions
-        for unit in units:
-            for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
-                claims.refuse(reason, unit)
-        units = [unit for unit in units if not any(node in bad for node in unit)]
-        units = whole_units(part.graph, units, part.taken, claims.refuse)
+        units = whole_units(part, claims.without(bad, units), claims)
         groups = None
 
 

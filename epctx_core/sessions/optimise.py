@@ -5,12 +5,10 @@ Whatever comes back is checked like a model that was read. Knows no files.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any
 
-from onnx import GraphProto, ModelProto
+from onnx import ModelProto
 
 from epctx_core.context.node import read_context_nodes
 from epctx_core.engines.choice import INSTALL, engine_class
@@ -25,16 +23,14 @@ from epctx_core.sessions.source import OpenModel, index_model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from onnx import GraphProto
+
     from epctx_core.graph.weights import ExternalFile, Weight
     from epctx_core.plugin import TensorView
-    from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.providers import ProviderSession
 
 HOOK = "optimize_model"
 _FRAME = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
-_log = logging.getLogger("epctx.compile")
-
-Refuse = Callable[[str], NoReturn]
 
 
 def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> GraphOptimizationLevel:
@@ -86,7 +82,10 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
         model = _optimised(model, check_level(level, model.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
-            model = _changed_by(ep, model, providers, level)
+            try:
+                model = _changed_by(ep, model, providers, level)
+            except _Unacceptable as error:
+                raise contract_broken(providers.choices[ep].record, HOOK, str(error)) from error.__cause__
     return model
 
 
@@ -103,11 +102,11 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
             path=source.path,
             hint="Use ORT_DISABLE_ALL.",
         ) from error
-
-    def refuse(what: str) -> NoReturn:
-        raise Fail(f"optimising {source.where} to {level.name} {what}.", path=source.path)
-
-    return _accepted(found.model, model, {**source.weights, **found.weights}, refuse)
+    try:
+        return _accepted(found.model, model, {**source.weights, **found.weights})
+    except _Unacceptable as error:
+        what = f"optimising {source.where} to {level.name} {error}."
+        raise Fail(what, path=source.path) from error.__cause__
 
 
 def _changed_by(
@@ -120,92 +119,78 @@ def _changed_by(
     )
     if answer is None:
         return model
-    record: PluginRecord = providers.choices[ep].record
-
-    def refuse(what: str) -> NoReturn:
-        raise contract_broken(record, HOOK, what)
-
     own = ModelProto()
     own.CopyFrom(answer)
     if read_context_nodes(own.graph):
-        refuse("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
-    return _accepted(own, model, model.source.weights, refuse)
+        raise _Unacceptable(
+            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe"
+        )
+    return _accepted(own, model, model.source.weights)
 
 
-def _accepted(
-    found: ModelProto, model: OpenModel, known: Mapping[str, TensorView], refuse: Refuse
-) -> OpenModel:
+class _Unacceptable(Exception):
+    """What is wrong with a changed model; completes "it ..."."""
+
+
+def _accepted(found: ModelProto, model: OpenModel, known: Mapping[str, TensorView]) -> OpenModel:
     """Return a changed model, checked and indexed, with what the original says about itself."""
-    _restore_frame(found, model.source.proto)
-    weights = _weights(found.graph, known, refuse)
+    original = model.source.proto
+    for field in _FRAME:
+        found.ClearField(field)
+    found.MergeFrom(
+        ModelProto(**{field: getattr(original, field) for field in _FRAME if original.HasField(field)})
+    )
+    del found.metadata_props[:]
+    found.metadata_props.extend(original.metadata_props)
+    found.graph.name = original.graph.name
+    found.graph.doc_string = original.graph.doc_string
+    weights = _weights(found.graph, known)
     source = replace(model.source, proto=found, weights=weights)
     try:
         check_model(source)
         changed = index_model(source, model.engine)
     except InvalidGraph as error:
-        refuse(f"gave a wrong model: {error.message}")
+        raise _Unacceptable(f"gave a wrong model: {error.message}") from error
     for kind in ("input", "output"):
         before, after = _boundary(model, kind), _boundary(changed, kind)
         if before != after:
-            refuse(
+            raise _Unacceptable(
                 f"gave a model with other {kind}s: {list(after)} instead of {list(before)}, or of other types"
             )
     return changed
 
 
-def _restore_frame(found: ModelProto, source: ModelProto) -> None:
-    for field in _FRAME:
-        found.ClearField(field)
-    found.MergeFrom(
-        ModelProto(**{field: getattr(source, field) for field in _FRAME if source.HasField(field)})
-    )
-    del found.metadata_props[:]
-    found.metadata_props.extend(source.metadata_props)
-    found.graph.name = source.graph.name
-    found.graph.doc_string = source.graph.doc_string
-
-
-def _weights(graph: GraphProto, known: Mapping[str, TensorView], refuse: Refuse) -> dict[str, Weight]:
+def _weights(graph: GraphProto, known: Mapping[str, TensorView]) -> dict[str, Weight]:
     """Return all weights by name: mapped ones as they were, new ones out of the protobuf."""
 
     def no_files(location: str, tensor: str) -> ExternalFile:
-        refuse(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
+        raise _Unacceptable(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
 
-    kept: dict[str, Weight] = {}
-    for tensor in graph.initializer:
-        if not is_detached(tensor):
-            continue
-        weight = known.get(tensor.name)
-        if weight is None or (weight.elem_type, weight.shape) != (tensor.data_type, tuple(tensor.dims)):
-            refuse(f"gave a model with an external weight {tensor.name!r} that the original does not have")
+    weights: dict[str, Any] = {}
+    detached = [tensor for tensor in graph.initializer if is_detached(tensor)]
+    for tensor in detached:
+        old = known.get(tensor.name)
+        if old is None or (old.elem_type, old.shape) != (tensor.data_type, tuple(tensor.dims)):
+            raise _Unacceptable(
+                f"gave a model with an external weight {tensor.name!r} that the original does not have"
+            )
         # What the optimiser makes and what a source has are weights of the core.
-        kept[tensor.name] = cast("Weight", weight)
-    rest = GraphProto()
-    rest.CopyFrom(graph)
-    del rest.initializer[:]
-    rest.initializer.extend(t for t in graph.initializer if not is_detached(t))
-    made = {name: _original(weight, known) for name, weight in detach_weights(rest, no_files).items()}
-    inline = iter(rest.initializer)
-    for tensor in graph.initializer:
-        if tensor.name not in kept:
-            tensor.CopyFrom(next(inline))
-    return {
-        t.name: kept.get(t.name) or made[t.name]
-        for t in graph.initializer
-        if t.name in kept or t.name in made
-    }
-
-
-def _original(weight: Weight, known: Mapping[str, TensorView]) -> Weight:
-    """Return the weight of the original where a small one came back inline and unchanged."""
-    old = known.get(weight.name)
-    same = (
-        old is not None
-        and weight.nbytes <= INLINE_LIMIT
-        and (old.elem_type, old.shape, old.nbytes) == (weight.elem_type, weight.shape, weight.nbytes)
-        and old.digest == weight.digest
-    )
-    return cast("Weight", old) if same else weight
+        weights[tensor.name] = old
+    inline = [tensor for tensor in graph.initializer if not is_detached(tensor)]
+    del graph.initializer[:]
+    graph.initializer.extend(inline)
+    for name, weight in detach_weights(graph, no_files).items():
+        old = known.get(name)
+        # A small one that came back unchanged is the original's.
+        same = (
+            old is not None
+            and weight.nbytes <= INLINE_LIMIT
+            and (old.elem_type, old.shape, old.nbytes) == (weight.elem_type, weight.shape, weight.nbytes)
+            and old.digest == weight.digest
+        )
+        weights[name] = old if same else weight
+    graph.initializer.extend(detached)
+    return weights
 
 
 def _boundary(model: OpenModel, kind: str) -> dict[str, bytes]:

@@ -135,7 +135,14 @@ def open_model(
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`, `decode_model`, `detach_model`.
     """
     data, path = read_model(path_or_bytes, config.input_budget)
-    found = _format_of(data, path, config)
+    found = "ORT" if is_ort_format(data) else "ONNX"
+    if config.model_format not in {None, found}:
+        raise InvalidProtobuf(
+            f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
+            "is not in that format.",
+            path=path,
+            hint="Leave the option out: the format is told by the bytes.",
+        )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
     checked = found == "ONNX" and OP_TYPE.encode() in data and passes_checker(data)
     if found == "ORT":
@@ -193,18 +200,6 @@ def open_proto(
     return model
 
 
-def _format_of(data: bytes, path: Path | None, config: SessionConfig) -> str:
-    found = "ORT" if is_ort_format(data) else "ONNX"
-    if config.model_format not in {None, found}:
-        raise InvalidProtobuf(
-            f"session.load_model_format is {config.model_format}, and {path.name if path else 'the model given as bytes'} "
-            f"is not in that format.",
-            path=path,
-            hint="Leave the option out: the format is told by the bytes.",
-        )
-    return found
-
-
 def _weights_opener(
     proto: ModelProto,
     path: Path | None,
@@ -243,16 +238,6 @@ def _weights_opener(
     return open_weights
 
 
-def _proven_by_writer(proto: ModelProto) -> frozenset[str]:
-    """Return the values around EPContext nodes of whose types epctx wrote what it had proven."""
-    if metadata_value(proto, MANIFEST) is None:
-        return frozenset()
-    nodes = (node for _, _, node in placed_nodes(proto.graph) if is_context_node(node))
-    names = {name for node in nodes for name in (*node.input, *node.output)}
-    outputs = (value for _, graph in all_graphs(proto.graph) for value in graph.output)
-    return frozenset(names.difference(value.name for value in outputs if is_only_declared(value)))
-
-
 def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
     from epctx_core.engines.choice import engine_class
@@ -269,7 +254,13 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
     """
     nodes = source.proto.graph.node
     with collection_paused(sum(len(graph.node) for _, graph in all_graphs(source.proto.graph))):
-        trusted = _proven_by_writer(source.proto)
+        trusted: frozenset[str] = frozenset()
+        if metadata_value(source.proto, MANIFEST) is not None:
+            # Of the types of values around EPContext nodes, epctx wrote what it had proven.
+            placed = (node for _, _, node in placed_nodes(source.proto.graph) if is_context_node(node))
+            around = {name for node in placed for name in (*node.input, *node.output)}
+            outputs = (value for _, graph in all_graphs(source.proto.graph) for value in graph.output)
+            trusted = frozenset(around.difference(v.name for v in outputs if is_only_declared(v)))
         types = (
             declared_types(source.proto, lambda: inferred_types(source.proto, engine, trusted), trusted)
             if OP_TYPE in {node.op_type for node in nodes}
