@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from epctx_core.compiling.destination import Destination, destination_of
-from epctx_core.compiling.emit import NO_GRAPHS, check_can_export, check_names, make_context_model
-from epctx_core.compiling.group import check_member, check_shared_options, open_groups
+from epctx_core.compiling.emit import NO_GRAPHS, check_names, make_context_model
+from epctx_core.compiling.group import check_shared_options, open_groups
 from epctx_core.compiling.initializers import InitializerPlacement, check_weights_fit, placement_of
 from epctx_core.compiling.outputs import ModelSink, OpenDelivered, Outputs
 from epctx_core.compiling.passthrough import PassThrough
@@ -21,11 +21,12 @@ from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.errors import Fail, errors_typed
+from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import Purpose
+from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.claims import compile_partitions
@@ -46,14 +47,10 @@ from epctx_core.sessions.source import OpenModel, open_model
 if TYPE_CHECKING:
     from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.compiling.group import Group
-    from epctx_core.graph.model_io import SourceModel
     from epctx_core.publish import Publication
     from epctx_core.sessions.assignment import Assignment
 
 _log = logging.getLogger("epctx.compile")
-
-FindDestination: TypeAlias = "Callable[[SourceModel | None, bool], Destination]"
-"""`find(source, has_payloads)` says where what is compiled goes; None for a source that is not read yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ class CompileRequest:
     Attributes:
         session: EPs and options.
         model: the source, a path or bytes.
-        find_destination: says where everything goes.
+        destination: where everything goes, as far as it is known before the model is read.
         embedded: whether payloads are stored in the model.
         placement: where the initializers that stay go.
         flags: what is an error.
@@ -77,7 +74,7 @@ class CompileRequest:
 
     session: SessionOptions
     model: str | os.PathLike[str] | bytes
-    find_destination: FindDestination
+    destination: Destination
     embedded: bool
     placement: InitializerPlacement
     flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
@@ -167,7 +164,7 @@ class Compile:
         self.providers = ProviderSession(session, registry, progress=request.progress, cancel=self.cancel)
         self.providers.skipped = skipped
 
-    def check_place(self, *, has_payloads: bool) -> None:
+    def check_place(self, *, has_payloads: bool = True) -> None:
         """Raise for what is wrong with the output whatever the source holds."""
         request = self.request
         if self.config.share_contexts and self.group is None:
@@ -175,16 +172,18 @@ class Compile:
             check_shared_options(
                 self.config, embedded=request.embedded, delivered=delivered, in_memory=in_memory
             )
-        request.find_destination(None, has_payloads).check_place()
+        self._destination_for("", has_payloads=has_payloads).check_place()
+
+    def _destination_for(self, name: str, *, has_payloads: bool) -> Destination:
+        in_files = has_payloads and not self.request.embedded and self.request.deliver is None
+        return self.request.destination.for_model(name, writes_binaries=in_files)
 
     def open(self) -> None:
         """Read the source."""
         request = self.request
         request.progress("read", 0, 1)
         with self.stage("read"):
-            self.model = open_model(
-                request.model, self.config, lambda: kept_functions(c.cls for c in self.choices)
-            )
+            self.model = open_model(request.model, self.config, lambda: kept_functions(self.choices))
         share_digests(self.model.source.weights.values())
         request.progress("read", 1, 1)
 
@@ -198,13 +197,22 @@ class Compile:
         """
         self.model, self.choices, request = model, choices, self.request
         destination = replace(
-            request.find_destination(model.source, bool(choices or model.context_nodes)),
+            self._destination_for(model.source.name, has_payloads=bool(choices or model.context_nodes)),
             reads=model.source.weights_files,
         )
         with ExitStack() as stack:
             if self.config.share_contexts or self.group is not None:
                 # Before it joins: a model that is refused must not begin a new group.
-                check_member(model, destination)
+                if model.context_nodes:
+                    # Its payloads would not be the group's.
+                    raise InvalidArgument(
+                        f"{model.source.where} is a context model already (EPContext node "
+                        f"{model.context_nodes[0].name!r}), and a share group takes models that are not.",
+                        path=model.source.path,
+                        hint="Compile the model that it was made from.",
+                    )
+                # Whether binaries may be written is looked at when the group ends and its models are known.
+                destination.check({})
                 if self.group is None:
                     self.group = stack.enter_context(open_groups.get().joined(destination, choices))
                     # A session that reads its model again comes here again, and this group may be over by then.
@@ -215,12 +223,8 @@ class Compile:
                 destination, embedded=request.embedded, delivered=request.deliver is not None
             )
             if self.group is None:
-                in_files = not request.embedded and request.deliver is None
-                self.destination.check(
-                    {c.name: self.destination.binary_name(c.binary_suffix) for c in choices}
-                    if in_files
-                    else {}
-                )
+                named = choices if not request.embedded and request.deliver is None else ()
+                self.destination.check({c.name: self.destination.binary_name(c.binary_suffix) for c in named})
             yield
 
     @property
@@ -255,7 +259,15 @@ class Compile:
         Raises:
             NotImplementedByProvider: an EP cannot save what it compiles.
         """
-        check_can_export(providers)
+        for ep in providers.choices:
+            # What runs by kernels alone leaves nothing to save.
+            for hook in CONTEXT_HOOKS if providers.instances.implements(ep, "compile") else ():
+                if not providers.instances.implements(ep, hook):
+                    raise NotImplementedByProvider(
+                        f"{ep} runs models but cannot save what it compiled: it has no {hook} hook.",
+                        ep=ep,
+                        hint="Leave it out of the compile; it still runs in sessions.",
+                    )
         self.providers = providers
 
     def check(self, model: OpenModel, assignment: Assignment) -> None:
@@ -279,9 +291,9 @@ class Compile:
 
     def write(self) -> None:
         """Write the context model and its files, all or none; a share group's member as its group does."""
-        has_work = bool(self.assignment.partitions or self.existing.records)
+        is_written = bool(self.assignment.partitions or self.existing.records or self.request.plain)
         if self.group is None:
-            if has_work or self.request.plain:
+            if is_written:
                 self.publish(self.outputs())
             else:
                 _log.warning(
@@ -289,8 +301,8 @@ class Compile:
                     self.model.source.where,
                 )
         elif self.config.stop_sharing:
-            self.group.stop(self, is_member=has_work or self.request.plain)
-        elif has_work or self.request.plain:
+            self.group.stop(self, is_member=is_written)
+        elif is_written:
             self.group.publish(self)
 
     def outputs(self, named: Destination | None = None, publication: Publication | None = None) -> Outputs:
@@ -375,25 +387,19 @@ def session_export(
         Fail: the context model exists, or the system refuses its path.
     """
     config = session.config()
-
-    def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
-        return destination_of(
-            path_of(model),
-            config.context_file_path,
-            replace=False,
-            initializers=config.external_initializers_file,
-        )
-
+    file = config.external_initializers_file
     export = Compile(
         CompileRequest(
             session=session,
             model=model,
-            find_destination=destination,
+            destination=destination_of(
+                path_of(model), config.context_file_path, replace=False, initializers=file
+            ),
             embedded=config.embed,
-            placement=placement_of(None, 0, None, config.external_initializers_file),
+            placement=placement_of(None, 0, None, file),
             registry=registry,
             plain=False,
         )
     )
-    export.check_place(has_payloads=True)
+    export.check_place()
     return export

@@ -9,18 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.compiling.compile import Compile, CompileRequest, FindDestination
-from epctx_core.compiling.destination import (
-    BinaryInformation,
-    Destination,
-    destination_in_memory,
-    destination_of,
-)
+from epctx_core.compiling.compile import Compile, CompileRequest
+from epctx_core.compiling.destination import BinaryInformation, destination_of
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.outputs import ModelSink, to_stream
 from epctx_core.context.callbacks import WriteCallback, WriteFunction
 from epctx_core.context.named_files import is_plain_name
-from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.boundary import given_function, given_model, given_options
@@ -29,7 +24,6 @@ from epctx_core.sessions.optimise import check_level
 
 if TYPE_CHECKING:
     from epctx_core.compiling.report import CompileReport
-    from epctx_core.graph.model_io import SourceModel
     from epctx_core.sessions.providers import Progress
 
 
@@ -168,18 +162,7 @@ class ModelCompiler:
             PluginError: a plugin is broken.
             ModelLoadCanceled: the load cancellation flag was set.
         """
-        output = if_given(given_path, "output_model_path", output_model_path)
-
-        def destination(_source: SourceModel | None, _has_payloads: bool) -> Destination:
-            return destination_of(
-                path_of(self._model),
-                self._session.config().context_file_path if output is None else output,
-                replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
-                binaries=self._binary_information,
-                initializers=self._placement.file,
-            )
-
-        return self._run(destination)
+        return self._run(if_given(given_path, "output_model_path", output_model_path))
 
     def compile_to_bytes(self) -> bytes:
         """Compile, and return the context model; `report` then says what was done.
@@ -193,7 +176,7 @@ class ModelCompiler:
         """
         whole = io.BytesIO()
         # Not joined: views of mapped weights would all be resident at once.
-        self._run(self._destination_in_memory, whole.writelines)
+        self._run(None, whole.writelines)
         return whole.getvalue()
 
     def compile_to_stream(self, write_function: Callable[[bytes], object]) -> None:
@@ -206,20 +189,10 @@ class ModelCompiler:
             Fail: the function raised.
             EpctxError: see `compile_to_bytes`.
         """
-        write = given_function("compile_to_stream", write_function)
-        self._run(self._destination_in_memory, to_stream(write))
+        self._run(None, to_stream(given_function("compile_to_stream", write_function)))
 
-    def _destination_in_memory(self, source: SourceModel | None, has_payloads: bool) -> Destination:
-        return destination_in_memory(
-            path_of(self._model),
-            source.name if source is not None and is_plain_name(source.name) else "model",
-            self._session.config().context_file_path,
-            writes_binaries=has_payloads and not self._embedded and self._write_function.opener() is None,
-            binaries=self._binary_information,
-            initializers=self._placement.file,
-        )
-
-    def _run(self, find_destination: FindDestination, sink: ModelSink | None = None) -> CompileReport:
+    @errors_typed("compiling the model")
+    def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         if not self._running.acquire(blocking=False):
             raise Fail(
@@ -230,7 +203,14 @@ class ModelCompiler:
             request = CompileRequest(
                 session=self._session,
                 model=self._model,
-                find_destination=find_destination,
+                destination=destination_of(
+                    path_of(self._model),
+                    self._session.config().context_file_path if output is None else output,
+                    replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
+                    binaries=self._binary_information,
+                    initializers=self._placement.file,
+                    in_memory=sink is not None,
+                ),
                 sink=sink,
                 embedded=self._embedded,
                 placement=self._placement,

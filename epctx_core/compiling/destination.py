@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from unicodedata import normalize
 
-from epctx_core.context.named_files import binary_name, context_model_path, free_name, models_naming
+from epctx_core.context.named_files import (
+    binary_name,
+    context_model_path,
+    free_name,
+    is_plain_name,
+    models_naming,
+)
 from epctx_core.context.paths import is_folder_name
 from epctx_core.context.unfinished import canonical, folders_of, link_free, mode_of
 from epctx_core.errors import Fail, InvalidArgument
@@ -24,17 +30,14 @@ def check_folder(folder: Path) -> None:
     """
     try:
         nearest = next(each for each in (folder, *folder.parents) if mode_of(each) is not None)
+        why = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
     except (OSError, ValueError) as error:
-        raise InvalidArgument(
-            f"the output folder {str(folder)!r} cannot be created: {error}.",
-            path=folder,
-            hint="Choose another output folder.",
-        ) from error
+        nearest, why = folder, f"created: {error}"
     for part in folder.relative_to(nearest).parts:
         check_name(part, folder)
-    if not nearest.is_dir():
+    if why:
         raise InvalidArgument(
-            f"the output folder {str(folder)!r} cannot be used: {str(nearest)!r} is not a folder.",
+            f"the output folder {str(folder)!r} cannot be {why}.",
             path=folder,
             hint="Choose another output folder.",
         )
@@ -44,19 +47,6 @@ def check_folder(folder: Path) -> None:
             path=folder,
             hint="Change its permissions, or choose another output folder.",
         )
-
-
-def check_way(folder: Path, name: str) -> None:
-    """Raise unless the sub-folders that a name lies in are folders, or can be made."""
-    if link_free(folder, name) is None:
-        raise InvalidArgument(
-            f"the file {name!r} cannot be written: a folder on its way is a link or no folder.",
-            path=folder / name,
-            hint="Use sub-folders that really lie in the output folder.",
-        )
-    for sub in folders_of(name):
-        if (folder / sub).exists():
-            check_folder(folder / sub)
 
 
 def is_one_file(target: Path, other: str | Path | None) -> bool:
@@ -104,8 +94,6 @@ _OR_NO_BINARY = (
 )
 _OR_NO_INITIALIZERS = "or leave out the file for initializers, which are in the model then."
 
-NO_BINARIES: Mapping[str, str] = MappingProxyType({})
-
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryInformation:
@@ -127,7 +115,7 @@ class Destination:
     Attributes:
         folder: where all files go; None if there is nothing that goes into files.
         model: the context model's file; None for bytes and streams.
-        named_after: the path whose stem begins the binaries' names.
+        named_after: the path whose stem begins the binaries' names; None for the model's name, see `for_model`.
         binary_folder: of the binaries, relative to `folder`.
         initializers: the file for the initializers that stay; None for none.
         source: the model that is compiled, None for one from bytes.
@@ -140,7 +128,7 @@ class Destination:
 
     folder: Path | None
     model: str | None
-    named_after: Path
+    named_after: Path | None
     binary_folder: str = ""
     initializers: str | None = None
     source: Path | None
@@ -155,6 +143,31 @@ class Destination:
         """The context model, None for bytes and streams."""
         return None if self.folder is None or self.model is None else self.folder / self.model
 
+    def for_model(self, name: str, *, writes_binaries: bool) -> Destination:
+        """Return where a model of that name goes; one for bytes or a stream has a folder if files go into it.
+
+        Args:
+            name: what payloads are named after if nothing else says it.
+            writes_binaries: whether payloads go into files: not those that are embedded or go to a callback.
+
+        Raises:
+            InvalidArgument: files and no folder for them.
+        """
+        if self.model is not None:
+            return self
+        needed = writes_binaries or self.initializers is not None
+        if self.folder is None and needed:
+            raise InvalidArgument(
+                "the context model is handed over as bytes, and nothing says where its "
+                f"{'binary' if writes_binaries else 'initializers'} should go.",
+                hint=_NAME_A_FOLDER + (_OR_NO_BINARY if writes_binaries else _OR_NO_INITIALIZERS),
+            )
+        return replace(
+            self,
+            folder=self.folder if needed else None,
+            named_after=self.named_after or Path(f"{name if is_plain_name(name) else 'model'}.onnx"),
+        )
+
     def named_as(self, other: Destination) -> Destination:
         """Return this destination with the names of another's binaries."""
         return replace(self, named_after=other.named_after, binary_folder=other.binary_folder)
@@ -163,7 +176,7 @@ class Destination:
         """Return an EP's binary as the model names it; see `epctx_core.context.paths`."""
 
         def named(name: str | None) -> str:
-            plain = binary_name(self.named_after, suffix, name)
+            plain = binary_name(self.named_after or Path(), suffix, name)
             return f"{self.binary_folder}/{plain}" if self.binary_folder else plain
 
         return free_name(named, name, {kept.casefold() for kept in self.kept})
@@ -187,7 +200,7 @@ class Destination:
         if self.initializers is not None:
             self.check_file(self.initializers, "the file for initializers")
 
-    def check_place(self, binaries: Mapping[str, str] = NO_BINARIES) -> None:
+    def check_place(self, binaries: Mapping[str, str] = MappingProxyType({})) -> None:
         """Raise for what is wrong with the output whatever the source holds; see `check`."""
         if self.folder is None:
             return
@@ -235,7 +248,15 @@ class Destination:
     def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
         """Raise InvalidArgument for a name that could not be written, or that two files would have."""
         owners: dict[str, str] = {}
-        for owner, name in self._names(binaries):
+        names = [
+            ("the context model", self.model),
+            *binaries.items(),
+            *((f"the payload {name!r}", name) for name in self.carried),
+            ("the initializers", self.initializers),
+        ]
+        for owner, name in names:
+            if name is None:
+                continue
             path = folder / name
             check_name(name, path if self.path is None else self.path)
             if not is_utf8(name) and name != self.model:
@@ -254,16 +275,15 @@ class Destination:
                     ep=owner if owner in binaries else None,
                     hint="Choose other names, set ep.context_embed_mode=1, or compile with one EP.",
                 )
-            check_way(folder, canonical(name))
-
-    def _names(self, binaries: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-        """Yield who writes which file."""
-        if self.model is not None:
-            yield "the context model", self.model
-        yield from binaries.items()
-        yield from ((f"the payload {name!r}", name) for name in self.carried)
-        if self.initializers is not None:
-            yield "the initializers", self.initializers
+            if link_free(folder, canonical(name)) is None:
+                raise InvalidArgument(
+                    f"the file {name!r} cannot be written: a folder on its way is a link or no folder.",
+                    path=path,
+                    hint="Use sub-folders that really lie in the output folder.",
+                )
+            for sub in folders_of(canonical(name)):
+                if (folder / sub).exists():
+                    check_folder(folder / sub)
 
     def _keep_source(self, target: Path) -> None:
         """Raise InvalidArgument if a target is one of the files that the model being compiled consists of."""
@@ -303,6 +323,7 @@ def destination_of(
     replace: bool,
     binaries: BinaryInformation | None = None,
     initializers: str | None = None,
+    in_memory: bool = False,
 ) -> Destination:
     """Return where the context model of a source goes; see `Destination` for `replace` and `initializers`.
 
@@ -310,80 +331,36 @@ def destination_of(
         source: the model's path, None for one from bytes.
         output: what the host asked for; None for the default name beside the source.
         binaries: where binaries go; None for beside the model.
+        in_memory: whether the model is handed over as bytes or to a stream. Its files lie in one folder, from
+            which it can be loaded again: that of `output`, else the one that `binaries` names.
 
     Raises:
         InvalidArgument: a model from bytes and no path given, a path that names a folder, or binaries outside
             of the model's folder.
     """
+    path = None
     if output is not None:
-        path = _model_path(output)
-    elif source is not None:
+        path = Path(output)
+        # A name without an extension is mostly a folder that somebody forgot to make.
+        if not path.suffix or is_folder_name(output):
+            raise points_to_folder(output)
+    elif source is not None and not in_memory:
         path = context_model_path(source)
-    else:
+    elif not in_memory:
         raise InvalidArgument(
             "the model was given as bytes, so there is no name for its context model.",
             hint="Give an output path, or set the session option 'ep.context_file_path'.",
         )
+    home = path.parent if path is not None else binaries.folder if binaries else None
     return Destination(
-        folder=path.parent,
-        model=path.name,
+        folder=home,
+        model=None if path is None or in_memory else path.name,
         named_after=Path(binaries.name) if binaries else path,
-        binary_folder=_inside(path.parent, binaries.folder) if binaries else "",
+        binary_folder=_inside(home, binaries.folder) if binaries and home else "",
         initializers=initializers,
         source=source,
         replace=replace,
     )
-
-
-def destination_in_memory(
-    source: Path | None,
-    model_name: str,
-    option: str | None,
-    *,
-    writes_binaries: bool,
-    binaries: BinaryInformation | None = None,
-    initializers: str | None = None,
-) -> Destination:
-    """Return where the files of a context model go that is handed over as bytes or to a stream.
-
-    All lie in one folder, from which the model can be loaded again: that of the path in `option`, else the one
-    that `binaries` names.
-
-    Args:
-        source: the model's path, None for one from bytes.
-        model_name: what payloads are named after if nothing else says it.
-        option: `ep.context_file_path`.
-        writes_binaries: whether payloads go into files: not those that are embedded or go to a callback.
-
-    Raises:
-        InvalidArgument: files and no folder for them, or `binaries` outside of the option's folder.
-    """
-    path = None if option is None else _model_path(option)
-    named_after = Path(binaries.name) if binaries else path or Path(f"{model_name}.onnx")
-    home = path.parent if path is not None else binaries.folder if binaries else None
-    needed = writes_binaries or initializers is not None
-    if home is None and needed:
-        raise InvalidArgument(
-            "the context model is handed over as bytes, and nothing says where its "
-            f"{'binary' if writes_binaries else 'initializers'} should go.",
-            hint=_NAME_A_FOLDER + (_OR_NO_BINARY if writes_binaries else _OR_NO_INITIALIZERS),
-        )
-    return Destination(
-        folder=home if needed else None,
-        model=None,
-        named_after=named_after,
-        binary_folder=_inside(home, binaries.folder) if binaries and home and writes_binaries else "",
-        initializers=initializers,
-        source=source,
-        replace=True,
-    )
-
-
-def _model_path(text: str) -> Path:
-    # A name without an extension is mostly a folder that somebody forgot to make.
-    if not Path(text).suffix or is_folder_name(text):
-        raise points_to_folder(text)
-    return Path(text)
 
 
 def _inside(home: Path, folder: Path) -> str:

@@ -26,19 +26,16 @@ from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
 from epctx_core.context.weights_folder import Seal
 from epctx_core.engines.matching import described
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import placed_nodes
 from epctx_core.graph.splice import splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.view import Node
 from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
-from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry.guard import blame, contract_broken, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from onnx import ModelProto
 
     from epctx_core.compiling.compile import Compile
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node_writer import Embeddable
     from epctx_core.errors import PluginError
-    from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.splice import Replacement
     from epctx_core.plugin import OperatorTypes, TensorView
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
@@ -109,7 +105,9 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     names = {partition.name for partition in partitions}
     taken = {(p.graph.path, place) for p in partitions for place in p.node_indices}
     for path, place, node in suspects:
-        if node.name in names and not _is_taken(path, place, taken):
+        steps = enumerate([*(step for step, _ in path), place])
+        # It, or a node that holds the body it is in, may be in a partition.
+        if node.name in names and not any((path[:depth], step) in taken for depth, step in steps):
             raise InvalidGraph(
                 f"{model.source.where} has a node {node.name!r} that stays, and an EPContext node would get the same name.",
                 node=node.name,
@@ -167,12 +165,6 @@ def form_of(name: str) -> str:
     return name.rpartition("_")[0]
 
 
-def _is_taken(path: BodyPath, place: int, taken: AbstractSet[tuple[BodyPath, int]]) -> bool:
-    """Whether a node, or one that holds the body it is in, went into a partition."""
-    steps = [*(step for step, _ in path), place]
-    return any((path[:depth], step) in taken for depth, step in enumerate(steps))
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContextModel:
     """A context model, not yet written.
@@ -227,19 +219,6 @@ class ContextModel:
         if self.initializers is not None:
             files[self.initializers.name] = Seal.of(self.initializers).digest
         return files
-
-
-def check_can_export(providers: ProviderSession) -> None:
-    """Raise NotImplementedByProvider if an EP can compile but not be saved."""
-    for ep in providers.choices:
-        # What runs by kernels alone leaves nothing to save.
-        for hook in CONTEXT_HOOKS if providers.instances.implements(ep, "compile") else ():
-            if not providers.instances.implements(ep, hook):
-                raise NotImplementedByProvider(
-                    f"{ep} runs models but cannot save what it compiled: it has no {hook} hook.",
-                    ep=ep,
-                    hint="Leave it out of the compile; it still runs in sessions.",
-                )
 
 
 def make_context_model(
@@ -382,7 +361,17 @@ class ProviderPart:
             node = replace(node, attributes=dict(plain(node.attributes)))
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
-            self._check_attributes(node)
+            owned = CORE_ATTRIBUTES & node.attributes.keys()
+            if owned:
+                hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
+                raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
+            for key, value in node.attributes.items():
+                try:
+                    check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
+                except (TypeError, ValueError, InvalidGraph) as error:
+                    raise self._broken(
+                        f"set {key!r} to a value that the attribute cannot hold ({error})"
+                    ) from error
         name = self._text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):
             raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
@@ -400,19 +389,6 @@ class ProviderPart:
         if text is not None and type(text) is not str:
             raise self._broken(f"gave a {type(text).__name__} instead of a text as {what}")
         return text
-
-    def _check_attributes(self, node: EPContextNode) -> None:
-        owned = CORE_ATTRIBUTES & node.attributes.keys()
-        if owned:
-            hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
-            raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
-        for key, value in node.attributes.items():
-            try:
-                check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
-            except (TypeError, ValueError, InvalidGraph) as error:
-                raise self._broken(
-                    f"set {key!r} to a value that the attribute cannot hold ({error})"
-                ) from error
 
     def _broken(self, what: str) -> PluginError:
         return contract_broken(self._choice.record, "get_ep_context_nodes", what)

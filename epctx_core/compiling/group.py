@@ -106,26 +106,6 @@ def check_grouped_options(config: SessionConfig) -> None:
         )
 
 
-def check_member(model: OpenModel, wanted: Destination) -> None:
-    """Raise for a model that cannot be a member where it shall go.
-
-    Whether binaries may be written is looked at when the group ends and its models are known.
-
-    Raises:
-        InvalidArgument: a model that was compiled before: its payloads would not be the group's.
-        EpctxError: see `Destination.check`.
-    """
-    if model.context_nodes:
-        node = model.context_nodes[0]
-        raise InvalidArgument(
-            f"{model.source.where} is a context model already (EPContext node {node.name!r}), and a share group "
-            "takes models that are not.",
-            path=model.source.path,
-            hint="Compile the model that it was made from.",
-        )
-    wanted.check({})
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedMember:
     """A model that was published before its group's end.
@@ -384,7 +364,18 @@ class OpenGroups:
                 replaced.abandon()
             yield group
         finally:
-            self._leave(key, group, model)
+            is_over = False
+            with self._lock:
+                group.names.discard(model)
+                if not group.names:
+                    is_over = group.finished or not group.models
+                    if not is_over:
+                        # One whose end failed may be ended yet, unless another has its place by now.
+                        is_over = self._groups.setdefault(key, group) is not group
+                    elif self._groups.get(key) is group:
+                        del self._groups[key]
+            if is_over:
+                group.abandon()
 
     def abandon(self) -> None:
         """Abandon the groups that are open still; the process ends."""
@@ -417,20 +408,6 @@ class OpenGroups:
                 self._groups[key] = group
             group.names.add(model)
             return group, replaced
-
-    def _leave(self, key: Hashable, group: Group, model: str) -> None:
-        with self._lock:
-            group.names.discard(model)
-            if group.names:
-                return
-            is_over = group.finished or not group.models
-            if not is_over:
-                # One whose end failed may be ended yet, unless another has its place by now.
-                is_over = self._groups.setdefault(key, group) is not group
-            elif self._groups.get(key) is group:
-                del self._groups[key]
-        if is_over:
-            group.abandon()
 
 
 open_groups = PerProcess(OpenGroups)

@@ -246,7 +246,17 @@ class PlacedInitializers:
 
     def place(self, tensor: TensorProto, weight: Weight) -> None:
         """Give one initializer its place."""
-        where = self._where(weight)
+        placement, where = self._placement, None
+        if placement.locate is not None:
+            where = self._asked(weight, placement.locate)
+        elif placement.file is not None and not placement.stays_inside(weight.nbytes):
+            if self._writer is None:
+                self._writer = PayloadWriter(placement.file, self._open_file(placement.file), embedded=False)
+            key = (weight.digest, weight.nbytes)
+            if key not in self._offsets:
+                self._writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
+                self._offsets[key] = self._writer.write_tensor(weight)
+            where = placement.file, self._offsets[key]
         if where is not None:
             location, offset = where
             replace_data(tensor, detached_tensor(weight))
@@ -260,21 +270,6 @@ class PlacedInitializers:
         """Close the digests of the file, if there is one."""
         if self._writer is not None:
             self.entry = close_sealed(self._writer)
-
-    def _where(self, weight: Weight) -> tuple[str, int] | None:
-        """Return file and offset of an initializer; None for inside the model."""
-        placement = self._placement
-        if placement.locate is not None:
-            return self._asked(weight, placement.locate)
-        if placement.file is None or placement.stays_inside(weight.nbytes):
-            return None
-        if self._writer is None:
-            self._writer = PayloadWriter(placement.file, self._open_file(placement.file), embedded=False)
-        key = (weight.digest, weight.nbytes)
-        if key not in self._offsets:
-            self._writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
-            self._offsets[key] = self._writer.write_tensor(weight)
-        return placement.file, self._offsets[key]
 
     def _asked(self, weight: Weight, locate: LocationFunc) -> tuple[str, int] | None:
         extent = weight.extent

@@ -66,8 +66,7 @@ class Outputs:
         self.final = final
         self.embedded = request.embedded
         self._cancel = cancel
-        self._model_sink = request.sink
-        self._open_delivered = request.deliver
+        self._request = request
         self._delivered: list[CallbackSink] = []
         self.files: list[str] = []
         self.states: Mapping[str, os.stat_result] = {}
@@ -107,9 +106,9 @@ class Outputs:
             from epctx_core.context.callbacks import MemorySink
 
             return MemorySink()
-        if self._open_delivered is None:
+        if self._request.deliver is None:
             return self._create(name, "the context binary")
-        sink = self._open_delivered(name)
+        sink = self._request.deliver(name)
         self._delivered.append(sink)
         return sink
 
@@ -145,7 +144,16 @@ class Outputs:
         for sink in self._delivered:
             self._cancel.raise_if_requested()
             sink.deliver()
-        written = self._write_model(model)
+        if self._request.sink is not None:
+            self._request.sink(self._watched(model.chunks()))
+        written: OutputFile | None = None
+        if self._publication is not None and self.destination.model is not None:
+            digest = hashlib.sha256()
+            with self._publication.create(self.destination.model) as file:
+                for piece in model.chunks():
+                    digest.update(piece)
+                    file.write(piece)
+            written = OutputFile(path=self.destination.model, bytes=model.size, digest=digest.hexdigest())
         self._cancel.raise_if_requested()
         if self._publication is not None and not self._is_lent and (written is not None or self.files):
             self.states = self._publication.commit(
@@ -153,18 +161,6 @@ class Outputs:
                 new=[] if written is None or self.destination.replace else [written.path],
             )
         return written
-
-    def _write_model(self, model: SerializedModel) -> OutputFile | None:
-        if self._model_sink is not None:
-            self._model_sink(self._watched(model.chunks()))
-        if self._publication is None or self.destination.model is None:
-            return None
-        digest = hashlib.sha256()
-        with self._publication.create(self.destination.model) as file:
-            for piece in model.chunks():
-                digest.update(piece)
-                file.write(piece)
-        return OutputFile(path=self.destination.model, bytes=model.size, digest=digest.hexdigest())
 
     def _watched(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
         for piece in pieces:

@@ -177,10 +177,13 @@ class PassThrough:
             if carried.target is None:
                 marker = new_marker()
                 kept.contents[marker] = carried.payload
-                entry = self._keep_inside(carried)
+                entry, first = carried.verified(), carried.nodes[0]
+                # A record's name is made up where the node has none: the next reader would make another.
+                is_named = self._model.graph_of(first).nodes[first.index].name == first.name
+                entry = replace(entry, name=first.name, embedded=True) if entry and is_named else None
                 # One copy of the bytes: the first node carries them, the others refer to it.
                 now.update((node.name, (False, None)) for node in carried.nodes)
-                now[carried.nodes[0].name] = carried.nodes[0].main_context, marker
+                now[first.name] = first.main_context, marker
             else:
                 entry = self._keep_file(carried, carried.target, open_file)
                 kept.files.append(carried.target)
@@ -227,14 +230,6 @@ class PassThrough:
             entry = None if manifest is None else manifest.entry(called, embedded=file is None)
             found[key] = _Carried(nodes=[record], file=file, payload=payload, entry=entry)
         return list(found.values())
-
-    def _keep_inside(self, carried: _Carried) -> PayloadEntry | None:
-        """Verify what is stored in the model; return its entry."""
-        entry, first = carried.verified(), carried.nodes[0]
-        # A record's name is made up where the node has none of its own: the next reader would make another.
-        if entry is None or self._model.graph_of(first).nodes[first.index].name != first.name:
-            return None
-        return replace(entry, name=first.name, embedded=True)
 
     def _keep_file(
         self, carried: _Carried, name: str, open_file: Callable[[str], BinaryIO]

@@ -152,12 +152,16 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
 
 def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
     """Return what the manifest says about an EP: who it is, what it compiled with and for."""
+    idle = {option.name for option in choice.cls.options if not option.effect}
+    # Neither secret ones nor those without effect.
+    counted = {name: value for name, value in choice.public_options().items() if name not in idle}
+    options = json.dumps(counted, sort_keys=True, default=str)
     said = {key: text for key, text in asdict(choice.build_info()).items() if text}
     return {
         "distribution": choice.record.distribution,
         "version": choice.record.version,
         "plugin_api": choice.cls.api_version,
-        "options": options_fingerprint(choice),
+        "options": hashlib.sha256(options.encode()).hexdigest(),
         **said,
     }
 
@@ -170,11 +174,3 @@ def _source_weights(old: Manifest, used: Mapping[str, SourceReference]) -> Mappi
                 hint="Compile the model that it was made from, or without weightless mode.",
             )
     return {**old.source_weights, **used}
-
-
-def options_fingerprint(choice: ProviderChoice) -> str:
-    """Return a digest (hex) of an EP's options without the secret ones and those without effect."""
-    idle = {option.name for option in choice.cls.options if not option.effect}
-    counted = {name: value for name, value in choice.public_options().items() if name not in idle}
-    text = json.dumps(counted, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -132,11 +132,8 @@ class CompileReport:
             "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
             "providers": [
                 {
-                    "name": record.name,
-                    "distribution": record.distribution,
-                    "version": record.version,
-                    "vendor": record.vendor,
-                    "simulated": record.simulated,
+                    key: getattr(record, key)
+                    for key in ("name", "distribution", "version", "vendor", "simulated")
                 }
                 for record in self.providers
             ],

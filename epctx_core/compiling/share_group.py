@@ -234,14 +234,10 @@ class ShareGroup:
         config = session.config()
         check_grouped_options(config)
         path = path_of(given_model(model))
-
-        # Not `self` itself: a group that is dropped has to be gone at once.
-        wanted = self._destination(path, name, config.external_initializers_file)
-
         return CompileRequest(
             session=session,
             model=model,
-            find_destination=lambda _source, _has_payloads: wanted,
+            destination=self._destination(path, name, config.external_initializers_file),
             embedded=False,
             placement=placement_of(None, DEFAULT_THRESHOLD, None, config.external_initializers_file),
             flags=self._flags,
@@ -295,14 +291,23 @@ class ShareGroup:
         return f"the share group of {names} was left without an end"
 
     def _destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
-        stem = _stem(path, name)
+        if name is None and path is None:
+            raise InvalidArgument(
+                "a model that is given as bytes needs a name in a share group.",
+                hint='compile(model, sess_options, name="...")',
+            )
+        if name is not None and not is_plain_name(name):
+            raise InvalidArgument(
+                f"a context model cannot be named after {name!r:.80}, which is no plain file name.",
+                hint="Give a name without a folder.",
+            )
         folder = self._folder or (path.parent if path is not None else None)
         if folder is None:
             raise InvalidArgument(
                 "the group's first model was given as bytes, so nothing says where its files go.",
                 hint="Give ShareGroup an output_dir.",
             )
-        output = folder / f"{stem}_ctx.onnx"
+        output = folder / f"{path.stem if name is None and path is not None else name}_ctx.onnx"
         if initializers is not None and initializers in {m.destination.initializers for m in self._members}:
             raise InvalidArgument(
                 f"two models of the share group would put their initializers into the file {initializers!r}.",
@@ -322,22 +327,6 @@ class ShareGroup:
             replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
             initializers=initializers,
         )
-
-
-def _stem(path: Path | None, name: str | None) -> str:
-    if name is None and path is not None:
-        return path.stem
-    if name is None:
-        raise InvalidArgument(
-            "a model that is given as bytes needs a name in a share group.",
-            hint='compile(model, sess_options, name="...")',
-        )
-    if not is_plain_name(name):
-        raise InvalidArgument(
-            f"a context model cannot be named after {name!r:.80}, which is no plain file name.",
-            hint="Give a name without a folder.",
-        )
-    return name
 
 
 def shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:

@@ -124,10 +124,7 @@ def build_session(
                         path_or_bytes,
                         session.config(),
                         lambda: kept_functions(
-                            choice.cls
-                            for choice in choose_providers(
-                                requested or (), session, registry, Purpose.RUN, tell=False
-                            )[0]
+                            choose_providers(requested or (), session, registry, Purpose.RUN, tell=False)[0]
                         ),
                         checks,
                     )
@@ -187,7 +184,6 @@ class _Builder:
         self._exporter = exporter
         self._checks = model.checks
         self._session = session
-        self._registry = registry
         self._config: SessionConfig = session.config()
         self._manifest = read_manifest(model.source.proto, self._config.input_budget.manifest_entries)
         loads = model.context_nodes and exporter is None
@@ -230,14 +226,20 @@ class _Builder:
             )
         for warning in warnings:
             _log.warning("%s", warning)
+        workspace_of: WorkspaceOf = private_workspace
         if exporter is not None:
             stack.enter_context(exporter.settled(self._model, self._routing.choices))
+            workspace_of = exporter.workspace_of
+        elif self._config.share_contexts:
+            from epctx_core.sessions.shared_workspaces import load_workspaces
+
+            workspace_of = load_workspaces(self._routing.nodes, folder, self._config, self._manifest)
         self._providers.start(
             self._routing.choices,
             purpose=self._purpose,
             model=self._model.identity,
             engine=self._engine,
-            workspace_of=self._workspace_of(folder) if exporter is None else exporter.workspace_of,
+            workspace_of=workspace_of,
         )
         if exporter is not None:
             exporter.start(self._providers)
@@ -271,13 +273,6 @@ class _Builder:
         for part, cpu in groups:
             part.fix(cpu)
         return self._finish(assignment, planner)
-
-    def _workspace_of(self, folder: ModelFolder | None) -> WorkspaceOf:
-        if not self._config.share_contexts:
-            return private_workspace
-        from epctx_core.sessions.shared_workspaces import load_workspaces
-
-        return load_workspaces(self._routing.nodes, folder, self._config, self._manifest)
 
     def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
         """Have EPs load their nodes, then compile their partitions."""

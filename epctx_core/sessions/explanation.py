@@ -118,9 +118,7 @@ def explain_model(
     cancel = CompileCancellation(session.cancellation)
     with closing(ProviderSession(session, registry, cancel=cancel)) as providers, cancel.by_interrupt():
         choices, _ = choose_providers(session.providers, session, registry, purpose)
-        model = open_model(
-            given_model(path_or_bytes), session.config(), lambda: kept_functions(c.cls for c in choices)
-        )
+        model = open_model(given_model(path_or_bytes), session.config(), lambda: kept_functions(choices))
         providers.start(
             choices,
             purpose=purpose,

@@ -191,9 +191,9 @@ def choose_provider(
     return choice
 
 
-def kept_functions(classes: Iterable[type[ExecutionProvider]]) -> frozenset[tuple[str, str]]:
+def kept_functions(choices: Iterable[ProviderChoice]) -> frozenset[tuple[str, str]]:
     """Return the functions that any of the EPs wants as calls."""
-    return frozenset(function for cls in classes for function in cls.keeps_functions)
+    return frozenset(function for choice in choices for function in choice.cls.keeps_functions)
 
 
 def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: OptionalNames | None) -> None:

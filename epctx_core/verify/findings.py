@@ -376,7 +376,7 @@ def _open(subject: Subject, data: bytes) -> None:
     def kept() -> Collection[FunctionId]:
         with findings.collected_of_plugin("plugin-broken"):
             choices, _ = choose_providers(session.providers or (), session, subject.registry, None)
-            return kept_functions(choice.cls for choice in choices)
+            return kept_functions(choices)
         return ()
 
     seal: Seal | None = None
