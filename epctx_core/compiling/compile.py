@@ -14,11 +14,17 @@ from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.emit import NO_GRAPHS, check_names, make_context_model
 from epctx_core.compiling.group import check_shared_options, open_groups
 from epctx_core.compiling.initializers import InitializerPlacement, check_weights_fit, placement_of
-from epctx_core.compiling.outputs import ModelSink, OpenDelivered, Outputs
+from epctx_core.compiling.outputs import (
+    CompileReport,
+    ModelSink,
+    OpenDelivered,
+    OutputFile,
+    Outputs,
+    make_report,
+)
 from epctx_core.compiling.passthrough import PassThrough
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import read_back
-from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, errors_typed

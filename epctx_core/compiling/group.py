@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from epctx_core.compiling.emit import write_shared_payloads
-from epctx_core.compiling.outputs import Outputs
+from epctx_core.compiling.outputs import OutputFile, Outputs
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
-from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import collection_paused
