@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.destination import BinaryInformation, Destination, destination_of
-from epctx_core.compiling.group import Group, check_grouped_options
+from epctx_core.compiling.group import Group, check_shared_options
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.outputs import ModelSink, make_report, to_stream
 from epctx_core.context.callbacks import WriteCallback, WriteFunction
@@ -442,7 +442,18 @@ class ShareGroup:
         self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None
     ) -> CompileRequest:
         config = session.config()
-        check_grouped_options(config)
+        check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
+        if config.stop_sharing:
+            raise InvalidArgument(
+                "ep.stop_share_ep_contexts=1 ends a group of session options, and a ShareGroup ends with its block or "
+                "finish().",
+                hint="Leave the option out; ep.share_ep_contexts=1 may stay.",
+            )
+        if config.context_file_path is not None:
+            raise InvalidArgument(
+                "ep.context_file_path names one model's output, and a ShareGroup places all of its models.",
+                hint="Leave it out; give ShareGroup an output_dir, and compile() a name.",
+            )
         path = path_of(given_model(model))
         return CompileRequest(
             session=session,

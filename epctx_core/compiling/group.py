@@ -85,26 +85,6 @@ def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bo
         )
 
 
-def check_grouped_options(config: SessionConfig) -> None:
-    """Raise InvalidArgument for options that a model of a `ShareGroup` cannot have.
-
-    Args:
-        config: the model's session options.
-    """
-    check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
-    if config.stop_sharing:
-        raise InvalidArgument(
-            "ep.stop_share_ep_contexts=1 ends a group of session options, and a ShareGroup ends with its block or "
-            "finish().",
-            hint="Leave the option out; ep.share_ep_contexts=1 may stay.",
-        )
-    if config.context_file_path is not None:
-        raise InvalidArgument(
-            "ep.context_file_path names one model's output, and a ShareGroup places all of its models.",
-            hint="Leave it out; give ShareGroup an output_dir, and compile() a name.",
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedMember:
     """A model that was published before its group's end.

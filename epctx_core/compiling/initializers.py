@@ -197,7 +197,8 @@ def place_initializers(
         for tensor in graph.initializer:
             if tensor.name in known:
                 placed.place(tensor, known[tensor.name])
-    placed.close()
+    if placed.writer is not None:
+        placed.entry = close_sealed(placed.writer)
     write_seal(model, placed.entry)
     return placed
 
@@ -227,6 +228,7 @@ class PlacedInitializers:
     """Initializers of a context model, and where each went; see `place_initializers`.
 
     Attributes:
+        writer: of the file of their own, while it is written.
         contents: marker in the model to the bytes that belong there.
         entry: what was written into the file of their own, None for nothing.
         named: the files in which the host put some, as the model names them.
@@ -238,7 +240,7 @@ class PlacedInitializers:
         self._placement = placement
         self._open_file = open_file
         self._folder = folder
-        self._writer: PayloadWriter | None = None
+        self.writer: PayloadWriter | None = None
         self._offsets: dict[tuple[str, int], int] = {}
         self.contents: dict[bytes, Embeddable] = {}
         self.entry: PayloadEntry | None = None
@@ -250,12 +252,12 @@ class PlacedInitializers:
         if placement.locate is not None:
             where = self._asked(weight, placement.locate)
         elif placement.file is not None and not placement.stays_inside(weight.nbytes):
-            if self._writer is None:
-                self._writer = PayloadWriter(placement.file, self._open_file(placement.file), embedded=False)
+            if self.writer is None:
+                self.writer = PayloadWriter(placement.file, self._open_file(placement.file), embedded=False)
             key = (weight.digest, weight.nbytes)
             if key not in self._offsets:
-                self._writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
-                self._offsets[key] = self._writer.write_tensor(weight)
+                self.writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
+                self._offsets[key] = self.writer.write_tensor(weight)
             where = placement.file, self._offsets[key]
         if where is not None:
             location, offset = where
@@ -265,11 +267,6 @@ class PlacedInitializers:
             marker = new_marker()
             replace_data(tensor, TensorProto(raw_data=marker))
             self.contents[marker] = _Stored(weight)
-
-    def close(self) -> None:
-        """Close the digests of the file, if there is one."""
-        if self._writer is not None:
-            self.entry = close_sealed(self._writer)
 
     def _asked(self, weight: Weight, locate: LocationFunc) -> tuple[str, int] | None:
         extent = weight.extent

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
 
-_HINT = "Compile the model that it was made from, or leave the EP out."
-
 
 def check_mix(
     model: OpenModel, manifest: Manifest | None, assignment: Assignment, providers: ProviderSession
@@ -55,24 +53,22 @@ def check_mix(
     made = manifest.providers if manifest is not None else {}
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
         choice = providers.choices[ep]
-        maker = made.get(ep, {}).get("distribution")
+        maker, why = made.get(ep, {}).get("distribution"), ""
         if isinstance(maker, str) and not same_distribution(choice.record.distribution, maker):
-            raise InvalidGraph(
+            why = (
                 f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
-                f"{choice.record.distribution} cannot add to them: one of the two would have to load all.",
-                ep=ep,
-                path=model.source.path,
-                hint=_HINT,
+                f"{choice.record.distribution} cannot add to them: one of the two would have to load all."
             )
-        for info in infos.get(ep, ()):
+        for info in () if why else infos.get(ep, ()):
             if choice.judge(info) is Compatibility.EP_UNSUPPORTED:
-                raise InvalidGraph(
+                why = (
                     f"{ep} would add to {model.source.where}, whose EPContext nodes it does not support: "
-                    f"they were compiled for {info!r}.",
-                    ep=ep,
-                    path=model.source.path,
-                    hint=_HINT,
+                    f"they were compiled for {info!r}."
                 )
+                break
+        if why:
+            hint = "Compile the model that it was made from, or leave the EP out."
+            raise InvalidGraph(why, ep=ep, path=model.source.path, hint=hint)
 
 
 def add_metadata(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin import ContextNode, ContextReader, TensorView
-    from epctx_core.sessions.providers import ProviderChoice
 
 _log = logging.getLogger("epctx.compile")
 
@@ -55,7 +55,7 @@ def read_back(
     written: Mapping[bytes, PayloadWriter],
     providers: ProviderSession,
     *,
-    source_tensors: Mapping[str, TensorView] | None = None,
+    source_tensors: Mapping[str, TensorView] = MappingProxyType({}),
 ) -> None:
     """Have each EP read back what it wrote for a context model.
 
@@ -78,7 +78,6 @@ def read_back(
         records.setdefault(record.source, []).append(record)
     engine = providers.session.config().engine
     types, manifest = declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
-    tensors = source_tensors or {}
     with Scratch() as scratch:
         for ep, own in records.items():
             reader = PayloadReader(
@@ -86,7 +85,7 @@ def read_back(
                 folder=None,
                 manifest=None,
                 scratch=scratch,
-                source_tensor=tensors.__getitem__,
+                source_tensor=source_tensors.__getitem__,
             )
             reader.loaded = _payloads(own, written, scratch)
             nodes = plugin_nodes(own, types, ep, manifest)
@@ -144,36 +143,29 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
     if is_isolated and not whole:
         _log.debug("not read back: %s is isolated, and its class is not asked what its process wrote.", ep)
         return
-    with (
-        _named(choice, "load_context" if whole else LOOK, nodes[0].name),
-        providers.context_to_read(ep) as context,
-        ExitStack() as stack,
-    ):
-        context.cancel.raise_if_requested()
-        if whole:
-            # A process of its own for a few milliseconds of reading would cost more than many a compile.
-            session = providers
-            if not is_isolated:
-                session = stack.enter_context(closing(ProviderSession(providers.session, providers.registry)))
-                session.add(choice, choice.cls, context)
-            load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
-            return
-        for finding in look_into(choice, context, nodes, reader) or ():
-            if finding.severity is Severity.ERROR:
-                raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)
-
-
-@contextmanager
-def _named(choice: ProviderChoice, hook: str, first: str) -> Iterator[None]:
-    """Raise PluginError for what an EP says of its own payloads: nobody else had them in hand."""
     try:
-        yield
+        with providers.context_to_read(ep) as context, ExitStack() as stack:
+            context.cancel.raise_if_requested()
+            if whole:
+                # A process of its own for a few milliseconds of reading would cost more than many a compile.
+                session = providers
+                if not is_isolated:
+                    session = stack.enter_context(
+                        closing(ProviderSession(providers.session, providers.registry))
+                    )
+                    session.add(choice, choice.cls, context)
+                load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
+                return
+            for finding in look_into(choice, context, nodes, reader) or ():
+                if finding.severity is Severity.ERROR:
+                    raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)  # noqa: TRY301 - as those that EPs raise
     except (InvalidGraph, InvalidProtobuf, NotImplementedByProvider, EPFail, PluginError) as error:
-        node = error.node or first
+        # Nobody else had its payloads in hand.
+        node = error.node or nodes[0].name
         found = plugin_error(
             f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",
             choice.record,
-            hook=hook,
+            hook="load_context" if whole else LOOK,
             hint="Nothing was published. Report it to the plugin's vendor with the model, or leave the EP out; "
             "ep.context_read_back=0 publishes what was not read.",
         )

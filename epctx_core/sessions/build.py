@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
 
 PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
-_log = logging.getLogger("epctx.session")
 LOAD_ATTEMPTS = 5
 """How often a load starts again because the model's files were being replaced meanwhile."""
 
@@ -219,13 +217,11 @@ class _Builder:
         nodes, exporter = self._model.context_nodes, self._exporter
         folder = (context_folder if exporter is None else source_folder)(self._model, self._config)
         with self._routing.naming_others():
-            warnings = check_compatibility(
+            check_compatibility(
                 self._model.source.proto,
                 self._routing.choices,
                 fail_on_suboptimal=self._config.fail_on_suboptimal,
             )
-        for warning in warnings:
-            _log.warning("%s", warning)
         workspace_of: WorkspaceOf = private_workspace
         if exporter is not None:
             stack.enter_context(exporter.settled(self._model, self._routing.choices))

@@ -21,11 +21,7 @@ from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
-from epctx_core.sessions.providers import (
-    check_compiled,
-    choose_provider,
-    choose_providers,
-)
+from epctx_core.sessions.providers import check_compiled, choose_provider, choose_providers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
 
-_log = logging.getLogger("epctx.providers")
+_log = logging.getLogger("epctx.session")
 
 _UNSUPPORTED_HINT = (
     "Compile the source model again with the EP that is installed here, or give the options that "
@@ -185,7 +181,19 @@ class Routing:
             PluginError: the EP is broken, or several could take it and the host has not chosen.
         """
         if node.source not in self._by_source:
-            self._by_source[node.source] = self._route(node)
+            exhaustive, registry = self._exhaustive, self._registry
+            listed = [choice.record for choice in self.choices]
+            maker = None if exhaustive else find_maker(node.source, self._makers, registry)
+            among = listed if exhaustive else [maker] if maker is not None else None
+            # Only EPs that the host allows are imported.
+            record = registry.route(node.source, among=among)
+            if record is None:
+                from epctx_core.sessions.missing_providers import nobody_loads
+
+                names = [choice.name for choice in self.choices] if exhaustive else None
+                raise nobody_loads(node, names, self._skipped, registry)
+            self._choose(record)
+            self._by_source[node.source] = record.name
         self.nodes.setdefault(self._by_source[node.source], []).append(node)
 
     @contextmanager
@@ -213,21 +221,6 @@ class Routing:
     def settled(self) -> Collection[str]:
         """The EPs for which it was decided when the model was compiled what they compile."""
         return {*self.nodes, *self.kernel_providers}
-
-    def _route(self, node: ContextNodeRecord) -> str:
-        """Return the EP type that takes a node's source; only EPs that the host allows are imported."""
-        exhaustive, registry = self._exhaustive, self._registry
-        listed = [choice.record for choice in self.choices]
-        maker = None if exhaustive else find_maker(node.source, self._makers, registry)
-        among = listed if exhaustive else [maker] if maker is not None else None
-        record = registry.route(node.source, among=among)
-        if record is None:
-            from epctx_core.sessions.missing_providers import nobody_loads
-
-            names = [choice.name for choice in self.choices] if exhaustive else None
-            raise nobody_loads(node, names, self._skipped, registry)
-        self._choose(record)
-        return record.name
 
     def _add_kernel_provider(self, ep: str, purpose: Purpose | None) -> None:
         """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
@@ -290,8 +283,8 @@ def suboptimal(choice: ProviderChoice, info: str) -> Fail:
 
 def check_compatibility(
     model: ModelProto, choices: Iterable[ProviderChoice], *, fail_on_suboptimal: bool
-) -> list[str]:
-    """Ask each EP of a session to judge what it once wrote about the model; return warnings.
+) -> None:
+    """Ask each EP of a session to judge what it once wrote about the model; the log warns of what runs less well.
 
     Called before any EP instance exists.
 
@@ -301,15 +294,13 @@ def check_compatibility(
         PluginError: an EP raised, or gave something else than a verdict.
     """
     infos = all_compatibility_info(model)
-    warnings = []
     said = ((choice, info) for choice in choices for info in infos.get(choice.name, ()))
     for choice, info in said:
         if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
             error = suboptimal(choice, info)
             if fail_on_suboptimal:
                 raise error
-            warnings.append(error.message)
-    return warnings
+            _log.warning("%s", error.message)
 
 
 def load_context_nodes(
