@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import PackageMissing
+from epctx_core.errors import EpctxError, PackageMissing, PluginError, suggestion
 from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, distribution, distributions
 
 if TYPE_CHECKING:
@@ -55,9 +57,11 @@ def chosen_entry(named: str | None) -> EntryPoint | None:
             return None
     found = {entry.name: entry for dist in reversed(list(distributions())) for entry in _entries(dist)}
     if name not in found:
-        others = f"Install the package that has it, or use one of: {', '.join(sorted({*found, BUILT_IN}))}."
+        known = sorted({*found, BUILT_IN})
+        others = f"Install the package that has it, or use one of: {', '.join(known)}."
         raise PackageMissing(
-            f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed.",
+            f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed."
+            f"{suggestion(name, known)}",
             hint=INSTALL if name == ONNXRUNTIME else others,
         )
     return found[name]
@@ -91,16 +95,48 @@ def engine_class(named: str | None = None) -> type[BaseEngine]:
 
 def _imported(entry: EntryPoint) -> type[BaseEngine] | None:
     """Import an engine; None, with a warning, if it is broken."""
-    from epctx_core.plugin import BaseEngine
+    from epctx_core.plugin import BaseEngine, EnginePolicy
 
     try:
         found = entry.load()
         if isinstance(found, type) and issubclass(found, BaseEngine):
+            # One that is abstract, has no name or lacks its library fails here and not in each session.
+            found(EnginePolicy())
+            _log.debug("the engine %r is %s", entry.name, found.name)
             return found
         why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
         why = f"{type(error).__name__}: {error}"
+    _log.warning("%s is broken, so %s is used: %s", _label(entry), BUILT_IN, why)
+    return None
+
+
+@contextmanager
+def blame_engine(named: str | None) -> Iterator[None]:
+    """Attribute what the chosen engine raises beside typed errors to the package that it is from.
+
+    Raises:
+        PluginError: the engine raised something else.
+    """
+    try:
+        yield
+    except (EpctxError, MemoryError):
+        raise
+    except Exception as error:
+        entry = chosen_entry(named)
+        if entry is None or engine_class(named).name.startswith(BUILT_IN):
+            raise
+        dist = entry.dist
+        raise PluginError(
+            f"{_label(entry)} failed: {type(error).__name__}: {error}.",
+            distribution=None if dist is None else dist.name,
+            version=None if dist is None else dist.version,
+            hint="This is a fault of the engine; its own exception is the cause of this error. Without it:"
+            f" session.engine={BUILT_IN}",
+        ) from error
+
+
+def _label(entry: EntryPoint) -> str:
     dist = entry.dist
     owner = "an unnamed distribution" if dist is None else f"{dist.name} {dist.version}"
-    _log.warning("the engine %r of %s is broken, so %s is used: %s", entry.name, owner, BUILT_IN, why)
-    return None
+    return f"the engine {entry.name!r} of {owner}"

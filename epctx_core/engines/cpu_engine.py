@@ -12,7 +12,14 @@ from weakref import WeakValueDictionary
 
 from onnx import AttributeProto, ModelProto
 
-from epctx_core.engines.choice import BUILT_IN, INSTALL, by_environment, chosen_entry, engine_class
+from epctx_core.engines.choice import (
+    BUILT_IN,
+    INSTALL,
+    blame_engine,
+    by_environment,
+    chosen_entry,
+    engine_class,
+)
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
@@ -63,12 +70,12 @@ class CpuEngine:
     """The engine of one session; implements `epctx_core.plugin.Engine`. Chosen on first use.
 
     Raises:
-        PackageMissing: the host named an engine that is not installed.
+        PackageMissing: the host or the environment names an engine that is not installed.
     """
 
     def __init__(self, policy: EnginePolicy) -> None:
         self.policy = policy
-        if policy.engine is not None:
+        if policy.engine or by_environment():
             chosen_entry(policy.engine)
         self._shared: WeakValueDictionary[bytes, RunnableModel] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -116,7 +123,9 @@ class CpuEngine:
     def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
         """Make a piece of the default CPU EP ready to run, optimised where that pays."""
         arrays = {name: weight.array() for name, weight in weights.items()}
-        if not (self.policy.optimizes and self._engine.pays_to_optimize(model)):
+        with blame_engine(self.policy.engine):
+            pays = self.policy.optimizes and self._engine.pays_to_optimize(model)
+        if not pays:
             return self.prepare(model, arrays)
 
         def prepare(part: ModelProto) -> RunnableModel:
@@ -135,7 +144,8 @@ class CpuEngine:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
-            return engine_class(self.policy.engine).optimize_model(model, weights, level, layouts=layouts)
+            with blame_engine(self.policy.engine):
+                return engine_class(self.policy.engine).optimize_model(model, weights, level, layouts=layouts)
         except NotImplementedByProvider as error:
             _log.info("a piece stays as it is: %s.", error.message)
             return None
@@ -162,17 +172,22 @@ class CpuEngine:
             weights: arrays for its detached initializers.
             fast: prepares a model on the first engine.
         """
+
+        def blamed(part: ModelProto) -> RunnableModel:
+            with blame_engine(self.policy.engine):
+                return fast(part)
+
         try:
             if self._engine.checks:
-                return fast(model)
+                return blamed(model)
             from epctx_core.engines.splitting import checked_piece
 
             # The reference would stumble in a run over what nobody has checked.
-            return fast(checked_piece(model))
+            return blamed(checked_piece(model))
         except NotImplementedByProvider as error:
             from epctx_core.engines.splitting import Fallback
 
-            return Fallback(self._engine, weights, fast, error).prepare(model)
+            return Fallback(self._engine, weights, blamed, error).prepare(model)
 
 
 def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> bytes | None:

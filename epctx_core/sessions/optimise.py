@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from epctx_core.context.node import read_context_nodes
-from epctx_core.engines.choice import INSTALL, engine_class
+from epctx_core.engines.choice import INSTALL, blame_engine, engine_class
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
@@ -93,9 +93,10 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     source = model.source
     contrib = level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
-        found = engine_class(model.engine).optimize_model(
-            source.proto, source.weights, level, contrib=contrib
-        )
+        with blame_engine(model.engine):
+            found = engine_class(model.engine).optimize_model(
+                source.proto, source.weights, level, contrib=contrib
+            )
     except NotImplementedByProvider as error:
         raise Fail(
             f"{source.where} cannot be optimised to {level.name}: {error.message}.",

@@ -240,10 +240,14 @@ def _weights_opener(
 
 def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
-    from epctx_core.engines.choice import engine_class
+    from epctx_core.engines.choice import blame_engine, engine_class
     from epctx_core.graph.inference import infer_types
 
-    return infer_types(proto, lambda inferred: engine_class(engine).resolve_types(inferred), trusted)
+    def resolve(inferred: ModelProto) -> None:
+        with blame_engine(engine):
+            engine_class(engine).resolve_types(inferred)
+
+    return infer_types(proto, resolve, trusted)
 
 
 def index_model(source: SourceModel, engine: str | None) -> OpenModel:

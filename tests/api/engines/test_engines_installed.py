@@ -57,6 +57,27 @@ class Prepared:
     def run(self, inputs, outputs=None):
         return self.evaluator.run(None, dict(zip(self.evaluator.input_names, inputs)))
 thing = 3
+class Abstract(BaseEngine):
+    name = "abstract 1"
+class Nameless(BaseEngine):
+    prepare = Acme.prepare
+class Unlicensed(Acme):
+    def __init__(self, policy):
+        raise OSError("no license")
+class Stumbling(Acme):
+    def prepare(self, model, weights=None, *, heavy=None):
+        raise ValueError("not this one")
+class Untyped(Acme):
+    @classmethod
+    def resolve_types(cls, inferred):
+        raise ValueError("not this one")
+class Unoptimised(Acme):
+    optimizes = True
+    def pays_to_optimize(self, model):
+        raise ValueError("not this one")
+    @classmethod
+    def optimize_model(cls, model, weights, level, **how):
+        raise ValueError("not this one")
 """
 ALL_TAKEN = """
 import sys
@@ -147,6 +168,9 @@ def test_the_option_goes_before_the_environment(packages, asked):
         ("acme_wrong:Acme", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("acme_engine:Other", "AttributeError"),
         ("acme_engine:thing", "acme_engine:thing is not a subclass of epctx_core.plugin.BaseEngine"),
+        ("acme_engine:Abstract", "TypeError: Can't instantiate abstract class Abstract"),
+        ("acme_engine:Nameless", "AttributeError: type object 'Nameless' has no attribute 'name'"),
+        ("acme_engine:Unlicensed", "OSError: no license"),
     ],
 )
 def test_a_broken_engine_is_named_once_with_its_distribution_and_the_reference_is_used(
@@ -162,6 +186,21 @@ def test_a_broken_engine_is_named_once_with_its_distribution_and_the_reference_i
         "WARNING the engine 'acme' of acme-engine 1.2 is broken, so onnx.reference is used: "
     )
     assert why in broken
+
+
+@pytest.mark.parametrize("engine", ["Stumbling", "Unoptimised", "Untyped"])
+def test_an_engine_that_fails_with_a_model_is_named_as_the_fault_with_its_distribution(
+    packages, asked, engine, tmp_path
+):
+    packages("acme-engine", acme=f"acme_engine:{engine}")
+    if engine == "Untyped":  # only operators that onnx does not know have their types from an engine
+        gelu = NEG.replace("17]", '17, "com.microsoft": 1]').replace("Neg", "com.microsoft.Gelu")
+        (tmp_path / "m.onnx").write_bytes(parser.parse_model(gelu).SerializeToString())
+
+    names, log = asked("acme")
+
+    assert names is None
+    assert "PluginError: the engine 'acme' of acme-engine 1.2 failed: ValueError: not this one." in log
 
 
 def test_onnxruntime_that_does_not_import_is_a_broken_engine(asked):
@@ -192,6 +231,21 @@ def test_the_environments_engine_that_is_not_installed_is_an_error_that_names_th
 
     assert names is None
     assert "PackageMissing: the engine 'acme', named by EPCTX_ENGINE, is not installed." in log
+
+
+def test_a_misspelt_engine_is_suggested_and_an_error_also_where_no_node_needs_one(packages, asked, tmp_path):
+    packages("acme-engine", acme="acme_engine:Acme")
+
+    assert "named by session.engine, is not installed. Did you mean 'acme'?" in asked("acmee")[1]
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_TAKEN, tmp_path / "m.onnx"],
+        env={**os.environ, "EPCTX_ENGINE": "onxruntime"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert "'onxruntime', named by EPCTX_ENGINE, is not installed. Did you mean 'onnxruntime'?" in done.stderr
 
 
 def test_onnxruntime_without_its_package_is_told_once_with_what_to_install(asked):
