@@ -204,7 +204,7 @@ class Compile:
         self.model, self.choices, request = model, choices, self.request
         destination = replace(
             self._destination_for(model.source.name, has_payloads=bool(choices or model.context_nodes)),
-            reads=model.source.weights_files,
+            reads=tuple(model.source.locations),
         )
         with ExitStack() as stack:
             if self.config.share_contexts or self.group is not None:

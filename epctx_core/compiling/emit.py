@@ -28,9 +28,9 @@ from epctx_core.context.weights_folder import Seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import placed_nodes
+from epctx_core.graph.index import Node
 from epctx_core.graph.splice import splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.graph.view import Node
 from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.registry.guard import blame, contract_broken, plain

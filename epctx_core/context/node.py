@@ -18,7 +18,7 @@ from onnx import AttributeProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import placed_nodes
-from epctx_core.graph.view import as_text, attribute_value
+from epctx_core.graph.index import as_text, attribute_value
 
 if TYPE_CHECKING:
     from onnx import GraphProto

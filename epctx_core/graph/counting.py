@@ -44,8 +44,10 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
         InvalidGraph: it does.
     """
     allowed = _allowed_counts(len(data), budget)
-    least = min(allowed.values())
-    if _most_fields(data) <= least:
+    view = np.frombuffer(data, np.uint8)
+    pieces = (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
+    most = sum(int(np.count_nonzero((piece & _KIND) == _NESTED)) for piece in pieces)
+    if most <= min(allowed.values()):
         return
     for what, count in _counted(data, allowed).items():
         if count > allowed[what]:
@@ -91,13 +93,6 @@ def _over_budget(what: str, allowed: int, budget: InputBudget, path: Path | None
         hint=f"If the file is trusted, set SessionOptions.input_budget (inspect_model: budget) to "
         f"epctx.InputBudget with a larger {what!r}{smaller}.",
     )
-
-
-def _most_fields(data: bytes) -> int:
-    """Return how many messages and texts there can be at most."""
-    view = np.frombuffer(data, np.uint8)
-    pieces = (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
-    return sum(int(np.count_nonzero((piece & _KIND) == _NESTED)) for piece in pieces)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Linear index over a graph and the graphs in its nodes: producers, consumers, kinds, constants.
+"""Linear index over a graph and the graphs in its nodes: producers, consumers, kinds, constants; and nodes as EPs see them.
 
 The bodies of control flow have an index each, so that a model is a tree of indices.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from onnx import GraphProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import (
@@ -20,6 +21,7 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
     outer_names,
 )
+from epctx_core.graph.weights import is_detached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,10 +100,10 @@ class GraphIndex:
             can execute (see `bodies.EXECUTABLE`).
         path: the way from the main graph here; empty for a main graph.
         opset_imports, ir_version: of the model; the default domain is the empty string.
-        special_tensors: the special constants by name, those of enclosing scopes included, in the graphs'
+        special_tensors: the constants that are no weights (text) by name, those of enclosing scopes included, in the graphs'
             order.
         functions: those that the model defines for itself.
-        digests: of small pieces, by their plain form (see `epctx_core.graph.canonical`).
+        digests: of small pieces, by their plain form (see `epctx_core.graph.subgraph`).
 
     Raises:
         InvalidGraph: a name that is not UTF-8, or an initializer in a body whose bytes do not fit.
@@ -180,7 +182,16 @@ class GraphIndex:
         for i in self.holders:
             node = self.nodes[i]
             if is_executable(node, self.opset_imports):
-                self.bodies[i] = {name: self._body(i, name, body) for name, body in named_bodies(node)}
+                self.bodies[i] = {
+                    name: GraphIndex(
+                        body,
+                        types=self.types.body(i, name),
+                        weights={},
+                        owner=self,
+                        path=(*self.path, (i, name)),
+                    )
+                    for name, body in named_bodies(node)
+                }
                 outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.bodies[i].values()))))
             else:
                 outer = outer_names(node)
@@ -195,15 +206,6 @@ class GraphIndex:
         if not found:
             return []
         return [i for i, o in enumerate(zip(self.domains, self.op_types, strict=True)) if o in found]
-
-    def _body(self, node: int, attribute: str, body: GraphProto) -> GraphIndex:
-        return GraphIndex(
-            body,
-            types=self.types.body(node, attribute),
-            weights={},
-            owner=self,
-            path=(*self.path, (node, attribute)),
-        )
 
     @cached_property
     def place(self) -> tuple[int | str, ...]:
@@ -228,13 +230,8 @@ class GraphIndex:
         """Return a node's name; one without a name is called by operator and place."""
         return self.names[index] or f"{self.op_types[index]}_{index}"
 
-    @cached_property
-    def special_constants(self) -> frozenset[str]:
-        """Constants that are no weights: initializers of text."""
-        return frozenset(self.constants - self.weights.keys())
-
     def _special_tensors(self, outer: Mapping[str, TensorProto]) -> Mapping[str, TensorProto]:
-        special = self.special_constants
+        special = self.constants - self.weights.keys()
         if not special:
             return {}
         return {
@@ -251,8 +248,8 @@ class GraphIndex:
 
     @cached_property
     def kinds(self) -> list[int]:
-        """For each node the number of its kind; see `epctx_core.graph.canonical`."""
-        from epctx_core.graph.canonical import node_kinds
+        """For each node the number of its kind; see `epctx_core.graph.subgraph`."""
+        from epctx_core.graph.subgraph import node_kinds
 
         return node_kinds(self)
 
@@ -287,3 +284,115 @@ def _check_text(*names: Iterable[str]) -> None:
             f"the model has the name {wrong!r}, which is not UTF-8.",
             hint="The file is damaged, or was written by a tool with a mistake; export the model again.",
         ) from None
+
+
+class Node:
+    """One node of an index, read-only; implements `epctx_core.plugin.NodeView`."""
+
+    __slots__ = ("__dict__", "_graph", "index")
+
+    def __init__(self, graph: GraphIndex, index: int) -> None:
+        self._graph = graph
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and other.index == self.index and other._graph is self._graph
+
+    def __hash__(self) -> int:
+        return self.index
+
+    def __repr__(self) -> str:
+        return f"<node {self.index} {self.op_type} {self.name!r}>"
+
+    def is_in(self, graph: GraphIndex) -> bool:
+        """Whether the node is one of a graph's own, not of its bodies."""
+        return self._graph is graph
+
+    @property
+    def name(self) -> str:
+        """The node's name, possibly empty."""
+        return self._graph.names[self.index]
+
+    @property
+    def op_type(self) -> str:
+        """The operator."""
+        return self._graph.op_types[self.index]
+
+    @property
+    def domain(self) -> str:
+        """The operator's domain; the default domain is the empty string."""
+        domain = self._graph.domains[self.index]
+        return "" if domain == "ai.onnx" else domain
+
+    @property
+    def opset_version(self) -> int:
+        """The version of the operator's domain that the model imports."""
+        return self._graph.opset_imports.get(self.domain, 1)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names; an omitted optional input is the empty string."""
+        return tuple(self._graph.explicit_inputs[self.index])
+
+    @property
+    def implicit_inputs(self) -> tuple[str, ...]:
+        """What the node's bodies read of the scopes around it, in the order of first use."""
+        return tuple(self._graph.inputs[self.index][len(self.inputs) :])
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names; an omitted optional output is the empty string."""
+        return tuple(self._graph.outputs[self.index])
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Any]:
+        """Attribute values as Python objects."""
+        return MappingProxyType({a.name: attribute_value(a) for a in self._graph.nodes[self.index].attribute})
+
+    def proto(self) -> NodeProto:
+        """Return a copy of the node."""
+        node: NodeProto = copied(self._graph.nodes[self.index])
+        return node
+
+
+def attribute_value(attribute: AttributeProto) -> Any:
+    """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything that can change.
+
+    A tensor whose bytes lie in a file stays a `TensorProto`: which file a name out of a model means is not for
+    onnx to say, which would look for it where the process happens to be.
+
+    Raises:
+        ValueError, TypeError: the attribute contradicts itself, or has a type that ONNX does not have.
+    """
+    value = helper.get_attribute_value(attribute)
+    if attribute.type == AttributeProto.STRING:
+        return as_text(value)
+    if attribute.type == AttributeProto.STRINGS:
+        return [as_text(v) for v in value]
+    if attribute.type == AttributeProto.TENSOR and not is_detached(value):
+        try:
+            array = numpy_helper.to_array(value)
+        except KeyError:
+            raise ValueError(f"the element type {value.data_type} is none of ONNX's") from None
+        array.setflags(write=False)
+        return array
+    if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):
+        return value
+    if hasattr(value, "CopyFrom"):
+        return copied(value)
+    return [copied(v) if hasattr(v, "CopyFrom") else v for v in value]
+
+
+def copied(message: Any) -> Any:
+    """Return a copy of a protobuf message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def as_text(data: bytes) -> str | bytes:
+    """Decode a text; one that is not UTF-8 stays bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data

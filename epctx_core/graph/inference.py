@@ -24,6 +24,7 @@ from epctx_core.graph.type_table import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_REFUSALS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError, onnx.checker.ValidationError)
 _ONNX_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
 )
@@ -207,20 +208,14 @@ def _inferred(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         return onnx.shape_inference.infer_shapes(
             proto, check_type=True, strict_mode=True, data_prop=data_prop
         )
-    except onnx.shape_inference.InferenceError as error:
+    except _REFUSALS as error:
         text = " ".join(str(error).split())
-        if any(sign in text for sign in _TYPES_CONTRADICT):
+        contradict = any(sign in text for sign in _TYPES_CONTRADICT)
+        if contradict and isinstance(error, onnx.shape_inference.InferenceError):
             raise InvalidGraph(f"type inference refuses the model: {text}") from error
-    except (ValueError, RuntimeError, onnx.checker.ValidationError):
-        pass
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
-    except (
-        onnx.shape_inference.InferenceError,
-        ValueError,
-        RuntimeError,
-        onnx.checker.ValidationError,
-    ) as error:
+    except _REFUSALS as error:
         raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
 
 

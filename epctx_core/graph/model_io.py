@@ -71,11 +71,6 @@ class SourceModel:
     locations: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def weights_files(self) -> tuple[str, ...]:
-        """The real paths of the files that its weights were read from."""
-        return tuple(self.locations)
-
-    @property
     def name(self) -> str:
         """The file's name without its last extension, or the graph's name."""
         return self.path.stem if self.path else self.proto.graph.name or "model"
@@ -304,7 +299,12 @@ def _refuse_ranks(proto: ModelProto, path: Path | None) -> None:
     """Raise for more dimensions than a tensor can have: inference would write them for every node that follows."""
     graphs = [graph for _, graph in all_graphs(proto.graph)]
     values = chain(*_declared_values(graphs, proto.functions))
-    ranks = ((value.name, _declared_rank(value.type)) for value in values)
+    ranks = (
+        (value.name, len(getattr(each, which).shape.dim))
+        for value in values
+        for which, each in nested_types(value.type)
+        if which in DENSE_OR_SPARSE
+    )
     for name, rank in chain(ranks, _computed_ranks(graphs)):
         if rank > MAX_RANK:
             raise InvalidGraph(
@@ -332,13 +332,6 @@ def nested_types(kind: TypeProto) -> Iterator[tuple[str, TypeProto]]:
         if which not in _HELD_TYPE:
             return
         kind = getattr(getattr(kind, which), _HELD_TYPE[which])
-
-
-def _declared_rank(kind: TypeProto) -> int:
-    return max(
-        len(getattr(each, which).shape.dim) if which in DENSE_OR_SPARSE else 0
-        for which, each in nested_types(kind)
-    )
 
 
 def check_model(source: SourceModel, data: bytes | None = None) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -29,8 +29,6 @@ _log = logging.getLogger("epctx.graph")
 
 FunctionId = tuple[str, str]
 """Domain and name of a function."""
-_Key: TypeAlias = "tuple[str, str, str]"
-"""Domain, name and overload."""
 
 MOST_NODES = 1 << 18
 """Nodes that calls of functions may become. A few functions that call each other twice are a million."""
@@ -58,7 +56,12 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
         if opset.domain not in known:
             known.add(opset.domain)
             proto.opset_import.add(domain=opset.domain, version=opset.version)
-    _add_defaults(proto)
+    # Attributes that calls leave out get their defaults: onnx's inliner drops them.
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
+    for node in all_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
+        given = {a.name for a in node.attribute}
+        missing = defaults.get((node.domain, node.op_type, node.overload), ())
+        node.attribute.extend(a for a in missing if a.name not in given)
     inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
     read_with_versions(inlined_ones, proto.opset_import)
     source.proto = inlined = _inlined(source, kept)
@@ -98,15 +101,6 @@ def _inlined(source: SourceModel, kept: Collection[FunctionId]) -> ModelProto:
         ) from error
 
 
-def _add_defaults(proto: ModelProto) -> None:
-    """Write the defaults of functions' attributes into calls that leave them out: onnx's inliner drops them."""
-    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
-    for node in all_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
-        given = {a.name for a in node.attribute}
-        missing = defaults.get((node.domain, node.op_type, node.overload), ())
-        node.attribute.extend(a for a in missing if a.name not in given)
-
-
 def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> list[FunctionProto]:
     """Return the functions that nodes call, directly or through others, in the model's order."""
     if not functions:
@@ -137,8 +131,8 @@ def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
     """
     known = {(f.domain, f.name, f.overload): f for f in functions}
     contents = {key: _contents(f.node, known) for key, f in known.items()}
-    sizes: dict[_Key, tuple[int, int]] = {}
-    begun: set[_Key] = set()
+    sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
+    begun: set[tuple[str, str, str]] = set()
     _, first = _contents(nodes, known)
     pending = list(dict.fromkeys(first))
     while pending:
@@ -159,13 +153,12 @@ def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
     return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
 
 
-def _contents(nodes: Iterable[NodeProto], known: Container[_Key]) -> tuple[int, list[_Key]]:
+def _contents(
+    nodes: Iterable[NodeProto], known: Container[tuple[str, str, str]]
+) -> tuple[int, list[tuple[str, str, str]]]:
     """Return how many nodes there are, those of bodies too, and the functions they call, once for each call."""
     keys = [(node.domain, node.op_type, node.overload) for node in all_nodes(nodes)]
     return len(keys), [key for key in keys if key in known]
-
-
-_Dimension = onnx.TensorShapeProto.Dimension
 
 
 def given_weights(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> dict[str, Weight]:
@@ -215,7 +208,11 @@ def overridden_digest(digest: str, overrides: ModelOverrides, weights: Mapping[s
 
 
 def _as_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
-    found, wanted = (array.dtype, array.shape), (_dtype(tensor), tuple(tensor.dims))
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError, ValueError):
+        dtype = np.dtype(object)
+    found, wanted = (array.dtype, array.shape), (dtype, tuple(tensor.dims))
     if found != wanted:
         raise InvalidArgument(
             f"add_initializer: the value of {tensor.name!r} is {found[0]}{list(found[1])}; the model's initializer "
@@ -227,13 +224,6 @@ def _as_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
     else:  # types of less than a byte are packed
         data = onnx.numpy_helper.from_array(array).raw_data
     return Weight(tensor.name, tensor.data_type, array.shape, data)
-
-
-def _dtype(tensor: TensorProto) -> np.dtype[Any]:
-    try:
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    except (KeyError, TypeError, ValueError):
-        return np.dtype(object)
 
 
 def _fill(tensor: TensorProto, other: TensorProto) -> None:
@@ -274,7 +264,7 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
             dimension.dim_value = lengths[dimension.dim_param]
 
 
-def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[_Dimension]:
+def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:
     for value in values:
         if value.type.HasField("tensor_type"):
             yield from value.type.tensor_type.shape.dim
@@ -292,22 +282,16 @@ def normalise(proto: ModelProto) -> None:
     """
     for path, graph in all_graphs(proto.graph):
         graph.name = graph.name or ("body" if path else "main_graph")
-    drop_initializer_inputs(proto)
+    if proto.ir_version < _FREE_INITIALIZERS:
+        constants = {t.name for t in proto.graph.initializer}
+        kept = [value for value in proto.graph.input if value.name not in constants]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+        proto.ir_version = _FREE_INITIALIZERS
     read_with_versions(proto.functions, proto.opset_import)
     for function in proto.functions:
         _sort(function, set(function.input))
     _sort(proto.graph, set(given_names(proto.graph)))
-
-
-def drop_initializer_inputs(model: ModelProto) -> None:
-    """Make an old model, in which every initializer stands among the inputs, one of IR version 4."""
-    if model.ir_version >= _FREE_INITIALIZERS:
-        return
-    constants = {t.name for t in model.graph.initializer}
-    kept = [value for value in model.graph.input if value.name not in constants]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    model.ir_version = _FREE_INITIALIZERS
 
 
 def read_with_versions(functions: Iterable[FunctionProto], imports: Iterable[OperatorSetIdProto]) -> None:

@@ -241,27 +241,23 @@ class Partitioner:
         """
         if not units:
             return []
+        merged: dict[int, list[int]] = {}
         if all(len(unit) == 1 for unit in chain(units, self._taken)):
-            return self._group_nodes(units)
+            # Nodes are in topological order already.
+            claimed = [False] * len(self._predecessors)
+            for single in units:
+                claimed[single[0]] = True
+            for node, key in _keys_of_claimed(self._predecessors, claimed):
+                merged.setdefault(key, []).append(node)
+            return sorted(merged.values())
         graph, order = self._ordered(units)
         position = [0] * len(order)
         for place, unit in enumerate(order):
             position[unit] = place
         predecessors = [[position[p] for p in graph.unit_predecessors(unit)] for unit in order]
-        merged: dict[int, list[int]] = {}
         for place, key in _keys_of_claimed(predecessors, [unit < len(units) for unit in order]):
             merged.setdefault(key, []).extend(units[order[place]])
         return sorted(sorted(group) for group in merged.values())
-
-    def _group_nodes(self, units: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Group where every unit is one node: nodes are in topological order already."""
-        claimed = [False] * len(self._predecessors)
-        for unit in units:
-            claimed[unit[0]] = True
-        merged: dict[int, list[int]] = {}
-        for node, key in _keys_of_claimed(self._predecessors, claimed):
-            merged.setdefault(key, []).append(node)
-        return sorted(merged.values())
 
     def execution_order(self) -> list[list[int]]:
         """Return all taken groups and all other nodes (as groups of one) in an order that can be run.

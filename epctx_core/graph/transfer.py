@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import onnx
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.graph.type_table import types_of
-from epctx_core.graph.view import Node
 from epctx_core.graph.weights import Digest, Weight, raw_size
 
 if TYPE_CHECKING:
@@ -49,7 +48,14 @@ def pack_weights(weights: Iterable[TensorView]) -> Packet:
                 files.append(file)
         source, digest = weight.source_name, weight.lazy_digest.known
         rows.append([weight.name, weight.elem_type, list(weight.shape), source, digest, place])
-    head = {"weights": rows, "files": [_pack_file(file) for file in files]}
+    head = {
+        "weights": rows,
+        "files": [
+            # Where a file lay, where Linux shows what is open here, and which file it is.
+            [[file.path, f"/proc/{os.getpid()}/fd/{file.descriptor}"], *file.identity]
+            for file in files
+        ],
+    }
     return head, chain.from_iterable(w.chunks() for w in inline), [w.nbytes for w in inline]
 
 
@@ -80,11 +86,6 @@ def unpack_weights(head: Mapping[str, Any], blobs: Sequence[memoryview]) -> list
         weight.lazy_digest = Digest(digest)
         weights.append(weight)
     return weights
-
-
-def _pack_file(file: MappedFile) -> list[Any]:
-    """Return where a file lay, where Linux shows what is open here, and which file it is."""
-    return [[file.path, f"/proc/{os.getpid()}/fd/{file.descriptor}"], *file.identity]
 
 
 def _unpack_file(places: Sequence[str], *identity: int) -> MappedFile:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from onnx import TensorShapeProto
 
     from epctx_core.graph.bodies import BodyPath
-    from epctx_core.plugin.types import Dimension
 
 ONLY_DECLARED = "epctx.declared"
 """Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""
@@ -179,12 +178,12 @@ def tensor_type(proto: TypeProto) -> TensorType:
     tensor = proto.tensor_type
     if tensor.elem_type not in ELEMENT_TYPES:
         raise InvalidGraph(f"a value has the element type {tensor.elem_type}, which ONNX does not have.")
-    shape = tuple(_dimension(d) for d in tensor.shape.dim) if tensor.HasField("shape") else None
+    shape = (
+        tuple(d.dim_param or None if is_open(d) else d.dim_value for d in tensor.shape.dim)
+        if tensor.HasField("shape")
+        else None
+    )
     return TensorType(tensor.elem_type, shape)
-
-
-def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
-    return dim.dim_param or None if is_open(dim) else dim.dim_value
 
 
 def forget_shape(kind: TypeProto) -> None:

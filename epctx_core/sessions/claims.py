@@ -15,9 +15,9 @@ from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.engines.matching import KernelMatcher, RegistryLookup
 from epctx_core.errors import concealed
 from epctx_core.graph.garbage import collection_resumed
+from epctx_core.graph.index import Node
 from epctx_core.graph.partition import CyclicGroupsError
 from epctx_core.graph.subgraph import GraphPartition, GraphSlice
-from epctx_core.graph.view import Node
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
 from epctx_core.sessions.assignment import KernelNode
