@@ -220,20 +220,19 @@ class PayloadReader:
                 if record.main_context:
                     carriers.setdefault(payload_key(record), record)
             for record in carriers.values():
-                if self._is_unchecked(record):
-                    self.load(record)
+                known = self.entry(record)
+                if known is None:
+                    continue
+                if not record.embed_mode:
+                    if self._reading.data_reader is not None or self._folder is None:
+                        continue
+                    status = self._folder.status(known.name, what=BINARY, node=record.name)
+                    if status is not None and is_noted(file_receipt(status, known.root)):
+                        continue
+                self.load(record)
         except InvalidGraph as error:
             error.ep = error.ep or ep
             raise
-
-    def _is_unchecked(self, record: ContextNodeRecord) -> bool:
-        known = self.entry(record)
-        if known is None or record.embed_mode:
-            return known is not None
-        if self._reading.data_reader is not None or self._folder is None:
-            return False
-        status = self._folder.status(known.name, what=BINARY, node=record.name)
-        return status is None or not is_noted(file_receipt(status, known.root))
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
@@ -252,8 +251,15 @@ class PayloadReader:
         key = payload_key(record)
         if key not in self.loaded:
             self.refuse_pending(record)
-            if self.entry(record) is None:
-                self._note_unlisted(record)
+            mode, is_listed = self._reading.verification, self.entry(record) is not None
+            if mode is Verification.ONCE and not is_listed:
+                why = "the manifest does not list it" if self._manifest else "the model has no manifest"
+                _log.info("the payload %r is not checked, as nothing says its digest: %s.", key[0], why)
+            elif mode is not Verification.HEAD and not is_listed:
+                _log.warning(
+                    "ep.context_verify=%s: the model says nothing about the payload %r to check it against.",
+                    *(mode.value, key[0]),
+                )
             content = self.find(record)
             refuse_empty(record, content)
             self.check(record, content)
@@ -327,19 +333,6 @@ class PayloadReader:
             )
         return self._source_tensor(name)
 
-    def _note_unlisted(self, record: ContextNodeRecord) -> None:
-        """Log that nothing says what a payload is."""
-        name, _ = payload_key(record)
-        if self._reading.verification is Verification.ONCE:
-            why = "the manifest does not list it" if self._manifest else "the model has no manifest"
-            _log.info("the payload %r is not checked, as nothing says its digest: %s.", name, why)
-        elif self._reading.verification is not Verification.HEAD:
-            _log.warning(
-                "ep.context_verify=%s: the model says nothing about the payload %r to check it against.",
-                self._reading.verification.value,
-                name,
-            )
-
     def _check(self, entry: PayloadEntry, content: Content, node: str) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
         if isinstance(content, memoryview):
@@ -354,7 +347,7 @@ class PayloadReader:
             beside = checks.is_beside(size) and not any(self._other_copies(entry.name))
             (entry.check_head if beside else entry.check_size)(content.view, node)
             refuse = partial(self._refusal, entry, node, content.path)
-            return checks.check(content, entry.segments, entry.root, refuse, beside=beside)
+            return checks.check(content, entry, refuse, beside=beside)
         entry.check_whole(content.view, node, forget=content.forget)
         return True
 
@@ -369,7 +362,7 @@ class PayloadReader:
         beside = mode is Verification.ONCE and checks.is_beside(len(view))
         if beside:
             entry.check_head(view, node)
-            checks.begin(view, entry.segments, entry.root, partial(self._refusal, entry, node, None))
+            checks.begin(view, entry, partial(self._refusal, entry, node, None))
         else:
             entry.check_whole(view, node)
         if receipt:
@@ -447,7 +440,10 @@ def plugin_nodes(
     """
     refuse_orphans(records, ep)
     holders = [record for record in records if record.main_context]
-    primaries = [_primary(record, types) for record in holders]
+    primaries = [_plugin_node(record, types, None) for record in holders]
+    for node in primaries:
+        # A frozen value cannot name itself when it is made.
+        object.__setattr__(node, "primary", node)
     references = [record for record in records if not record.main_context]
     by_payload = dict(zip(map(payload_key, holders), primaries, strict=True))
     only = primaries[0] if len(by_payload) == 1 else None
@@ -484,13 +480,6 @@ def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
         InvalidGraph: the file's name is no text.
     """
     return (record.name, True) if record.embed_mode else (record.file_name or "", False)
-
-
-def _primary(record: ContextNodeRecord, types: TypeTable) -> ContextNode:
-    node = _plugin_node(record, types, None)
-    # A frozen value cannot name itself when it is made.
-    object.__setattr__(node, "primary", node)
-    return node
 
 
 def _plugin_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:

@@ -15,14 +15,14 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from epctx_core.context.manifest import Segment, damaged
+from epctx_core.context.manifest import PayloadEntry, Segment, damaged
 from epctx_core.context.scratch import distrusted, is_own, make_private_folder, user_folder
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
@@ -86,7 +86,13 @@ def note(receipts: Iterable[str]) -> None:
         _in_memory.update(dict.fromkeys(names))
         for name in list(_in_memory)[:-LIMIT]:
             _in_memory.pop(name, None)
-        _tell(error)
+        if (reason := str(error)) not in _told:
+            _told.add(reason)
+            _log.warning(
+                "receipts of checked payloads are kept in this process's memory only, as their folder cannot be used: "
+                "%s. Set %s to a folder that only this user can write to.",
+                *(reason, FOLDER_VARIABLE),
+            )
 
 
 def note_published(states: Mapping[str, os.stat_result], digests: Mapping[str, str]) -> None:
@@ -153,18 +159,6 @@ def _prune(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _tell(error: OSError) -> None:
-    """Log once for each reason why nothing is kept in the folder."""
-    reason = str(error)
-    if reason not in _told:
-        _told.add(reason)
-        _log.warning(
-            "receipts of checked payloads are kept in this process's memory only, as their folder cannot be used: %s. "
-            "Set %s to a folder that only this user can write to.",
-            *(reason, FOLDER_VARIABLE),
-        )
-
-
 class DigestChecks:
     """Context manager: the payloads of one load that are checked the first time a machine sees them.
 
@@ -215,34 +209,36 @@ class DigestChecks:
         return self._cancellation is not None and size >= BESIDE_FROM and not self._stopped.is_set()
 
     def begin(
-        self,
-        content: MappedFile | memoryview,
-        segments: Sequence[Segment],
-        digest: str,
-        refuse: Callable[[Segment], InvalidGraph],
+        self, content: MappedFile | memoryview, entry: PayloadEntry, refuse: Callable[[Segment], InvalidGraph]
     ) -> None:
         """Start to check a payload.
 
         Args:
             content: a file, or bytes in memory that the load holds.
-            segments: its ranges and their digests.
-            digest: the root over them (hex).
+            entry: its ranges and their digests.
             refuse: makes the error for the first range that is another one.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
         begun = time.time_ns()
-        found = self._pool.submit(self._first_damage, content, segments)
+        view = content.view if isinstance(content, MappedFile) else content
+
+        def forget(offset: int, length: int) -> None:
+            if self._stopped.is_set():
+                raise CancelledError
+            if isinstance(content, MappedFile):
+                content.forget(offset, length)
+
+        found = self._pool.submit(lambda: next(damaged(view, entry.segments, forget), None))
         receipts = (
-            partial(_receipt_after, content, digest, begun) if isinstance(content, MappedFile) else list
+            partial(_receipt_after, content, entry.root, begun) if isinstance(content, MappedFile) else list
         )
         self._under_way.append((found, refuse, receipts))
 
     def check(
         self,
         content: MappedFile,
-        segments: Sequence[Segment],
-        digest: str,
+        entry: PayloadEntry,
         refuse: Callable[[Segment], InvalidGraph],
         *,
         beside: bool,
@@ -252,15 +248,15 @@ class DigestChecks:
         Raises:
             InvalidGraph: it is damaged.
         """
-        if is_noted(file_receipt(content.status, digest)):
+        if is_noted(file_receipt(content.status, entry.root)):
             return True
         if beside:
-            self.begin(content, segments, digest, refuse)
+            self.begin(content, entry, refuse)
             return False
         begun = time.time_ns()
-        for segment in damaged(content.view, segments, content.forget):
+        for segment in damaged(content.view, entry.segments, content.forget):
             raise refuse(segment)
-        note(_receipt_after(content, digest, begun))
+        note(_receipt_after(content, entry.root, begun))
         return True
 
     def note_when_right(self, receipt: str) -> None:
@@ -287,16 +283,6 @@ class DigestChecks:
             if segment is not None:
                 raise refuse(segment)
         note([*receipts, *(receipt for _, _, passed in checks for receipt in passed())])
-
-    def _first_damage(self, content: MappedFile | memoryview, segments: Sequence[Segment]) -> Segment | None:
-        def forget(offset: int, length: int) -> None:
-            if self._stopped.is_set():
-                raise CancelledError
-            if isinstance(content, MappedFile):
-                content.forget(offset, length)
-
-        view = content.view if isinstance(content, MappedFile) else content
-        return next(damaged(view, segments, forget), None)
 
 
 IN_PLACE = DigestChecks()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import PayloadEntry, ReplacedBinaryError, Segment, damaged, read_segments
 from epctx_core.context.metadata import INITIALIZERS, metadata_value, parse_json
@@ -25,8 +24,6 @@ from epctx_core.graph.model_io import text_of
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
-    import io
-
     from onnx import ModelProto
 
     from epctx_core.context.payload_writer import PayloadWriter
@@ -37,48 +34,11 @@ FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 _HINT = "Fetch the model again, or compile again."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seal:
-    """What a model says about its file for initializers.
-
-    Attributes:
-        name: relative to the model.
-        size: length in bytes.
-        digest: root digest (hex) over all before the seal.
-        segments: what is before it, weights and the gaps between them, in order.
-    """
-
-    name: str
-    size: int
-    digest: str
-    segments: tuple[Segment, ...]
-
-    @classmethod
-    def of(cls, entry: PayloadEntry) -> Self:
-        """Return the seal of a file that `close_sealed` ended."""
-        segments = entry.segments[:-1]
-        return cls(name=entry.name, size=entry.size, digest=_root(segments), segments=segments)
-
-    def check(self) -> None:
-        """Raise ValueError if no file can have this seal."""
-        if self.size != sum(segment.length for segment in self.segments) + len(_mark(self.digest)):
-            raise ValueError("the segments do not add up to the size")
-        if self.digest != _root(self.segments):
-            raise ValueError("the digest is not that of the segments")
-
-    def is_on(self, file: io.FileIO) -> bool:
-        """Whether an open file ends in this seal; the file's position changes."""
-        expected = _mark(self.digest)
-        if os.fstat(file.fileno()).st_size != self.size:
-            return False
-        file.seek(self.size - len(expected))
-        return file.read(len(expected)) == expected
-
-
 def close_sealed(writer: PayloadWriter) -> PayloadEntry:
-    """Append the seal to a file of initializers and close its digests."""
-    writer.write(_mark(writer.finish().root))
-    return writer.finish()
+    """Close the digests of a file of initializers and append the seal; return what is before it."""
+    entry = writer.finish()
+    writer.write(_mark(entry))
+    return entry
 
 
 def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
@@ -89,18 +49,17 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
     if entry is not None:
         from epctx_core.context.payload_writer import stated_segments
 
-        seal = Seal.of(entry)
         content = {
-            "bytes": seal.size,
-            "digest": seal.digest,
-            "name": seal.name,
-            "segments": stated_segments(seal.segments),
+            "bytes": entry.size + len(_mark(entry)),
+            "digest": entry.root,
+            "name": entry.name,
+            "segments": stated_segments(entry.segments),
         }
         model.metadata_props.add(key=INITIALIZERS, value=json.dumps(content, separators=(",", ":")))
 
 
-def read_seal(model: ModelProto) -> Seal | None:
-    """Return what a model says about its file for initializers, None if nothing.
+def read_seal(model: ModelProto) -> PayloadEntry | None:
+    """Return what a model says of all before the seal in its file for initializers, None if nothing.
 
     Raises:
         InvalidGraph: what it says is damaged.
@@ -109,27 +68,26 @@ def read_seal(model: ModelProto) -> Seal | None:
     if text is None:
         return None
     try:
-        data = parse_json(text)
-        seal = Seal(
-            name=str(data["name"]),
-            size=int(data["bytes"]),
-            digest=str(data["digest"]),
-            segments=read_segments(data["segments"]),
-        )
-        seal.check()
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        return _read_entry(parse_json(text))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidGraph(
             f"the model's {INITIALIZERS} metadata is damaged: {error!r:.200}.", hint=_HINT
         ) from error
-    return seal
 
 
-def _root(segments: tuple[Segment, ...]) -> str:
-    return PayloadEntry(name="", embedded=False, size=0, segments=segments).root
+def _read_entry(data: Any) -> PayloadEntry:
+    segments = read_segments(data["segments"])
+    size = sum(segment.length for segment in segments)
+    entry = PayloadEntry(name=str(data["name"]), embedded=False, size=size, segments=segments)
+    if data["bytes"] != size + len(_mark(entry)):
+        raise ValueError("the segments do not add up to the size")
+    if data["digest"] != entry.root:
+        raise ValueError("the digest is not that of the segments")
+    return entry
 
 
-def _mark(digest: str) -> bytes:
-    return f"epctx initializers {digest}\n".encode()
+def _mark(entry: PayloadEntry) -> bytes:
+    return f"epctx initializers {entry.root}\n".encode()
 
 
 class WeightsFolder:
@@ -138,7 +96,7 @@ class WeightsFolder:
     Args:
         model: its path, None for a model from bytes.
         option: the folder that the host named, which replaces the model's.
-        seal: how the file is sealed that the model's own compile wrote, if one did.
+        seal: what is before the seal in the file that the model's own compile wrote, if one did; see `read_seal`.
         verification: how far the sealed file is checked; whole, before it is used, in any mode but HEAD and ONCE.
         checks: of a load, which go on beside it.
 
@@ -151,7 +109,7 @@ class WeightsFolder:
         model: Path | None,
         option: str | None,
         *,
-        seal: Seal | None = None,
+        seal: PayloadEntry | None = None,
         verification: Verification = Verification.HEAD,
         checks: DigestChecks = IN_PLACE,
     ) -> None:
@@ -192,7 +150,7 @@ class WeightsFolder:
             return self._own.status(location, what="the model")
         return None if self._folder is None else self._folder.status(location, what="the weights file")
 
-    def _sealed(self, file: OpenedFile, seal: Seal, folder: Path) -> OpenedFile:
+    def _sealed(self, file: OpenedFile, seal: PayloadEntry, folder: Path) -> OpenedFile:
         """Return the file that a seal means: this one, or what an unfinished publication kept of it."""
         copies = list(interrupted_copies(folder, seal.name))
         try:
@@ -204,7 +162,7 @@ class WeightsFolder:
                     return self._checked(OpenedFile(kept, str(copy)), seal, beside=False)
             raise
 
-    def _checked(self, file: OpenedFile, seal: Seal, *, beside: bool) -> OpenedFile:
+    def _checked(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> OpenedFile:
         """Return a file that is as its seal says; one that is not is closed, and looked at once."""
         with ExitStack() as stack:
             stack.enter_context(file)
@@ -217,8 +175,12 @@ class WeightsFolder:
             stack.pop_all()
         return file
 
-    def _fault(self, file: OpenedFile, seal: Seal, *, beside: bool) -> ReplacedBinaryError | None:
-        if not seal.is_on(file):
+    def _fault(self, file: OpenedFile, seal: PayloadEntry, *, beside: bool) -> ReplacedBinaryError | None:
+        mark = _mark(seal)
+        is_whole = os.fstat(file.fileno()).st_size == seal.size + len(mark)
+        if is_whole:
+            file.seek(seal.size)
+        if not is_whole or file.read(len(mark)) != mark:
             return _refused(seal, "its size or its end differs", file.path)
         if self._verification is Verification.HEAD:
             return None
@@ -232,13 +194,13 @@ class WeightsFolder:
             return next(map(refuse, damaged(mapped.view, seal.segments, mapped.forget)), None)
         beside = beside and self._checks.is_beside(seal.size)
         try:
-            self._checks.check(mapped, seal.segments, seal.digest, refuse, beside=beside)
+            self._checks.check(mapped, seal, refuse, beside=beside)
         except ReplacedBinaryError as fault:
             return fault
         return None
 
 
-def _refused(seal: Seal, fault: str, path: str) -> ReplacedBinaryError:
+def _refused(seal: PayloadEntry, fault: str, path: str) -> ReplacedBinaryError:
     return ReplacedBinaryError(
         f"the weights file {seal.name!r} is not the one that the model was written with: {fault}.",
         path=path,

@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from epctx_core.context.manifest import Manifest
+    from epctx_core.context.manifest import Manifest, PayloadEntry
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.payload_reader import PayloadReader
-    from epctx_core.context.weights_folder import Seal
     from epctx_core.graph.mapping import MappedFile
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.options import SessionConfig, SessionOptions
@@ -379,7 +378,7 @@ def _open(subject: Subject, data: bytes) -> None:
             return kept_functions(choices)
         return ()
 
-    seal: Seal | None = None
+    seal: PayloadEntry | None = None
     with findings.collected("weights-refused"):
         seal = read_seal(subject.proto)
     weights = WeightsFolder(
