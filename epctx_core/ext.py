@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from epctx_core.compiling.destination import *
     from epctx_core.context.manifest import *
     from epctx_core.context.paths import *
-    from epctx_core.context.private_payloads import *
+    from epctx_core.context.payload_writer import *
     from epctx_core.context.scratch import *
     from epctx_core.errors import *
     from epctx_core.forwarding import *
@@ -70,7 +70,7 @@ _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
     "epctx_core.context.manifest": ("read_manifest",),
     "epctx_core.context.paths": ("ModelFolder",),
-    "epctx_core.context.private_payloads": ("PrivatePayloads",),
+    "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": ("distrusted", "make_private_folder", "user_folder"),
     "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import Manifest, PayloadEntry, read_manifest
-from epctx_core.context.metadata import (
+from epctx_core.context.manifest import (
     COMPATIBILITY_PREFIX,
     EARLIER_PREFIX,
     MANIFEST,
+    Manifest,
+    PayloadEntry,
     all_compatibility_info,
+    read_manifest,
     set_metadata,
 )
 from epctx_core.context.node import DOMAIN, OPSET_VERSION

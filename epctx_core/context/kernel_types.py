@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.metadata import KERNEL_TYPES, metadata_value, set_metadata
+from epctx_core.context.manifest import KERNEL_TYPES, metadata_value, set_metadata
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import OperatorTypes
 

@@ -1,13 +1,14 @@
-"""The manifest: what a context model knows about its binaries and about who made them.
+"""Metadata of a context model: its entries, what EPs wrote about compatibility, and the manifest.
 
-JSON in the model's metadata under `epctx.manifest`. It holds no path and no time, so that the same
-work gives the same bytes anywhere. Digests are SHA-256: one a segment (each weight; other bytes in
-blocks of at most 1 MiB), one root over the list of them.
+The manifest is what the model knows about its binaries and about who made them: JSON under `epctx.manifest`. It holds no
+path and no time, so that the same work gives the same bytes anywhere. Digests are SHA-256: one a segment (each weight;
+other bytes in blocks of at most 1 MiB), one root over the list of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from epctx_core.context.metadata import MANIFEST, metadata_value, parse_json
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
@@ -26,6 +26,89 @@ if TYPE_CHECKING:
     from epctx_core.context.weightless import SourceReference
 
 _log = logging.getLogger("epctx.context")
+MANIFEST = "epctx.manifest"
+INITIALIZERS = "epctx.initializers"
+KERNEL_TYPES = "epctx.kernel_type_constraints"
+COMPATIBILITY_PREFIX = "ep_compatibility_info."
+EARLIER_PREFIX = "epctx.earlier_compatibility_info."
+
+
+def metadata_value(model: ModelProto, key: str) -> str | bytes | None:
+    """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of several with one key, the first."""
+    return next((entry.value for entry in model.metadata_props if entry.key == key), None)
+
+
+def set_metadata(model: ModelProto, key: str, value: str) -> None:
+    """Set one metadata entry; an entry of that key is replaced where it stands."""
+    for entry in model.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    model.metadata_props.add(key=key, value=value)
+
+
+MOST_PARTS = 1 << 23
+"""Entries of all lists and objects; each takes 20 to 100 bytes of memory, up to 30 times its text.
+
+A manifest of a hundred thousand payloads, or of a hundred of 10 GiB each, has a quarter of them.
+"""
+
+
+def parse_json(text: str | bytes, most: int | None = None) -> Any:
+    """Return what a text says.
+
+    Args:
+        text: JSON.
+        most: entries that it may have; None for `MOST_PARTS`.
+
+    Raises:
+        ValueError: no JSON, or too many entries.
+        RecursionError: nested too deeply.
+    """
+    marks: tuple[Any, ...] = (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
+    most = MOST_PARTS if most is None else most
+    if len(text) > most and sum(map(text.count, marks)) > most:
+        raise ValueError(f"it has more than {most:,} entries")
+    return json.loads(text)
+
+
+def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
+    """Return EP type to all that EP said about what it compiled, the newest first.
+
+    Raises:
+        InvalidGraph: it is no text.
+    """
+    metadata: dict[str, str] = {}
+    for entry in model.metadata_props:
+        # protobuf hands out what is not UTF-8 as bytes.
+        key: str | bytes = entry.key
+        value: str | bytes = entry.value
+        if isinstance(key, str) and key.startswith((COMPATIBILITY_PREFIX, EARLIER_PREFIX)):
+            if not isinstance(value, str):
+                raise InvalidGraph(
+                    f"the model's metadata {key!r} is not UTF-8.", hint="Fetch the model again."
+                )
+            metadata[key] = value
+    eps = dict.fromkeys(
+        key.removeprefix(COMPATIBILITY_PREFIX).removeprefix(EARLIER_PREFIX) for key in metadata
+    )
+    return {ep: texts_of(ep, metadata) for ep in eps}
+
+
+def texts_of(ep: str, metadata: Mapping[str, str]) -> list[str]:
+    """Return all that one EP said, out of a model's metadata; see `all_compatibility_info`."""
+    newest = metadata.get(COMPATIBILITY_PREFIX + ep)
+    try:
+        earlier = parse_json(metadata.get(EARLIER_PREFIX + ep, "[]"))
+    except (ValueError, RecursionError):
+        earlier = None
+    if not isinstance(earlier, list) or not all(isinstance(text, str) for text in earlier):
+        raise InvalidGraph(
+            f"the model's metadata {EARLIER_PREFIX + ep!r} is damaged.", hint="Fetch the model again."
+        )
+    return [*([] if newest is None else [newest]), *earlier]
+
+
 VERSION = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -151,7 +234,12 @@ class PayloadEntry:
             InvalidGraph: they differ.
         """
         self.check_size(view, node)
-        for segment in self._checked_segments():
+        # A weight without elements is a segment of no bytes, which tells nothing.
+        filled = [s for s in self.segments if s.length]
+        blocks = [s for s in filled[1:] if not s.is_weight]
+        step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
+        # From the end, so that the last block is always among them.
+        for segment in (*filled[:1], *blocks[::-step]):
             if digest_of(view, segment) != segment.digest:
                 raise self.replaced(segment, node)
 
@@ -189,14 +277,6 @@ class PayloadEntry:
             node=node,
             hint=_OTHER_BINARY,
         )
-
-    def _checked_segments(self) -> list[Segment]:
-        # A weight without elements is a segment of no bytes, which tells nothing.
-        filled = [s for s in self.segments if s.length]
-        blocks = [s for s in filled[1:] if not s.is_weight]
-        step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
-        # From the end, so that the last block is always among them.
-        return [*filled[:1], *blocks[::-step]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,11 +352,17 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
                 VERSION,
             )
             return None
+        references: Mapping[str, SourceReference] = {}
+        if (stated := data.get("source_weights", {})) != {}:
+            # Few models leave weights in their source.
+            from epctx_core.context.weightless import read_references
+
+            references = read_references(stated)
         return Manifest(
             source_digest=str(data["source_model"]),
             providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
             payloads=tuple(_read_entry(p) for p in data["payloads"]),
-            source_weights=_read_references(data.get("source_weights", {})),
+            source_weights=references,
             pending=tuple(map(str, data.get("pending", ()))),
             kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
         )
@@ -285,15 +371,6 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
             f"the model's {MANIFEST} metadata is damaged: {error!r}.",
             hint="Fetch the model again, or compile again.",
         ) from error
-
-
-def _read_references(data: Any) -> Mapping[str, SourceReference]:
-    if data == {}:
-        return {}
-    # Few models leave weights in their source.
-    from epctx_core.context.weightless import read_references
-
-    return read_references(data)
 
 
 def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from epctx_core.context.metadata import metadata_value, set_metadata
+from epctx_core.context.manifest import metadata_value, set_metadata
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph

@@ -193,7 +193,16 @@ class _AttributeReader:
             partition_name = _take_names(self._probe, node, self._place)
             if self._probe == self._like:
                 return {**self._shared, "partition_name": as_text(partition_name)}, None
-        values, cache = _attributes(name, node)
+        values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
+        cache: bytes | None = None
+        for attribute in node.attribute:
+            key, kind = attribute.name, attribute.type
+            if _KINDS.get(key, kind) != kind:
+                check_attribute(name, attribute)
+            if key == "ep_cache_context":
+                cache = attribute.s
+            else:
+                values[key] = attribute.i if kind == AttributeProto.INT else _decoded(name, attribute)
         scalars = all(isinstance(value, (int, float, str, bytes)) for value in values.values())
         # Lists and arrays are each node's own; a payload is not to be copied.
         if cache is None and scalars and "partition_name" in values:
@@ -211,20 +220,6 @@ def _take_names(copy: NodeProto, node: NodeProto, place: int) -> bytes:
     text: bytes = copy.attribute[place].s
     copy.attribute[place].ClearField("s")
     return text
-
-
-def _attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
-    values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
-    cache: bytes | None = None
-    for attribute in node.attribute:
-        key, kind = attribute.name, attribute.type
-        if _KINDS.get(key, kind) != kind:
-            check_attribute(name, attribute)
-        if key == "ep_cache_context":
-            cache = attribute.s
-        else:
-            values[key] = attribute.i if kind == AttributeProto.INT else _decoded(name, attribute)
-    return values, cache
 
 
 def _decoded(name: str, attribute: AttributeProto) -> Any:

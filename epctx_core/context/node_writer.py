@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -67,11 +67,20 @@ class SerializedModel:
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the bytes in order; small pieces are joined, payloads are not copied."""
-        return _joined(
-            chunk
-            for piece in self._pieces
-            for chunk in ((piece,) if isinstance(piece, memoryview) else piece.chunks())
-        )
+        waiting: list[memoryview] = []
+        length = 0
+        for piece in self._pieces:
+            for chunk in (piece,) if isinstance(piece, memoryview) else piece.chunks():
+                if length + len(chunk) > _JOINED and waiting:
+                    yield memoryview(b"".join(waiting))
+                    waiting, length = [], 0
+                if len(chunk) > _JOINED:
+                    yield chunk
+                else:
+                    waiting.append(chunk)
+                    length += len(chunk)
+        if waiting:
+            yield memoryview(b"".join(waiting))
 
 
 def new_marker() -> bytes:
@@ -127,22 +136,6 @@ def _as_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _joined(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
-    waiting: list[memoryview] = []
-    length = 0
-    for piece in pieces:
-        if length + len(piece) > _JOINED and waiting:
-            yield memoryview(b"".join(waiting))
-            waiting, length = [], 0
-        if len(piece) > _JOINED:
-            yield piece
-        else:
-            waiting.append(piece)
-            length += len(piece)
-    if waiting:
-        yield memoryview(b"".join(waiting))
 
 
 class ContextNodeDraft:

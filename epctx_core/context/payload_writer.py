@@ -11,13 +11,20 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+
+from onnx import GraphProto, NodeProto
 
 from epctx_core._version import __version__
 from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of
 from epctx_core.context.named_files import is_payload_name
-from epctx_core.context.node_writer import new_marker
+from epctx_core.context.node import read_context_nodes
+from epctx_core.context.node_writer import make_context_node, new_marker
+from epctx_core.context.paths import ModelFolder
+from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
+from epctx_core.context.scratch import Scratch
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile, start_writing_back
@@ -26,7 +33,9 @@ from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
-    from epctx_core.plugin import TensorView
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.transfer import SentModel
+    from epctx_core.plugin import ContextNode, ContextReader, EPContextNode, Partition, TensorView
 
 EMBEDDED_LIMIT = (2 << 30) - 1
 """Bytes above which no protobuf can hold a payload."""
@@ -335,6 +344,78 @@ class PayloadSet:
         self._handles.append(handle)
         self.writers[id(handle)] = writer
         return handle
+
+
+class PrivatePayloads:
+    """Payloads for some partitions; they take the same way as a context model's, checks included.
+
+    Attributes:
+        writer: what the EP writes with.
+
+    Args:
+        ep: the EP type.
+        partitions: what was compiled.
+    """
+
+    def __init__(self, ep: str, partitions: Sequence[Partition]) -> None:
+        self._ep = ep
+        self._scratch = Scratch()
+        self._folder = self._scratch.folder()
+        self._files: list[Any] = []
+        self._set = PayloadSet(
+            ep,
+            file_name=lambda name: f"{name or 'payload'}.bin",
+            open_sink=self._open,
+            embedded=False,
+            graphs_by_model=(tuple(p.name for p in partitions),),
+        )
+        self.writer = self._set.handle
+
+    def _open(self, name: str) -> Any:
+        file = (self._folder / name).open("xb")
+        self._scratch.callback(file.close)
+        self._files.append(file)
+        return file
+
+    def read(
+        self, described: Sequence[EPContextNode], model: SentModel
+    ) -> tuple[Sequence[ContextNode], ContextReader]:
+        """Return nodes and payloads as a load of a context model gives them; nothing is written from then on.
+
+        Args:
+            described: what the EP said of its nodes.
+            model: what the partitions are of.
+
+        Raises:
+            InvalidGraph: references without any primary, or an attribute of the wrong type.
+        """
+        for file in self._files:
+            file.close()
+        records = {str(node.partition.name): self._record(node, node.partition) for node in described}
+        reader = PayloadReader(
+            records, folder=ModelFolder(self._folder), manifest=None, scratch=self._scratch
+        )
+        return plugin_nodes(list(records.values()), model.root.types, self._ep), reader
+
+    def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
+        written = self._set.writers.get(id(description.payload))
+        graph = GraphProto()
+        graph.node.append(
+            make_context_node(
+                NodeProto(name=partition.name, input=partition.input_names, output=partition.output_names),
+                {**description.attributes, "partition_name": description.graph_name or partition.name},
+                source=self._ep,
+                main_context=bool(description.main_context),
+                embed_mode=False,
+                cache=None if written is None else written.contents(),
+            )
+        )
+        (record,) = read_context_nodes(graph)
+        return replace(record, path=partition.graph.path)
+
+    def close(self) -> None:
+        """Remove all of it."""
+        self._scratch.close()
 
 
 def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:

@@ -10,7 +10,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -80,19 +79,18 @@ def scratch_folder() -> Iterator[Path]:
 
     `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.
     """
-    folder = tempfile.mkdtemp(prefix="epctx-")
-    remove = partial(_remove, folder, os.getpid())
+    folder, owner = tempfile.mkdtemp(prefix="epctx-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
     atexit.register(remove)
     try:
         yield Path(folder)
     finally:
         atexit.unregister(remove)
         remove()
-
-
-def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class PrivateWorkspace:

@@ -24,7 +24,7 @@ from epctx_core.context.paths import OpenedFile
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.tensor_bytes import weight_of
+from epctx_core.graph.tensor_bytes import detach_weights, weight_of, weight_over
 from epctx_core.graph.weights import OpenExternal, Weight, digests_ahead, raw_size
 from epctx_core.options import WeightlessMode
 
@@ -156,31 +156,15 @@ def read_weights(
     try:
         for tensor, place, length in _initializers(view, wanted):
             if length and tensor.data_type != TensorProto.STRING:
-                _check_size(tensor, length)
                 data = view[place : place + length]
-                found[tensor.name] = Weight(
-                    tensor.name, tensor.data_type, tuple(tensor.dims), data, mapped=mapped, offset=place
-                )
+                found[tensor.name] = weight_over(tensor, data, mapped=mapped, offset=place)
             else:
                 others.initializer.append(tensor)
     except (DamagedError, DecodeError, UnicodeDecodeError) as error:
         raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from error
     if others.initializer:
-        from epctx_core.graph.tensor_bytes import detach_weights
-
         found |= detach_weights(others, open_external, files=False)
     return found
-
-
-def _check_size(tensor: TensorProto, length: int) -> None:
-    try:
-        size = raw_size(tensor.data_type, tuple(tensor.dims))
-    except (KeyError, TypeError) as error:
-        raise InvalidGraph(f"initializer {tensor.name!r} has no known element type.") from error
-    if size != length or any(dim < 0 for dim in tensor.dims):
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} of shape {list(tensor.dims)} needs {size:,} bytes and has {length:,}."
-        )
 
 
 def _initializers(view: memoryview, wanted: Collection[str] | None) -> Iterator[tuple[TensorProto, int, int]]:
@@ -265,10 +249,6 @@ class SourceWeights:
             raise _missing(name, self._where)
         return weight
 
-    @property
-    def _is_given(self) -> bool:
-        return self._buffer is not None or self._path is not None
-
     @cached_property
     def _checked(self) -> dict[str, Weight]:
         """The weights that payloads may refer to, as they were when the model was compiled."""
@@ -284,7 +264,7 @@ class SourceWeights:
         beside = {
             name: weight_of(_external_tensor(name, reference), opened, self._open_beside)
             for name, reference in self._references.items()
-            if reference.location and not self._is_given
+            if reference.location and self._buffer is None and self._path is None
         }
         wanted = self._references.keys() - beside.keys()
         if not wanted and self._references:
@@ -329,21 +309,17 @@ class SourceWeights:
         if self._path is not None:
             return _open_named(self._path)
         if len(self._files) != 1 or self._folder is None:
-            raise InvalidGraph(
-                f"weights of the source model are needed, and {self._why_unknown()}.", hint=_HINT
-            )
+            why = "no EPContext node names its file"
+            if len(self._files) > 1:
+                why = f"the EPContext nodes name several source models: {', '.join(map(repr, self._files))}"
+            elif self._files:
+                why = f"the context model was given as bytes, which have no folder in which {self._files[0]!r} could lie"
+            raise InvalidGraph(f"weights of the source model are needed, and {why}.", hint=_HINT)
         try:
             return self._folder.open(self._files[0], what="the source model")
         except InvalidGraph as error:
             error.hint = _HINT
             raise
-
-    def _why_unknown(self) -> str:
-        if len(self._files) > 1:
-            return f"the EPContext nodes name several source models: {', '.join(map(repr, self._files))}"
-        if self._files:
-            return f"the context model was given as bytes, which have no folder in which {self._files[0]!r} could lie"
-        return "no EPContext node names its file"
 
     @property
     def _where(self) -> str:

@@ -13,8 +13,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import PayloadEntry, ReplacedBinaryError, Segment, damaged, read_segments
-from epctx_core.context.metadata import INITIALIZERS, metadata_value, parse_json
+from epctx_core.context.manifest import (
+    INITIALIZERS,
+    PayloadEntry,
+    ReplacedBinaryError,
+    Segment,
+    damaged,
+    metadata_value,
+    parse_json,
+    read_segments,
+)
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.unfinished import interrupted_copies

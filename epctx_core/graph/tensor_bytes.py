@@ -206,41 +206,52 @@ def body_weights(graph: GraphProto) -> dict[str, Weight]:
 
 def weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
     """Return a tensor as a weight; `files` holds by location those that were mapped. See `detach_weights`."""
-    shape = checked_shape(tensor)
-    try:
-        size = raw_size(tensor.data_type, shape)
-    except (KeyError, TypeError) as error:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} has no known element type ({tensor.data_type})."
-        ) from error
     if tensor.data_type == TensorProto.STRING:
         raise InvalidGraph(f"initializer {tensor.name!r} keeps text in a file, which ONNX does not allow.")
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _external_weight(tensor, shape, size, files, open_external)
-    data = tensor.raw_data if tensor.HasField("raw_data") else _typed_bytes(tensor)
-    if len(data) != size:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes and has {len(data):,}."
-        )
-    return Weight(tensor.name, tensor.data_type, shape, data)
-
-
-def _typed_bytes(tensor: TensorProto) -> bytes:
+        return _external_weight(tensor, files, open_external)
+    if tensor.HasField("raw_data"):
+        return weight_over(tensor, tensor.raw_data)
+    _shape_and_size(tensor)  # onnx takes both for granted
     try:
-        return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+        data = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
     except (ValueError, TypeError) as error:
         raise InvalidGraph(
             f"initializer {tensor.name!r} has data that does not fit its shape: {error}."
         ) from error
+    return weight_over(tensor, data)
+
+
+def weight_over(
+    tensor: TensorProto, data: bytes | memoryview, *, mapped: MappedFile | None = None, offset: int = 0
+) -> Weight:
+    """Return a tensor as a weight whose raw bytes are at hand, in a file or in memory.
+
+    Raises:
+        InvalidGraph: they do not fit the tensor's shape.
+    """
+    shape, size = _shape_and_size(tensor)
+    if len(data) != size:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes and has {len(data):,}."
+        )
+    return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
+
+
+def _shape_and_size(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
+    shape = checked_shape(tensor)
+    try:
+        return shape, raw_size(tensor.data_type, shape)
+    except (KeyError, TypeError) as error:
+        raise InvalidGraph(
+            f"initializer {tensor.name!r} has no known element type ({tensor.data_type})."
+        ) from error
 
 
 def _external_weight(
-    tensor: TensorProto,
-    shape: tuple[int, ...],
-    size: int,
-    files: dict[str, MappedFile],
-    open_external: OpenExternal,
+    tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal
 ) -> Weight:
+    shape, size = _shape_and_size(tensor)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     offset = _whole_number(tensor.name, "offset", entries)

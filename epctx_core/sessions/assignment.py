@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from epctx_core.context.metadata import KERNEL_TYPES, metadata_value
+from epctx_core.context.manifest import KERNEL_TYPES, metadata_value
 from epctx_core.graph.garbage import collection_paused
 
 if TYPE_CHECKING:

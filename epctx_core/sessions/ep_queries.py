@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core._version import __version__
-from epctx_core.context.metadata import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
+from epctx_core.context.manifest import COMPATIBILITY_PREFIX, EARLIER_PREFIX, texts_of
 from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginError, errors_typed, suggestion
 from epctx_core.options import SessionOptions, WeightlessMode

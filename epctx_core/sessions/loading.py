@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.metadata import all_compatibility_info
+from epctx_core.context.manifest import all_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from epctx_core.context.metadata import INITIALIZERS, MANIFEST, metadata_value
+from epctx_core.context.manifest import INITIALIZERS, MANIFEST, metadata_value
 from epctx_core.context.node import (
     DOMAIN,
     OP_TYPE,

@@ -16,8 +16,8 @@ import numpy as np
 
 from epctx_core.engines.matching import RegistryLookup
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
+from epctx_core.graph.index import Node, attribute_value
 from epctx_core.graph.subgraph import Subgraph
-from epctx_core.graph.view import Node, attribute_value
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
 from epctx_core.sessions.boundary import Boundary, checked, tell_of_outputs

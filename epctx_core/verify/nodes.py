@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
-from epctx_core.context.manifest import VERSION, Manifest, damaged, read_manifest
-from epctx_core.context.metadata import MANIFEST, metadata_value, parse_json
+from epctx_core.context.manifest import (
+    MANIFEST,
+    VERSION,
+    Manifest,
+    damaged,
+    metadata_value,
+    parse_json,
+    read_manifest,
+)
 from epctx_core.context.named_files import (
     CONTEXT_BINARY,
     DEPENDENCIES_KEY,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.context.kernel_types import read_kernel_types
-from epctx_core.context.metadata import all_compatibility_info
+from epctx_core.context.manifest import all_compatibility_info
 from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines import CpuEngine, EnginePolicy

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from epctx_core.context.manifest import Manifest
-from epctx_core.context.metadata import set_metadata
+from epctx_core.context.manifest import Manifest, set_metadata
 from epctx_core.context.payload_writer import BLOCK, digested
 from epctx_core.errors import InvalidGraph
 
