@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from epctx_core.forwarding import *
     from epctx_core.graph.transfer import *
     from epctx_core.graph.weights import *
-    from epctx_core.options.cache_entries import *
+    from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
     from epctx_core.publish.files import *
@@ -82,7 +82,7 @@ _HOME = {
         "unpack_weights",
     ),
     "epctx_core.graph.weights": ("Weight",),
-    "epctx_core.options.cache_entries": ("cache_entries",),
+    "epctx_core.options.table": ("cache_entries",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.files": ("remove_tree",),

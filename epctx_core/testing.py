@@ -8,40 +8,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from epctx_conformance import (
-        GROUPS,
-        NEEDS,
-        CheckFailed,
-        CheckResult,
-        ConformanceReport,
-        Outcome,
-        ProviderConformance,
-        Requirements,
-        Skipped,
-        check_provider,
-        chosen_checks,
-    )
+    from epctx_conformance import *
 
-__all__ = [
-    "GROUPS",
-    "NEEDS",
-    "CheckFailed",
-    "CheckResult",
-    "ConformanceReport",
-    "Outcome",
-    "ProviderConformance",
-    "Requirements",
-    "Skipped",
-    "check_provider",
-    "chosen_checks",
-]
+_NAMES = (
+    "GROUPS", "NEEDS", "CheckFailed", "CheckResult", "ConformanceReport", "Outcome", "ProviderConformance",
+    "Requirements", "Skipped", "check_provider", "chosen_checks",
+)  # fmt: skip
+if not TYPE_CHECKING:  # they take a computed list for an empty one
+    __all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
     from epctx_core.forwarding import forward
 
-    return forward(__name__, {"epctx_conformance": __all__}, name)
+    return forward(__name__, {"epctx_conformance": _NAMES}, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_NAMES})

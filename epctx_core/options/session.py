@@ -245,7 +245,15 @@ class SessionOptions(Strict):
             raise InvalidArgument(
                 f"add_initializer: {name!r} was given before.", hint="Give one value for each initializer."
             )
-        self._initializers[name] = _as_array(name, value)
+        import numpy as np
+
+        given = value.numpy() if callable(getattr(value, "numpy", None)) else value
+        if not isinstance(given, np.ndarray) or given.dtype.hasobject or given.dtype.kind in "US":
+            raise InvalidArgument(
+                f"add_initializer: the value of {name!r} is a {type(given).__name__}, not an array of numbers.",
+                hint="Give a numpy array or an onnxruntime.OrtValue that holds a tensor of numbers.",
+            )
+        self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
         """Put values in the place of initializers, as `add_initializer` does for each.
@@ -380,15 +388,3 @@ def _add_length(method: str, lengths: dict[str, int], name: str, value: Any) -> 
             f"{method}: {name!r} was given the length {lengths[name]} before, and now {value}.",
             hint="Give each open dimension one length, or make new session options.",
         )
-
-
-def _as_array(name: str, value: Any) -> np.ndarray:
-    import numpy as np
-
-    given = value.numpy() if callable(getattr(value, "numpy", None)) else value
-    if not isinstance(given, np.ndarray) or given.dtype.hasobject or given.dtype.kind in "US":
-        raise InvalidArgument(
-            f"add_initializer: the value of {name!r} is a {type(given).__name__}, not an array of numbers.",
-            hint="Give a numpy array or an onnxruntime.OrtValue that holds a tensor of numbers.",
-        )
-    return np.ascontiguousarray(given).reshape(given.shape)

@@ -63,17 +63,16 @@ class Strict:
     def __setattr__(self, name: str, value: object) -> None:
         for cls in type(self).__mro__:
             if name in (table := WITHOUT_EFFECT.get(cls.__name__, {})):
-                _tell_if_set(f"{cls.__name__}.{name}", value, *table[name])
+                default, why = table[name]
+                if not isinstance(value, int if isinstance(default, int) else str):
+                    raise InvalidArgument(
+                        f"{cls.__name__}.{name} is a {type(default).__name__}, not {value!r:.80}."
+                    )
+                if value != default:
+                    tell_without_effect(f"{cls.__name__}.{name}", why)
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
             from epctx_core.options.unsupported import no_such_name
 
             raise no_such_name(type(self), name) from None
-
-
-def _tell_if_set(what: str, value: object, default: bool | int | str, why: str) -> None:
-    if not isinstance(value, int if isinstance(default, int) else str):
-        raise InvalidArgument(f"{what} is a {type(default).__name__}, not {value!r:.80}.")
-    if value != default:
-        tell_without_effect(what, why)

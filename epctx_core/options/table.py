@@ -25,8 +25,8 @@ from epctx_core.options.choices import (
     WeightlessMode,
 )
 
-T = TypeVar("T")
-_BY_CHOICE: Any = str  # Any: of no T; a row with choices is read by them
+_T = TypeVar("_T")
+_BY_CHOICE: Any = str  # Any: of no _T; a row with choices is read by them
 
 
 class CachePart(Enum):
@@ -45,7 +45,7 @@ class CachePart(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionOption(Generic[T]):
+class SessionOption(Generic[_T]):
     """One option that epctx acts on; as an attribute of a `SessionConfig`, its value.
 
     Attributes:
@@ -64,24 +64,24 @@ class SessionOption(Generic[T]):
 
     key: str
     default: str = ""
-    choices: Mapping[str, T] = field(default_factory=dict)
-    read: Callable[[str], T] = _BY_CHOICE
+    choices: Mapping[str, _T] = field(default_factory=dict)
+    read: Callable[[str], _T] = _BY_CHOICE
     pattern: str = ".*"
     values: str = ""
     cache: CachePart
     obeyed_by: str = "sessions"
     doc: str
     errors: str = "none"
-    aliases: tuple[SessionOption[T], ...] = ()
+    aliases: tuple[SessionOption[_T], ...] = ()
 
     @overload
     def __get__(self, config: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, config: SessionConfig, owner: type) -> T: ...
-    def __get__(self, config: SessionConfig | None, owner: type) -> Self | T:
+    def __get__(self, config: SessionConfig, owner: type) -> _T: ...
+    def __get__(self, config: SessionConfig | None, owner: type) -> Self | _T:
         return self if config is None else self.value_in(config.entries)
 
-    def value_in(self, entries: Mapping[str, str]) -> T:
+    def value_in(self, entries: Mapping[str, str]) -> _T:
         """Return what the entries say by all keys of this option; its own key says more exactly which.
 
         Raises:
@@ -99,7 +99,7 @@ class SessionOption(Generic[T]):
             )
         return said.popitem()[1] if said else self.value_of(self.default)
 
-    def value_of(self, text: str) -> T:
+    def value_of(self, text: str) -> _T:
         """Return what an allowed text means."""
         return self.choices[text] if self.choices else self.read(text)
 
@@ -144,7 +144,8 @@ def _number_or_none(value: str) -> int | None:
     return int(value) if value else None
 
 
-def _names(value: str) -> tuple[str, ...]:
+def names_in(value: str) -> tuple[str, ...]:
+    """Return the items of a comma-separated text."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
@@ -328,7 +329,7 @@ class SessionConfig:
     optional_providers = SessionOption(
         key="ep.optional_providers",
         values="names of EPs, separated by commas",
-        read=_names,
+        read=names_in,
         cache=CachePart.CHOICE,
         doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed, broken or"
         " unavailable on this machine.",
@@ -428,3 +429,36 @@ SESSION_OPTIONS: Mapping[str, SessionOption[Any]] = MappingProxyType(
         for option in (*row.aliases, row)
     }
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheEntries:
+    """Entries of session options, by key.
+
+    Attributes:
+        written: those that change what a compile writes, with their defaults.
+        refused: those that were set, and whose result cannot be cached.
+        unknown: those that mean nothing to the core, but may to an EP.
+        loaded: those to load a cached model with: all that were set but those about its source and its compile.
+    """
+
+    written: Mapping[str, str]
+    refused: Mapping[str, str]
+    unknown: Mapping[str, str]
+    loaded: Mapping[str, str]
+
+
+def cache_entries(given: Mapping[str, str]) -> CacheEntries:
+    """Return what a cache has to know about the entries that were set."""
+    from epctx_core.options.unsupported import IGNORED_KEYS, OWNED_STARTS
+
+    parts = {key: option.cache for key, option in SESSION_OPTIONS.items()}
+    said = {key: given.get(key, option.default) for key, option in SESSION_OPTIONS.items()}
+    return CacheEntries(
+        written={key: value for key, value in said.items() if parts[key] is CachePart.WRITTEN},
+        refused={
+            k: value for k, value in said.items() if parts[k] is CachePart.REFUSED and value not in {"", "0"}
+        },
+        unknown={k: v for k, v in given.items() if k not in IGNORED_KEYS and not k.startswith(OWNED_STARTS)},
+        loaded={key: value for key, value in given.items() if parts.get(key) is not CachePart.SOURCE},
+    )

@@ -17,23 +17,15 @@ _PROFILE = "steps are not profiled"
 _DEVICES = "EPs are chosen by name and not by device; use add_provider"
 _BINDING = "values are numpy arrays in the memory of this process; use run"
 _ORDER = "steps run in the model's order of dependence"
-_CAPTURE = "there are no captured graphs"
-_TUNING = "no EP tunes itself through the core"
 _PACKAGE = "packages of several models are not read; a context model and its files travel as CompileReport.required_files says"
 _LIBRARY = "EPs are Python plugins, found by their entry points; see epctx_core.plugins() and register_execution_provider"
-_INSIDE = "it belongs to the onnxruntime package itself"
-_ADAPTER = "LoRA adapters are not applied to what an EP compiled"
 _IN_MEMORY = (
     "files of weights are mapped from a folder ('session.model_external_initializers_file_folder_path'); "
     "use add_external_initializers for values"
 )
-_OPTIMIZED = "use ModelCompiler with a graph_optimization_level to write a model"
-_CUSTOM_OPS = "operators of a library's own are an EP's business: write a plugin"
-_DEBUG = "the command epctx doctor prints what is installed and what is wrong with it"
-_LOGGER = "add a handler to the logger 'epctx'"
-_VERSION_IS = "epctx_core.__version__ is epctx's version"
+_ADAPTER = "LoRA adapters are not applied to what an EP compiled"
 
-_BY_REASON = {
+UNSUPPORTED: Mapping[str, Mapping[str, str]] = {
     "SessionOptions": {
         _IN_MEMORY: "add_external_initializers_from_files_in_memory",
         _DEVICES: (
@@ -41,8 +33,8 @@ _BY_REASON = {
         ),
         _PROFILE: "enable_profiling profile_file_prefix",
         _ORDER: "execution_order",
-        _OPTIMIZED: "optimized_model_filepath",
-        _CUSTOM_OPS: "register_custom_ops_library",
+        "use ModelCompiler with a graph_optimization_level to write a model": "optimized_model_filepath",
+        "operators of a library's own are an EP's business: write a plugin": "register_custom_ops_library",
     },
     "RunOptions": {
         _ADAPTER: "add_active_adapter",
@@ -54,8 +46,8 @@ _BY_REASON = {
         ),
         _PROFILE: "end_profiling get_profiling_start_time_ns",
         _DEVICES: "get_input_epdevices",
-        _TUNING: "get_tuning_results set_tuning_results",
-        _CAPTURE: "release_captured_graph",
+        "no EP tunes itself through the core": "get_tuning_results set_tuning_results",
+        "there are no captured graphs": "release_captured_graph",
     },
     "onnxruntime": {
         _ADAPTER: "AdapterFormat LoraAdapter",
@@ -76,47 +68,40 @@ _BY_REASON = {
             "OrtDeviceVendorId OrtEpDevice OrtExecutionProviderDevicePolicy OrtHardwareDevice "
             "OrtHardwareDeviceType OrtSyncStream get_ep_devices"
         ),
-        _INSIDE: (
+        "it belongs to the onnxruntime package itself": (
             "capi contextlib cuda_version get_build_info has_collective_ops import_capi_exception "
             "onnxruntime_validation package_name preload_dlls"
         ),
-        _DEBUG: "print_debug_info",
+        "the command epctx doctor prints what is installed and what is wrong with it": "print_debug_info",
         _LIBRARY: "register_execution_provider_library unregister_execution_provider_library",
-        _LOGGER: "set_default_logger_callback",
+        "add a handler to the logger 'epctx'": "set_default_logger_callback",
         THREADS: "set_global_thread_pool_sizes",
-        _VERSION_IS: "version",
+        "epctx_core.__version__ is epctx's version": "version",
     },
 }
-UNSUPPORTED: Mapping[str, Mapping[str, str]] = {
-    owner: {name: why for why, names in reasons.items() for name in names.split()}
-    for owner, reasons in _BY_REASON.items()
-}
-"""Class, or the module itself, to name to why epctx does not have it."""
+"""Class, or the module itself, to reasons and the names that epctx does not have for each."""
 
 
 class UnsupportedNameError(InvalidArgument, AttributeError):
     """A name that epctx does not have; an AttributeError too, so that `hasattr` answers."""
 
 
-def unsupported_name(name: str) -> UnsupportedNameError | None:
-    """Return the error for a name of module `onnxruntime` that epctx does not have; None if that has none, either."""
-    why = UNSUPPORTED["onnxruntime"].get(name)
-    return None if why is None else _not_supported(f"onnxruntime.{name}", why)
-
-
-def _not_supported(what: str, why: str) -> UnsupportedNameError:
-    return UnsupportedNameError(
-        f"{what} is not supported by epctx: {why}.",
-        hint="docs/differences-from-onnxruntime.md lists what else is not.",
-    )
+def unsupported_name(name: str, owner: str = "onnxruntime") -> UnsupportedNameError | None:
+    """Return the error for a name of a class, or of module `onnxruntime`, that epctx does not have; None for another name."""
+    for why, names in UNSUPPORTED.get(owner, {}).items():
+        if name in names.split():
+            return UnsupportedNameError(
+                f"{owner}.{name} is not supported by epctx: {why}.",
+                hint="docs/differences-from-onnxruntime.md lists what else is not.",
+            )
+    return None
 
 
 def no_such_name(cls: type, name: str) -> UnsupportedNameError:
     """Return the error for a name that a class does not have."""
-    tables = [(c.__name__, UNSUPPORTED[c.__name__]) for c in cls.__mro__ if c.__name__ in UNSUPPORTED]
-    for owner, table in tables:
-        if name in table:
-            return _not_supported(f"{owner}.{name}", table[name])
+    for owner in cls.__mro__:
+        if (error := unsupported_name(name, owner.__name__)) is not None:
+            return error
     known = [n for n in dir(cls) if not n.startswith("_")]
     return UnsupportedNameError(
         f"{cls.__name__} has no attribute {name!r}.{suggestion(name, known)}",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from epctx_core.errors import InvalidArgument
+from epctx_core.options.table import names_in
 from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
 
 ONLY_VARIABLE = "EPCTX_PLUGINS"
@@ -111,11 +112,6 @@ _OUT = (PluginState.DISABLED, PluginState.REMOVED)
 
 def _duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> PluginRecord:
     return replace(record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over)
-
-
-def names_in(text: str) -> tuple[str, ...]:
-    """Return the items of a comma-separated text."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def names_record(given: str, record: PluginRecord) -> bool:

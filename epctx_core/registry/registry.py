@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
+from epctx_core.options.table import names_in
 from epctx_core.plugin.types import Availability
 from epctx_core.registry.discovery import Entry, Inventory, discover
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
 from epctx_core.registry.loading import find_problems, import_class, import_provider
-from epctx_core.registry.lookup import CLASS_VARIABLE, names_in, pick_by_name, route_source
+from epctx_core.registry.lookup import CLASS_VARIABLE, pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,

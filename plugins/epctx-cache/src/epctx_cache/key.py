@@ -59,7 +59,7 @@ def ingredients(
         return hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
-    overrides, entries = options.model_overrides, cache_entries(options)
+    overrides, entries = options.model_overrides, cache_entries(options.config_entries)
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
