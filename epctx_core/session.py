@@ -16,7 +16,7 @@ from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.options import SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, tell_without_effect
-from epctx_core.plugin.running import run_stoppably
+from epctx_core.plugin.base_engine import run_stoppably
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin import KernelDef, KernelRegistry, NodeView
 
 
+_TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+
+
 class KernelMatcher:
     """One EP's kernels with what is known of operators; the same for all graphs of a model.
 
@@ -61,8 +64,11 @@ class KernelMatcher:
         self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None, types: TypeTable
     ) -> str | None:
         """Return why a kernel does not fit, None if it does."""
-        if not _covers(kernel, table, node.opset_version):
-            version = node.opset_version if table is None else table.since_version
+        version = node.opset_version if table is None else table.since_version
+        since, end = kernel.since_version, kernel.end_version
+        # An end that is not stated is unknown: of an operator with a table, it covers nothing but the start.
+        last = end if end is not None else version if table is None else since
+        if not since <= version <= last:
             return f"{kernel}: this node is version {version} of the operator"
         if table is not None:
             return self._type_misfit(kernel, node, table, types)
@@ -74,14 +80,21 @@ class KernelMatcher:
         self, kernel: KernelDef, node: NodeView, table: OperatorTypes, types: TypeTable
     ) -> str | None:
         for name, allowed in kernel.type_constraints.items():
-            places = _places(table, name)
+            sides = ((node.inputs, table.inputs), (node.outputs, table.outputs))
+            places = [(values, i) for values, own in sides for i, other in enumerate(own) if other == name]
             if not places and any(table is carried for carried in self._carried):
                 return f"{kernel}: the model's metadata does not say which values {name!r} is"
             if not places:
-                raise _no_such_name(kernel, name, table)
-            value = _first_present(node, places)
+                known = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
+                raise PluginError(
+                    f"the kernel {kernel} constrains {name!r}, which version {table.since_version} of its operator has not.",
+                    hook="get_kernel_registry",
+                    hint=f"It has: {known or 'nothing'}. A parameter's own name serves only where its type is no variable.",
+                )
+            # The first that the node has: they all have one type.
+            value = next((values[i] for values, i in places if i < len(values) and values[i]), None)
             if value is not None and types.get(value).elem_type not in allowed:
-                wanted = ", ".join(map(_type_name, sorted(allowed))) or "nothing"
+                wanted = ", ".join(_TYPE_NAMES.get(kind, str(kind)) for kind in sorted(allowed)) or "nothing"
                 return f"{kernel} is for {name} = {wanted}; {value!r} is {types.get(value)}"
         return None
 
@@ -101,15 +114,6 @@ class RegistryLookup:
         """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
         kernel, misfits = self._matcher.find(node, self._types)
         return "; ".join(misfits) if kernel is None and misfits else None
-
-
-def _covers(kernel: KernelDef, table: OperatorTypes | None, opset: int) -> bool:
-    """Compare versions; an end that is not stated is unknown, so it covers nothing but the start."""
-    since, end = kernel.since_version, kernel.end_version
-    if table is None:
-        return since <= opset and (end is None or opset <= end)
-    version = table.since_version
-    return since == version or (end is not None and since <= version <= end)
 
 
 def described(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTypes | None:
@@ -140,35 +144,3 @@ def _schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
     return OperatorTypes(
         domain=domain, op_type=op_type, since_version=schema.since_version, inputs=sides[0], outputs=sides[1]
     )
-
-
-def _places(table: OperatorTypes, name: str) -> list[tuple[bool, int]]:
-    """Return where a name stands: (whether it is an output, place), inputs first."""
-    sides = ((False, table.inputs), (True, table.outputs))
-    return [(out, place) for out, names in sides for place, other in enumerate(names) if other == name]
-
-
-def _first_present(node: NodeView, places: Sequence[tuple[bool, int]]) -> str | None:
-    """Return the first of the values that a node has: they all have one type."""
-    for out, place in places:
-        names = node.outputs if out else node.inputs
-        if place < len(names) and names[place]:
-            return names[place]
-    return None
-
-
-def _no_such_name(kernel: KernelDef, name: str, table: OperatorTypes) -> PluginError:
-    known = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
-    return PluginError(
-        f"the kernel {kernel} constrains {name!r}, which version {table.since_version} of its operator has not.",
-        hook="get_kernel_registry",
-        hint=f"It has: {known or 'nothing'}. A parameter's own name serves only where its type is no variable.",
-    )
-
-
-def _type_name(elem_type: int) -> str:
-    try:
-        name: str = onnx.TensorProto.DataType.Name(elem_type)
-    except ValueError:
-        return str(elem_type)
-    return name.lower()

@@ -21,8 +21,7 @@ from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
-from epctx_core.plugin import BaseEngine
-from epctx_core.plugin.running import write_in_place
+from epctx_core.plugin import BaseEngine, write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +51,9 @@ class ReferenceEngine(BaseEngine):
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
-        operators = _replacements({opset.domain: opset.version for opset in own.opset_import})
+        opsets = {opset.domain or "ai.onnx": opset.version for opset in own.opset_import}
+        version = opsets.get("ai.onnx", 0)
+        operators = [kind for kind, below in _REPLACED.items() if below is None or version < below]
         try:
             return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)
         except Exception as error:
@@ -88,12 +89,6 @@ def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:
     if any(isinstance(i, np.ndarray) and np.may_share_memory(result, i) for i in inputs):
         return result.copy()
     return np.ascontiguousarray(result).reshape(result.shape)
-
-
-def _replacements(opsets: Mapping[str, int]) -> list[type[OpRun]]:
-    """Return the classes to give to an evaluator for a model of these operator versions."""
-    version = opsets.get("", opsets.get("ai.onnx", 0))
-    return [kind for kind, below in _REPLACED.items() if below is None or version < below]
 
 
 class GatherElements(OpRun):
@@ -168,18 +163,32 @@ class BatchNormalization(OpRun):
         return (result.astype(x.dtype),)
 
 
-class Loop(OpRun):
-    """The evaluator's own lets values outside hide carried ones of the same name, which onnxscript writes.
-
-    It also joins results of iterations along their first dimension, and takes a condition left out as false.
-    """
+class _BodyRunner(OpRun):
+    """An operator with a body; it runs that over its own inputs, which hide what values outside are called."""
 
     op_domain = ""
     body: Any
+    _run_body: Any  # the evaluator makes this method for each attribute that is a graph
 
     def need_context(self) -> bool:
         """Ask for the values outside."""
         return True
+
+    def run_body(self, own: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
+        """Return the body's results."""
+        results: list[Any] = self._run_body(
+            {**(given.get("context") or {}), **own},
+            attributes=given.get("attributes"),
+            bindings=given.get("bindings"),
+        )
+        return results
+
+
+class Loop(_BodyRunner):
+    """The evaluator's own lets values outside hide carried ones of the same name, which onnxscript writes.
+
+    It also joins results of iterations along their first dimension, and takes a condition left out as false.
+    """
 
     def _run(
         self, most: np.ndarray | None, condition: np.ndarray | None, *carried: Any, **given: Any
@@ -190,7 +199,7 @@ class Loop(OpRun):
         going, number = condition is None or bool(condition), 0
         while going and (most is None or number < most):
             own = dict(zip(names, [np.array(number, np.int64), np.array(True), *values], strict=True))
-            last, *results = _run_body(self, own, given)
+            last, *results = self.run_body(own, given)
             values, parts = results[: len(values)], results[len(values) :]
             for scan, part in zip(scans, parts, strict=True):
                 scan.append(part)
@@ -199,20 +208,14 @@ class Loop(OpRun):
         return (*values, *(_stacked(scan, kind) for scan, kind in zip(scans, types, strict=True)))
 
 
-class Scan(OpRun):
+class Scan(_BodyRunner):
     """The evaluator's own knows neither axes nor directions, nor inputs without elements. Version 8 is not there."""
 
-    op_domain = ""
-    body: Any
     num_scan_inputs: int
     scan_input_axes: Sequence[int] | None
     scan_input_directions: Sequence[int] | None
     scan_output_axes: Sequence[int] | None
     scan_output_directions: Sequence[int] | None
-
-    def need_context(self) -> bool:
-        """Ask for the values outside."""
-        return True
 
     def __init__(self, onnx_node: Any, run_params: dict[str, Any]) -> None:
         OpRun.__init__(self, onnx_node, run_params)
@@ -233,7 +236,7 @@ class Scan(OpRun):
         scans: list[list[np.ndarray]] = [[] for _ in self.body.output_names[count:]]
         for number in range(len(slices[0])):
             own = dict(zip(self.body.input_names, [*values, *(s[number] for s in slices)], strict=True))
-            results = _run_body(self, own, given)
+            results = self.run_body(own, given)
             values = results[:count]
             for scan, part in zip(scans, results[count:], strict=True):
                 scan.append(part)
@@ -245,17 +248,6 @@ class Scan(OpRun):
             )
         ]
         return (*values, *stacked)
-
-
-def _run_body(node: Any, own: dict[str, Any], given: Mapping[str, Any]) -> list[Any]:
-    """Run a body over its own inputs, which hide what values outside are called."""
-    # The evaluator makes this method for each attribute that is a graph.
-    results: list[Any] = node._run_body(  # noqa: SLF001
-        {**(given.get("context") or {}), **own},
-        attributes=given.get("attributes"),
-        bindings=given.get("bindings"),
-    )
-    return results
 
 
 def _scan_settings(

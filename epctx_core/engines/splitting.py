@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import AttributeProto, ModelProto
 
-from epctx_core.engines.choice import INSTALL
+from epctx_core.engines.cpu_engine import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.bodies import bodies
@@ -19,13 +19,12 @@ from epctx_core.graph.model_io import SourceModel, check_model, structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.graph.tensor_bytes import write_out_sparse
-from epctx_core.plugin.running import write_in_place
+from epctx_core.plugin import write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import numpy as np
-    from onnx import NodeProto
 
     from epctx_core.plugin import BaseEngine, RunnableModel
 
@@ -34,8 +33,9 @@ _LISTED = 20
 
 _log = logging.getLogger("epctx.engines")
 
+_MOST_KNOWN = 4096
 _KNOWN: dict[tuple[Any, ...], bool] = {}
-"""What a node is but for its names, to whether there is a kernel for it: the same for the whole process."""
+"""What a node is but for its names, to whether there is a kernel for it, for the whole process; at most `_MOST_KNOWN`."""
 
 
 class Fallback:
@@ -111,7 +111,14 @@ class Fallback:
             else:
                 _log.info("%s runs %s: %s", engine.name, _listed(model), refusal.message)
                 return prepared
-        node = _find_lacking(model, self._engines)
+        # The first node that, alone, is one too many for every engine.
+        graph = _indexed(model, self._engines[0])
+        lacking = (
+            node
+            for index, node in enumerate(graph.nodes)
+            if not any(_has_kernel(graph, index, engine) for engine in self._engines)
+        )
+        node = next(lacking, None)
         what = (
             _listed(model)
             if node is None
@@ -185,22 +192,17 @@ def split(model: ModelProto, engine: BaseEngine) -> list[Part] | None:
     if given or len(slow) == len(graph.nodes):
         return None
     while True:
-        order, fast = _groups(graph, slow)
+        partitioner = Partitioner(graph.predecessors)
+        groups = partitioner.group([[i] for i in range(len(graph.nodes)) if i not in slow])
+        partitioner.take(groups)
+        partitioner.take(partitioner.group([[i] for i in sorted(slow)]))
+        order, fast = partitioner.execution_order(), {group[0] for group in groups}
         parts = [Part(graph, group, fast=group[0] in fast) for group in order]
         stuck = _stuck(graph, order, fast, engine)
         if not stuck:
             break
         slow |= stuck
     return parts if len(parts) > 1 else None
-
-
-def _find_lacking(model: ModelProto, engines: Sequence[BaseEngine]) -> NodeProto | None:
-    """Return the first node that, alone, is one too many for every engine; None if each has one that runs it."""
-    graph = _indexed(model, engines[0])
-    for index, node in enumerate(graph.nodes):
-        if not any(_has_kernel(graph, index, engine) for engine in engines):
-            return node
-    return None
 
 
 def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
@@ -211,15 +213,6 @@ def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
         weights={},
         owner=model,
     )
-
-
-def _groups(graph: GraphIndex, slow: set[int]) -> tuple[list[list[int]], set[int]]:
-    """Return all nodes in groups in execution order, and the first nodes of those that are fast."""
-    partitioner = Partitioner(graph.predecessors)
-    fast = partitioner.group([[i] for i in range(len(graph.nodes)) if i not in slow])
-    partitioner.take(fast)
-    partitioner.take(partitioner.group([[i] for i in sorted(slow)]))
-    return partitioner.execution_order(), {group[0] for group in fast}
 
 
 def _stuck(graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: BaseEngine) -> set[int]:
@@ -256,6 +249,8 @@ def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
         tuple(a.SerializeToString() for a in node.attribute if a.type != AttributeProto.TENSOR),
     )
     if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
         _KNOWN[key] = engine.has_kernels(probe)
     return _KNOWN[key]
 
@@ -281,10 +276,12 @@ class SplitModel:
     ) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
-        self._steps = [
-            (prepare(part).run, part.inputs, part.outputs, frees)
-            for part, frees in zip(parts, _last_reads(parts, {*self._inputs, *self._outputs}), strict=True)
-        ]
+        self._steps: list[tuple[Callable[..., Any], Sequence[str], Sequence[str], Sequence[str]]] = []
+        read_later = {*self._inputs, *self._outputs}
+        for part in reversed(parts):
+            frees = [n for n in dict.fromkeys((*part.inputs, *part.outputs)) if n not in read_later]
+            read_later.update(frees)
+            self._steps.insert(0, (prepare(part).run, part.inputs, part.outputs, frees))
 
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
@@ -298,14 +295,3 @@ class SplitModel:
         given = set(self._inputs)
         results = [values[name].copy() if name in given else values[name] for name in self._outputs]
         return results if outputs is None else write_in_place(results, outputs)
-
-
-def _last_reads(parts: Sequence[Part], keep: set[str]) -> list[list[str]]:
-    """Return for each part the values that no later one reads."""
-    seen = set(keep)
-    frees: list[list[str]] = []
-    for part in reversed(parts):
-        own = [name for name in dict.fromkeys((*part.inputs, *part.outputs)) if name not in seen]
-        seen.update(own)
-        frees.append(own)
-    return frees[::-1]

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.kernels import *
     from epctx_core.plugin.provider import *
-    from epctx_core.plugin.running import *
     from epctx_core.plugin.storage import *
     from epctx_core.plugin.types import *
     from epctx_core.plugin.views import *
@@ -20,14 +19,13 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.blobs": ("Blobs", "write_blobs"),
-    "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy"),
+    "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy", "current_options", "write_in_place"),
     "epctx_core.plugin.engine": ("Engine", "OptimizedModel", "PreparedModel", "RunnableModel"),
     "epctx_core.plugin.hookspecs": ("PLUGIN_API", "hookimpl"),
     "epctx_core.plugin.kernels": ("Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes"),
     "epctx_core.plugin.provider": (
         "Cancellation", "ExecutionProvider", "ModelIdentity", "ProviderContext", "ProviderOption",
     ),
-    "epctx_core.plugin.running": ("current_options", "write_in_place"),
     "epctx_core.plugin.storage": (
         "CONTAINER_CODES", "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Finding", "Payload",
         "PayloadView", "Severity", "Workspace",

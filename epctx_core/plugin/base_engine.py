@@ -1,21 +1,25 @@
-"""The base class of engines, which packages have by the entry-point group `epctx.engines`."""
+"""The base class of engines; and what runs need of one: the options of the run a thread is in, and results in given memory."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.errors import NotImplementedByProvider, RuntimeException
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
     from epctx_core.options import GraphOptimizationLevel
+    from epctx_core.options.run import RunOptions
     from epctx_core.plugin.engine import OptimizedModel, RunnableModel
     from epctx_core.plugin.views import TensorView
+
+_R = TypeVar("_R")
 
 
 @dataclass(kw_only=True)
@@ -131,3 +135,41 @@ class BaseEngine(ABC):
     def set_seed(cls, seed: int) -> bool:  # noqa: ARG003 - for engines with a seed
         """Set the seed of random operators in sessions made later; return whether that has an effect."""
         return False
+
+
+class _Current(threading.local):
+    options: RunOptions | None = None
+
+
+_CURRENT = _Current()
+
+
+def current_options() -> RunOptions | None:
+    """Return the options of the run that this thread is in, None if it has none."""
+    return _CURRENT.options
+
+
+def run_stoppably(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
+    """Return `run(feeds, options)`, while engines see the options; a run inside a run has its own."""
+    outer, _CURRENT.options = _CURRENT.options, options
+    try:
+        return run(feeds, options)
+    finally:
+        _CURRENT.options = outer
+
+
+def write_in_place(results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Copy results into given memory and return that; numpy alone would broadcast and cast to make them fit.
+
+    Raises:
+        RuntimeException: a result has another type or shape than the memory for it.
+    """
+    for place, (result, target) in enumerate(zip(results, outputs, strict=True)):
+        if result.shape != target.shape or result.dtype != target.dtype:
+            raise RuntimeException(
+                f"output {place} is {result.dtype}{list(result.shape)}; the memory given for it is "
+                f"{target.dtype}{list(target.shape)}.",
+                hint="The model declares a type or a shape that is not what its operators compute; correct it.",
+            )
+        target[...] = result
+    return outputs

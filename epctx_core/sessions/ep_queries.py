@@ -296,7 +296,7 @@ def set_seed(seed: int) -> None:
     """
     if not is_whole(seed):
         raise InvalidArgument(f"a seed is a whole number, not {seed!r:.80}.")
-    from epctx_core.engines.choice import engine_class
+    from epctx_core.engines.cpu_engine import engine_class
 
     engine = engine_class()
     if not engine.set_seed(seed):

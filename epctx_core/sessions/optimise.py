@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from epctx_core.context.node import read_context_nodes
-from epctx_core.engines.choice import INSTALL, blame_engine, engine_class
+from epctx_core.engines.cpu_engine import INSTALL, blame_engine, engine_class
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights

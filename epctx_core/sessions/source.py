@@ -240,7 +240,7 @@ def _weights_opener(
 
 def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
-    from epctx_core.engines.choice import blame_engine, engine_class
+    from epctx_core.engines.cpu_engine import blame_engine, engine_class
     from epctx_core.graph.inference import infer_types
 
     def resolve(inferred: ModelProto) -> None:
