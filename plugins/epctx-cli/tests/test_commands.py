@@ -116,6 +116,23 @@ def test_a_broken_package_breaks_its_command_alone(process, package, code, cause
     assert process("plugins", "list", path=[site]).code == 0
 
 
+def test_help_that_cannot_be_written_is_the_fault_of_its_package(process, package):
+    code = "def add_arguments(parser): parser.add_argument('--share', help='50% of it')"
+
+    said = process("weigh", "--help", path=[package("epctx-acme", code)])
+
+    assert said.code == 3
+    assert said.err.startswith("error: the command 'weigh' of epctx-acme 1.0 failed: ")
+
+
+def test_our_commands_are_listed_first_and_as_ever(process, package):
+    site = package("epctx-acme", WORKING, commands=("doctor", "compile", "weigh"))
+
+    ours, all_of_them = process("--help").out, process("--help", path=[site]).out
+
+    assert all_of_them.replace("    weigh        from epctx-acme 1.0\n", "") == ours
+
+
 def test_metadata_that_cannot_be_read_hides_no_other_command(process, package):
     site = package("epctx-acme", WORKING)
     broken = package("epctx-broken", WORKING, folder="broken")

@@ -66,6 +66,29 @@ def test_a_broken_plugin_is_a_problem_with_the_reason_and_a_remedy(doctor, site)
     assert "Fix or reinstall epctx-bad" in hint
 
 
+def test_an_engine_that_the_environment_misspells_is_a_problem(doctor):
+    said = doctor("--json", EPCTX_ENGINE="onxruntime")
+
+    assert (said.code, doctor(EPCTX_ENGINE="onnx.reference").code) == (1, 0)
+    assert found(said, "problem") == [
+        (
+            "EPCTX_ENGINE names 'onxruntime', an engine that is not installed. Did you mean 'onnxruntime'?",
+            "Correct the name, or unset the variable.",
+        )
+    ]
+
+
+def test_a_package_that_has_an_engine_needs_no_ep(doctor, tmp_path):
+    info = tmp_path / "acme_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\nRequires-Dist: epctx-core\n"
+    )
+    (info / "entry_points.txt").write_text("[epctx.engines]\nacme = acme_engine:Acme\n")
+
+    assert found(doctor("--json", path=[tmp_path]), "note") == found(doctor("--json"), "note")
+
+
 def test_two_plugins_of_one_name_are_a_problem_until_one_is_chosen(doctor, site):
     folder = site("epctx-one", "SameExecutionProvider")
     site("epctx-two", "SameExecutionProvider")

@@ -51,10 +51,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Declare the command's arguments, then parse; `parser` of the result is the parser itself."""
-        if self.command is not None and self.get_default("parser") is None:
+        if self.command is None:
+            return super().parse_known_args(args, namespace)
+        if self.get_default("parser") is None:
             self.set_defaults(parser=self)
             self.command.declare(self)
-        return super().parse_known_args(args, namespace)
+        with self.command.blamed():
+            return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise InvalidArgument with argparse's words."""

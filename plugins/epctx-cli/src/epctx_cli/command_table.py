@@ -6,9 +6,11 @@ Knows no command: each is imported when it is the one asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from epctx_core.errors import PluginError
+from epctx_cli.streams import UnwritableError
+from epctx_core.errors import EpctxError, PluginError
 from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
@@ -58,6 +60,22 @@ class Command(NamedTuple):
                 EntryPoint(self.name, self.target, GROUP).load()(parser)
             except (Exception, SystemExit) as error:
                 raise self.broken("cannot be loaded", error) from error
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Attribute what is raised beside typed errors to the package, unless the command is ours.
+
+        Raises:
+            PluginError: another package's command raised something else.
+        """
+        try:
+            yield
+        except (EpctxError, UnwritableError, MemoryError):
+            raise
+        except Exception as error:
+            if self.version is None:
+                raise
+            raise self.broken("failed", error) from error
 
     def broken(self, how: str, error: BaseException) -> PluginError:
         """Return the error for another package's command."""

@@ -46,7 +46,8 @@ def _guarded(argv: list[str], console: Console) -> int:
             if isinstance(parsed, int):
                 return parsed
             arguments = parsed
-            return _run(arguments, console)
+            with arguments.parser.command.blamed():
+                return index(arguments.run(arguments, console))
     except EpctxError as error:
         _show(error, console)
         return exit_code(error, model=getattr(arguments, "model", None))
@@ -64,19 +65,6 @@ def _guarded(argv: list[str], console: Console) -> int:
         return exit_code(unforeseen)
 
 
-def _run(arguments: argparse.Namespace, console: Console) -> int:
-    """Run the command; whatever another package's raises that is no typed error is that package's fault."""
-    command = arguments.parser.command
-    try:
-        return index(arguments.run(arguments, console))
-    except (EpctxError, UnwritableError, MemoryError):
-        raise
-    except Exception as error:
-        if command.version is None:
-            raise
-        raise command.broken("failed", error) from error
-
-
 def _parse(argv: list[str]) -> argparse.Namespace | int:
     """Return the parsed arguments, or an exit code if there is nothing to run."""
     commands = {command.name: command for command in OWN if " " not in command.name}
@@ -88,7 +76,7 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
                 f"the command {name!r} is ambiguous: {' and '.join(rivals)} have it.",
                 hint="Uninstall all but one of them.",
             )
-        commands = {command.name: command for command in added} | commands
+        commands |= {command.name: command for command in added if command.name not in commands}
     if name is not None and name not in commands:
         raise InvalidArgument(
             f"there is no command {name!r}.{suggestion(name, commands)}",

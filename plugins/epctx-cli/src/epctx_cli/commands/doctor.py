@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 CORE = "epctx-core"
 EP_GROUP = "epctx.execution_providers"
+ENGINE_GROUP = "epctx.engines"
 OLDEST_PYTHON = (3, 11)
 PREFIX = "EPCTX_"
 VARIABLES = MappingProxyType(
@@ -347,6 +349,7 @@ def _examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
     ours = {name for name, needed in needs.items() if CORE in needed}
     bringing = {canonicalize_name(t.record.distribution) for t in trials if t.record.distribution}
     bringing |= {canonicalize_name(command.package) for command in (*OWN, *added_commands())}
+    bringing |= {canonicalize_name(package) for package in _engines().values()}
     needed_by_others = {needed for name in (*ours, CORE) for needed in needs.get(name, ())}
     for name in sorted(ours - bringing - needed_by_others):
         yield _note(
@@ -373,16 +376,32 @@ def _examine_commands() -> Iterator[Remark]:
             )
 
 
+def _engines() -> dict[str, str]:
+    """Return the engines that packages have, by name, and the distribution of each."""
+    found: dict[str, str] = {}
+    for each in distributions():
+        with suppress(Exception):  # metadata of packages that are none of ours fails in many ways
+            for entry in each.entry_points.select(group=ENGINE_GROUP):
+                found[entry.name] = each.metadata["Name"]
+    return found
+
+
 # -- environment variables -------------------------------------------------------------------------
 
 
 def _examine_variables(variables: Mapping[str, str], *, any_plugin: bool) -> Iterator[Remark]:
-    """Say which variables nobody reads, and which name a plugin that is not there."""
+    """Say which variables nobody reads, and which name a plugin or an engine that is not there."""
     for name in variables:
         if name not in VARIABLES:
             yield _problem(
                 f"the environment variable {name} is none of epctx's.{suggestion(name, VARIABLES)}",
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
+    engine, engines = variables.get("EPCTX_ENGINE"), {"onnx.reference", *_engines()}
+    if engine and engine not in engines:
+        yield _problem(
+            f"EPCTX_ENGINE names {engine!r}, an engine that is not installed.{suggestion(engine, engines)}",
+            "Correct the name, or unset the variable.",
+        )
     for sentence in default_registry.misspelt() if any_plugin else ():
         yield _problem(f"{sentence}.", "Correct the name, or unset the variable.")
