@@ -154,8 +154,11 @@ class Compile:
             self.choose()
             stack.enter_context(closing(self.providers))
             self.open()
-            with collection_paused(self.model.node_count), self.settled(self.model, self.choices):
-                self.compile()
+            with (
+                collection_paused(self.model.node_count),
+                self.settled(self.model, self.choices) as workspace_of,
+            ):
+                self.compile(workspace_of)
                 self.request.progress("write", 0, 1)
                 self.write()
                 self.request.progress("write", 1, 1)
@@ -194,8 +197,10 @@ class Compile:
         request.progress("read", 1, 1)
 
     @contextmanager
-    def settled(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[None]:
+    def settled(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[WorkspaceOf]:
         """Settle where everything goes, and in which share group, before an EP is made; a group is left at the end.
+
+        Gives what EPs share with other models of the group.
 
         Raises:
             InvalidArgument, Fail: see `Destination.check`; a share group's model that is a context model already.
@@ -231,14 +236,9 @@ class Compile:
             if self.group is None:
                 named = choices if not request.embedded and request.deliver is None else ()
                 self.destination.check({c.name: self.destination.binary_name(c.binary_suffix) for c in named})
-            yield
+            yield private_workspace if self.group is None else self.group.workspace_of
 
-    @property
-    def workspace_of(self) -> WorkspaceOf:
-        """Gives what EPs share with other models of the group."""
-        return private_workspace if self.group is None else self.group.workspace_of
-
-    def compile(self) -> None:
+    def compile(self, workspace_of: WorkspaceOf) -> None:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions compiled."""
         progress = self.request.progress
         self.providers.start(
@@ -246,7 +246,7 @@ class Compile:
             purpose=Purpose.EXPORT,
             model=self.model.identity,
             engine=CpuEngine(EnginePolicy(engine=self.config.engine)),
-            workspace_of=self.workspace_of,
+            workspace_of=workspace_of,
         )
         self.start(self.providers)
         with self.stage("optimise"):

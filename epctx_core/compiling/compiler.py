@@ -431,8 +431,7 @@ class ShareGroup:
                         hint="Use a share group of its own for each set of EPs and options.",
                     )
                 member.open()
-                stack.enter_context(member.settled(member.model, member.choices))
-                member.compile()
+                member.compile(stack.enter_context(member.settled(member.model, member.choices)))
             self._open.push(stack.pop_all())
         self._eps, self._folder, self._group = eps, member.destination.folder, group
         self._group.add(member)

@@ -150,12 +150,11 @@ class Exporter(Protocol):
 
     def settled(
         self, model: OpenModel, choices: Sequence[ProviderChoice]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Settle where everything goes; what is entered ends when the session is made or has failed."""
+    ) -> contextlib.AbstractContextManager[WorkspaceOf]:
+        """Settle where everything goes; what is entered ends when the session is made or has failed.
 
-    @property
-    def workspace_of(self) -> WorkspaceOf:
-        """Gives what the session's EPs share with others."""
+        Gives what the session's EPs share with others.
+        """
 
     def start(self, providers: ProviderSession) -> None:
         """Take the live EPs, before they are asked for anything; raise if one cannot save what it compiles."""
@@ -224,8 +223,7 @@ class _Builder:
             )
         workspace_of: WorkspaceOf = private_workspace
         if exporter is not None:
-            stack.enter_context(exporter.settled(self._model, self._routing.choices))
-            workspace_of = exporter.workspace_of
+            workspace_of = stack.enter_context(exporter.settled(self._model, self._routing.choices))
         elif self._config.share_contexts:
             from epctx_core.sessions.shared_workspaces import load_workspaces
 

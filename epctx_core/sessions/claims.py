@@ -21,7 +21,6 @@ from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
 from epctx_core.sessions.assignment import KernelNode
-from epctx_core.sessions.providers import check_compiled
 
 if TYPE_CHECKING:
     from epctx_core.errors import PluginError
@@ -363,9 +362,7 @@ def compile_partitions(
         providers.cancel.raise_if_requested()
         providers.progress("compile", len(compiled), len(assignment.partitions))
         with collection_resumed():
-            result = providers.instances.call(ep, "compile", partitions=partitions)
-        providers.keep(result)
-        check_compiled(ep, "compile", result, partitions, providers, purpose)
+            result = providers.runnables(ep, "compile", partitions, purpose, partitions=partitions)
         compiled.update(zip(partitions, result, strict=True))
         providers.progress("compile", len(compiled), len(assignment.partitions))
     providers.cancel.raise_if_requested()

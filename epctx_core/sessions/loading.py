@@ -21,7 +21,7 @@ from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import context_step
-from epctx_core.sessions.providers import check_compiled, choose_provider, choose_providers
+from epctx_core.sessions.providers import choose_provider, choose_providers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -171,7 +171,14 @@ class Routing:
         for node in nodes:
             self.add(node)
         for ep in manifest.kernel_providers if manifest is not None and requested is None and purpose else ():
-            self._add_kernel_provider(ep, purpose)
+            # Found by the rules for sources, or left out.
+            from epctx_core.sessions.missing_providers import find_kernel_provider
+
+            is_isolated = session.config().isolation is Isolation.ALL and ep not in self.nodes
+            found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
+            if found is not None:
+                self.kernel_providers.append(found.name)
+                self._choose(found)
 
     def add(self, node: ContextNodeRecord) -> None:
         """Give a node to the EP that takes its source.
@@ -221,16 +228,6 @@ class Routing:
     def settled(self) -> Collection[str]:
         """The EPs for which it was decided when the model was compiled what they compile."""
         return {*self.nodes, *self.kernel_providers}
-
-    def _add_kernel_provider(self, ep: str, purpose: Purpose | None) -> None:
-        """Add an EP whose kernels ran nodes when the model was compiled; found by the rules for sources, or left out."""
-        from epctx_core.sessions.missing_providers import find_kernel_provider
-
-        is_isolated = self._session.config().isolation is Isolation.ALL and ep not in self.nodes
-        found = find_kernel_provider(ep, self._registry, purpose, is_isolated=is_isolated)
-        if found is not None:
-            self.kernel_providers.append(found.name)
-            self._choose(found)
 
     def _choose(self, record: PluginRecord) -> None:
         """Add an EP that the host did not name, unless it is there."""
@@ -361,12 +358,8 @@ def load_nodes(
         InvalidGraph: a payload is missing or wrong.
         PluginError: the EP failed or broke the contract.
     """
-    loaded: Sequence[CompiledPartition] = providers.instances.call(
-        ep, "load_context", nodes=nodes, reader=reader
-    )
-    providers.keep(loaded)
-    check_compiled(ep, "load_context", loaded, [node.name for node in nodes], providers, purpose)
-    return loaded
+    names = [node.name for node in nodes]
+    return providers.runnables(ep, "load_context", names, purpose, nodes=nodes, reader=reader)
 
 
 def _readers(

@@ -338,6 +338,27 @@ class ProviderSession:
         """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
         self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))
 
+    def runnables(
+        self, ep: str, hook: str, wanted: Sequence[object], purpose: Purpose, **arguments: object
+    ) -> Sequence[CompiledPartition]:
+        """Have an EP give a runnable for each of what is wanted; it is closed before its EP, what several share once.
+
+        Raises:
+            PluginError: it failed, or gave something else.
+        """
+        result: Sequence[Any] = self.instances.call(ep, hook, **arguments)
+        self.keep(result)
+        record = self.choices[ep].record
+        if len(result) != len(wanted):
+            what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
+            raise contract_broken(record, hook, what)
+        check_answer(record, HOOKS[hook], result, wanted)
+        for name, item in zip(wanted, result, strict=True):
+            if item.run is None and purpose is not Purpose.EXPORT:
+                what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
+                raise contract_broken(record, hook, what)
+        return result
+
     def close(self) -> None:
         """Close runnables, shut all EPs down, release what they shared; further calls do nothing.
 
@@ -358,26 +379,6 @@ class ProviderSession:
             for workspace in self._workspaces:
                 close_quietly(workspace.close, "what an EP kept in its workspace")
             self._stack.close()
-
-
-def check_compiled(
-    ep: str,
-    hook: str,
-    result: Sequence[Any],
-    wanted: Sequence[object],
-    providers: ProviderSession,
-    purpose: Purpose,
-) -> None:
-    """Raise PluginError unless an EP gave one runnable for each of what it was given."""
-    record = providers.choices[ep].record
-    if len(result) != len(wanted):
-        what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
-        raise contract_broken(record, hook, what)
-    check_answer(record, HOOKS[hook], result, wanted)
-    for name, item in zip(wanted, result, strict=True):
-        if item.run is None and purpose is not Purpose.EXPORT:
-            what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
-            raise contract_broken(record, hook, what)
 
 
 def ep_logger(name: str) -> logging.Logger:
