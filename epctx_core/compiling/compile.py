@@ -22,8 +22,7 @@ from epctx_core.compiling.outputs import (
     Outputs,
     make_report,
 )
-from epctx_core.compiling.passthrough import PassThrough
-from epctx_core.compiling.provenance import check_mix
+from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines import CpuEngine, EnginePolicy

@@ -85,16 +85,6 @@ def points_to_folder(path: Path | str) -> InvalidArgument:
     )
 
 
-_NAME_A_FOLDER = (
-    "Set the session option 'ep.context_file_path' to the path that the model would have, or call "
-    "set_ep_context_binary_information; "
-)
-_OR_NO_BINARY = (
-    "or embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
-)
-_OR_NO_INITIALIZERS = "or leave out the file for initializers, which are in the model then."
-
-
 @dataclass(frozen=True, kw_only=True)
 class BinaryInformation:
     """Where a host wants context binaries, and what they are named after.
@@ -160,7 +150,13 @@ class Destination:
             raise InvalidArgument(
                 "the context model is handed over as bytes, and nothing says where its "
                 f"{'binary' if writes_binaries else 'initializers'} should go.",
-                hint=_NAME_A_FOLDER + (_OR_NO_BINARY if writes_binaries else _OR_NO_INITIALIZERS),
+                hint="Set the session option 'ep.context_file_path' to the path that the model would have, or call "
+                "set_ep_context_binary_information; or "
+                + (
+                    "embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
+                    if writes_binaries
+                    else "leave out the file for initializers, which are in the model then."
+                ),
             )
         return replace(
             self,

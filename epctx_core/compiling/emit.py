@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.outputs import Outputs
-    from epctx_core.compiling.passthrough import KeptNodes
+    from epctx_core.compiling.provenance import KeptNodes
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node_writer import Embeddable
     from epctx_core.errors import PluginError

@@ -48,12 +48,6 @@ DEFAULT_THRESHOLD = 1024
 PROTOBUF_LIMIT = (2 << 30) - 1
 """Bytes above which a protobuf cannot be written."""
 
-_EMBED_LESS = "Set ep.context_embed_mode=0, so that payloads go into a file of their own."
-_PLACE_OUTSIDE = (
-    "Set ep.context_model_external_initializers_file_name (external_initializers_file_path of "
-    "ModelCompiler), so that they go into a file of their own; or have an EP take more of the model."
-)
-
 _PAGE = 4096
 _LINE = 64
 """Large weights lie on pages, so that they can be mapped and written directly; small ones on cache lines."""
@@ -367,5 +361,8 @@ def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:
         raise Fail(
             f"the context model would have {'at least ' if at_least else ''}{size:,} bytes; a protobuf holds at most "
             f"{PROTOBUF_LIMIT:,}.",
-            hint=_EMBED_LESS if embedded else _PLACE_OUTSIDE,
+            hint="Set ep.context_embed_mode=0, so that payloads go into a file of their own."
+            if embedded
+            else "Set ep.context_model_external_initializers_file_name (external_initializers_file_path of "
+            "ModelCompiler), so that they go into a file of their own; or have an EP take more of the model.",
         )

@@ -1,16 +1,24 @@
-"""What a context model says about who made it: the manifest, and each EP's compatibility text.
+"""Where a context model comes from: EPContext nodes of an earlier compile, and what it says about who made it.
 
-Also whether nodes of two compiles may stand in one model.
+Nodes that a model has already pass through unchanged; their payloads stay beside the model, are copied to its new
+folder, or move into it or out of it. Nothing of their EPs is needed. Whether nodes of two compiles may stand in one
+model is checked; then come the manifest, and each EP's compatibility text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from onnx import NodeProto
+from onnx.helper import make_attribute
+
+from epctx_core.compiling.initializers import check_size
 from epctx_core.context.manifest import (
     COMPATIBILITY_PREFIX,
     EARLIER_PREFIX,
@@ -21,23 +29,275 @@ from epctx_core.context.manifest import (
     read_manifest,
     set_metadata,
 )
+from epctx_core.context.named_files import free_name, is_payload_name
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
-from epctx_core.context.payload_writer import dump_manifest
+from epctx_core.context.node_writer import new_marker
+from epctx_core.context.paths import ModelFolder, checked_name
+from epctx_core.context.payload_reader import PayloadReader
+from epctx_core.context.payload_writer import digested, dump_manifest
+from epctx_core.context.scratch import Scratch
 from epctx_core.context.weightless import MODE_KEY
-from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
-from epctx_core.options import WeightlessMode
+from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
+from epctx_core.graph.splice import copy_field
+from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import ask
 from epctx_core.registry.records import same_distribution
+from epctx_core.sessions.loading import context_folder, reading_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compiling.compile import Compile
+    from epctx_core.compiling.destination import Destination
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.payload_reader import LoadedPayload
     from epctx_core.context.weightless import SourceReference
+    from epctx_core.graph.bodies import BodyPath
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
+
+
+@dataclass(kw_only=True)
+class KeptNodes:
+    """What a context model takes over from the model that it is made of.
+
+    Attributes:
+        nodes: for each graph, a node's place to the node as it is written, where that is not as it was.
+        entries: of payloads, for the manifest.
+        contents: what stands for each embedded payload, and the payload.
+        written: the entries of files that were written now, a part of `entries`.
+        files: names of the files that the nodes name, relative to the new model.
+    """
+
+    nodes: dict[BodyPath, dict[int, NodeProto]] = field(default_factory=dict)
+    entries: list[PayloadEntry] = field(default_factory=list)
+    contents: dict[bytes, LoadedPayload] = field(default_factory=dict)
+    written: list[PayloadEntry] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class _Carried:
+    """A payload on its way.
+
+    Attributes:
+        nodes: those that carry it; the first primary comes first.
+        file: its file, as names are compared; None for an embedded one.
+        entry: what the manifest says about it.
+        target: the name of its file from now on; None for an embedded one.
+        stays: whether the new model finds the very file that the old one names.
+    """
+
+    nodes: list[ContextNodeRecord]
+    file: str | None
+    payload: LoadedPayload
+    entry: PayloadEntry | None
+    target: str | None = None
+    stays: bool = False
+
+    @property
+    def forget(self) -> Callable[[int, int], None] | None:
+        """Takes ranges of the payload that need not stay in memory."""
+        return self.payload.mapped.forget if self.payload.mapped is not None else None
+
+    def verified(self) -> PayloadEntry | None:
+        """Return what the manifest says, checked against all bytes."""
+        if self.entry is not None:
+            self.entry.check_whole(self.payload.view, self.nodes[0].name, forget=self.forget)
+        return self.entry
+
+    def lies_in(self, folder: Path | None) -> bool:
+        """Whether a model in a folder that names the file gets the very file that was read."""
+        mapped = self.payload.mapped
+        if folder is None or mapped is None or self.file is None:
+            return False
+        try:
+            with ModelFolder(folder).open(self.file, what="the context binary") as file:
+                return mapped.is_at(Path(file.path))
+        except InvalidGraph:
+            return False
+
+
+class PassThrough:
+    """The EPContext nodes of a model that is compiled again, and their payloads.
+
+    Args:
+        model: the model; one without such nodes has nothing that passes through.
+        config: says where its binaries lie.
+
+    Raises:
+        InvalidArgument: a model from bytes names files, and nothing says where they lie.
+        InvalidGraph: a payload is missing or altered.
+        NotImplementedByProvider: a node is in a body that is not rebuilt here.
+    """
+
+    def __init__(self, model: OpenModel, config: SessionConfig) -> None:
+        self._model = model
+        self.records: Sequence[ContextNodeRecord] = model.context_nodes
+        self.manifest: Manifest | None = None
+        self._payloads: list[_Carried] = []
+        self._embedded = False
+        self._folder: Path | None = None
+        if self.records:
+            self.manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
+            for record in self.records:
+                model.graph_of(record)
+            self._payloads = self._find(config)
+
+    def plan(self, destination: Destination, *, embedded: bool, delivered: bool = False) -> Destination:
+        """Decide where each payload goes, before anything is compiled.
+
+        Args:
+            destination: of the new model.
+            embedded: whether payloads are stored in the model.
+            delivered: whether those that are not go to a callback of the host's.
+
+        Returns:
+            The destination that knows what passes through.
+
+        Raises:
+            Fail: embedded payloads are more than a model can hold.
+        """
+        if embedded:
+            check_size(sum(c.payload.nbytes for c in self._payloads), embedded=True, at_least=True)
+        self._embedded = embedded
+        self._folder = folder = None if delivered else destination.folder
+        taken = {c.file.casefold() for c in self._payloads if c.file is not None}
+        for carried in self._payloads:
+            if embedded:
+                carried.target = None
+            elif carried.file is not None:
+                carried.target = carried.file
+                carried.stays = carried.lies_in(folder)
+            else:
+                source = carried.nodes[0].source
+                suffix = source if is_payload_name(source) else "context"
+                carried.target = free_name(partial(destination.binary_name, suffix), None, taken)
+                taken.add(carried.target.casefold())
+        kept = {c.target: c.stays for c in self._payloads if c.target is not None}
+        return replace(
+            destination,
+            reads=(*destination.reads, *(c.payload.mapped.path for c in self._payloads if c.payload.mapped)),
+            kept=tuple(kept),
+            carried=() if delivered else tuple(name for name, stays in kept.items() if not stays),
+        )
+
+    def keep(self, open_file: Callable[[str], BinaryIO]) -> KeptNodes:
+        """Bring each payload where `plan` said, verified on the way by the manifest's digests.
+
+        Args:
+            open_file: opens where a file goes.
+
+        Raises:
+            InvalidGraph: a payload is not what the manifest says, or was written to meanwhile.
+            Fail: a file that was to stay was replaced meanwhile, or the disk is full.
+        """
+        kept = KeptNodes()
+        now = {record.name: (record.main_context, record.cache) for record in self.records}
+        for carried in self._payloads:
+            if carried.target is None:
+                marker = new_marker()
+                kept.contents[marker] = carried.payload
+                entry, first = carried.verified(), carried.nodes[0]
+                # A record's name is made up where the node has none: the next reader would make another.
+                is_named = self._model.graph_of(first).nodes[first.index].name == first.name
+                entry = replace(entry, name=first.name, embedded=True) if entry and is_named else None
+                # One copy of the bytes: the first node carries them, the others refer to it.
+                now.update((node.name, (False, None)) for node in carried.nodes)
+                now[first.name] = first.main_context, marker
+            else:
+                entry = self._keep_file(carried, carried.target, open_file)
+                kept.files.append(carried.target)
+                now.update((n.name, (n.main_context, carried.target.encode())) for n in carried.nodes)
+            if entry is not None:
+                entry = self._with_references(entry, carried)
+                kept.entries.append(entry)
+                if carried.target is not None and not carried.stays:
+                    kept.written.append(entry)
+        for record in self.records:
+            main, cache = now[record.name]
+            # Rewritten if anything of the core's changed in it.
+            if (main, cache, self._embedded) != (record.main_context, record.cache, record.embed_mode):
+                node = self._model.graph_of(record).nodes[record.index]
+                kept.nodes.setdefault(record.path, {})[record.index] = _rewritten(
+                    node, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
+                )
+        return kept
+
+    def _find(self, config: SessionConfig) -> list[_Carried]:
+        """Return the payloads, each with all nodes that carry it."""
+        records = {record.name: record for record in self.records}
+        folder = context_folder(self._model, config, compiles=True)
+        mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
+        reader = PayloadReader(
+            records,
+            folder=folder,
+            manifest=self.manifest,
+            scratch=Scratch(),
+            reading=reading_of(self._model, mapped),
+        )
+        found: dict[tuple[str, bool], _Carried] = {}
+        # Primaries first, so that one of them carries what several nodes share.
+        for record in sorted(self.records, key=lambda r: not r.main_context):
+            if not record.cache and not record.main_context:
+                continue
+            name, payload = record.file_name, reader.load(record)
+            file = None if name is None else checked_name(name, record.name)
+            key = (record.name, True) if file is None else (file, False)
+            if key in found:
+                found[key].nodes.append(record)
+                continue
+            called, manifest = record.name if name is None else name, self.manifest
+            entry = None if manifest is None else manifest.entry(called, embedded=file is None)
+            found[key] = _Carried(nodes=[record], file=file, payload=payload, entry=entry)
+        return list(found.values())
+
+    def _keep_file(
+        self, carried: _Carried, name: str, open_file: Callable[[str], BinaryIO]
+    ) -> PayloadEntry | None:
+        """Copy a payload into its file, or see that it is still there; return its entry."""
+        if not carried.stays:
+            entry = carried.verified() or digested(name, carried.payload.view, carried.forget)
+            carried.payload.copy_to(open_file(name))
+            return replace(entry, name=name, embedded=False)
+        if not carried.lies_in(self._folder):
+            raise Fail(
+                f"the context binary {name!r} was replaced while {self._model.source.where} was compiled.",
+                node=carried.nodes[0].name,
+                hint="Start again.",
+            )
+        return None if carried.entry is None else replace(carried.entry, name=name)
+
+    def _with_references(self, entry: PayloadEntry, carried: _Carried) -> PayloadEntry:
+        """Return an entry that says which nodes without a payload belong to it, as far as that is known."""
+        source = carried.nodes[0].source
+        said = set(carried.entry.references) if carried.entry is not None else set()
+        only = sum(c.nodes[0].source == source for c in self._payloads) == 1
+        names = [
+            record.name
+            for record in self.records
+            if record.name in said or (only and record.source == source and record.cache is None)
+        ]
+        shared = [] if carried.target is not None else [node.name for node in carried.nodes[1:]]
+        return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
+
+
+def _rewritten(node: NodeProto, **values: int | bytes | None) -> NodeProto:
+    """Return a copy of a node with other attributes; None takes one away. The old payload is not copied."""
+    copy = NodeProto()
+    for field_, value in node.ListFields():
+        if field_.name != "attribute":
+            copy_field(copy, field_.name, value)
+    for attribute in node.attribute:
+        name = attribute.name
+        if name not in values:
+            copy.attribute.append(attribute)
+        elif (value := values.pop(name)) is not None:
+            copy.attribute.append(make_attribute(name, value))
+    copy.attribute.extend(make_attribute(n, value) for n, value in values.items() if value is not None)
+    return copy
 
 
 def check_mix(

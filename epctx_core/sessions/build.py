@@ -19,13 +19,7 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
-from epctx_core.sessions.loading import (
-    Routing,
-    check_compatibility,
-    context_folder,
-    load_context_nodes,
-    source_folder,
-)
+from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes
 from epctx_core.sessions.plan import Planner
 from epctx_core.sessions.providers import (
     ProviderSession,
@@ -214,13 +208,10 @@ class _Builder:
 
     def _build(self, stack: contextlib.ExitStack) -> SessionState:
         nodes, exporter = self._model.context_nodes, self._exporter
-        folder = (context_folder if exporter is None else source_folder)(self._model, self._config)
-        with self._routing.naming_others():
-            check_compatibility(
-                self._model.source.proto,
-                self._routing.choices,
-                fail_on_suboptimal=self._config.fail_on_suboptimal,
-            )
+        folder = context_folder(self._model, self._config, compiles=exporter is not None)
+        self._routing.check_compatibility(
+            self._model.source.proto, fail_on_suboptimal=self._config.fail_on_suboptimal
+        )
         workspace_of: WorkspaceOf = private_workspace
         if exporter is not None:
             workspace_of = stack.enter_context(exporter.settled(self._model, self._routing.choices))

@@ -51,17 +51,21 @@ _WEIGHTS_ONLY = (
 )
 
 
-def context_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
-    """Return where a load looks for context binaries: the folder of `ep.context_file_path`, else the model's.
+def context_folder(model: OpenModel, config: SessionConfig, *, compiles: bool = False) -> ModelFolder | None:
+    """Return where context binaries are looked for: in the folder of `ep.context_file_path`, else the model's.
 
-    None for a model from bytes that needs none, or whose payloads the host's callback reads.
+    For a compile that option says where the new model goes, so that a model out of a file has them beside it, and the
+    host's callback is for loads. None for a model from bytes that needs none, or whose payloads the callback reads.
 
     Raises:
         InvalidArgument: a model from bytes that names files, without the option.
     """
-    folder = folder_of(model.source.path, config)
+    path = model.source.path
+    if compiles and path is not None:
+        return ModelFolder(path.parent, path)
+    folder = folder_of(path, config)
     for node in model.context_nodes if folder is None else ():
-        refuse_folderless(node, config)
+        refuse_folderless(node, replace(config, data_reader=None) if compiles else config)
     return folder
 
 
@@ -83,18 +87,6 @@ def refuse_folderless(node: ContextNodeRecord, config: SessionConfig) -> None:
             hint="Set the session option 'ep.context_file_path' to the path the model would have."
             + (_WEIGHTS_ONLY if config.external_initializers_folder else ""),
         )
-
-
-def source_folder(model: OpenModel, config: SessionConfig) -> ModelFolder | None:
-    """Return where a compile looks for them; see `context_folder`.
-
-    There the option says where the new model goes, so that a model out of a file has them beside it. The
-    host's callback is for loads.
-    """
-    path = model.source.path
-    if path is not None:
-        return ModelFolder(path.parent, path)
-    return context_folder(model, replace(config, data_reader=None))
 
 
 def source_tensors(
@@ -224,6 +216,26 @@ class Routing:
         maker = self._makers.get(record.name, {}).get("distribution")
         return others_of(record, self._registry.records(), maker)
 
+    def check_compatibility(self, model: ModelProto, *, fail_on_suboptimal: bool) -> None:
+        """Ask each EP to judge what it once wrote about the model; the log warns of what runs less well.
+
+        Called before any EP instance exists.
+
+        Raises:
+            InvalidGraph: an EP says that it cannot run the model any more.
+            Fail: an EP would rather compile again, and the host wants that to be an error.
+            PluginError: an EP raised, or gave something else than a verdict.
+        """
+        infos = all_compatibility_info(model)
+        said = ((choice, info) for choice in self.choices for info in infos.get(choice.name, ()))
+        with self.naming_others():
+            for choice, info in said:
+                if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+                    error = suboptimal(choice, info)
+                    if fail_on_suboptimal:
+                        raise error
+                    _log.warning("%s", error.message)
+
     @property
     def settled(self) -> Collection[str]:
         """The EPs for which it was decided when the model was compiled what they compile."""
@@ -276,28 +288,6 @@ def suboptimal(choice: ProviderChoice, info: str) -> Fail:
         ep=choice.name,
         hint="Compile the source model again.",
     )
-
-
-def check_compatibility(
-    model: ModelProto, choices: Iterable[ProviderChoice], *, fail_on_suboptimal: bool
-) -> None:
-    """Ask each EP of a session to judge what it once wrote about the model; the log warns of what runs less well.
-
-    Called before any EP instance exists.
-
-    Raises:
-        InvalidGraph: an EP says that it cannot run the model any more.
-        Fail: an EP would rather compile again, and the host wants that to be an error.
-        PluginError: an EP raised, or gave something else than a verdict.
-    """
-    infos = all_compatibility_info(model)
-    said = ((choice, info) for choice in choices for info in infos.get(choice.name, ()))
-    for choice, info in said:
-        if accept(choice, info) == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-            error = suboptimal(choice, info)
-            if fail_on_suboptimal:
-                raise error
-            _log.warning("%s", error.message)
 
 
 def load_context_nodes(
