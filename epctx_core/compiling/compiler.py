@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, CompileRequest
-from epctx_core.compiling.destination import BinaryInformation, Destination, destination_of
+from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.group import Group, check_shared_options
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.outputs import ModelSink, make_report, to_stream
@@ -100,7 +100,7 @@ class ModelCompiler:
         self._flags = OrtCompileApiFlags(flags)
         self._progress = reported_progress(if_given(given_function, "progress", progress))
         self._registry = registry
-        self._binary_information: BinaryInformation | None = None
+        self._binary_information: Path | None = None
         self._write_function = WriteFunction()
         self._running = threading.Lock()
         self._report: CompileReport | None = None
@@ -130,8 +130,7 @@ class ModelCompiler:
                 f"binaries cannot be named after {model_name!r:.80}, which is no plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
-        folder = Path(given_path("output_directory", output_directory))
-        self._binary_information = BinaryInformation(folder=folder, name=model_name)
+        self._binary_information = Path(given_path("output_directory", output_directory), model_name)
 
     def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
         """Hand payloads that are not embedded to `f(name, data)` instead of writing files.

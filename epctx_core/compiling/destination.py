@@ -86,19 +86,6 @@ def points_to_folder(path: Path | str) -> InvalidArgument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryInformation:
-    """Where a host wants context binaries, and what they are named after.
-
-    Attributes:
-        folder: the context model's or one below it; for bytes and streams any.
-        name: a model's file name; its stem begins the binaries' names.
-    """
-
-    folder: Path
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Destination:
     """The output of a compile.
 
@@ -310,7 +297,7 @@ def destination_of(
     output: str | None,
     *,
     replace: bool,
-    binaries: BinaryInformation | None = None,
+    binaries: Path | None = None,
     initializers: str | None = None,
     in_memory: bool = False,
 ) -> Destination:
@@ -319,7 +306,8 @@ def destination_of(
     Args:
         source: the model's path, None for one from bytes.
         output: what the host asked for; None for the default name beside the source.
-        binaries: where binaries go; None for beside the model.
+        binaries: a model's file whose stem begins the binaries' names, in the folder where they go: the context
+            model's or one below it, for bytes and streams any; None for beside the model.
         in_memory: whether the model is handed over as bytes or to a stream. Its files lie in one folder, from
             which it can be loaded again: that of `output`, else the one that `binaries` names.
 
@@ -340,12 +328,12 @@ def destination_of(
             "the model was given as bytes, so there is no name for its context model.",
             hint="Give an output path, or set the session option 'ep.context_file_path'.",
         )
-    home = path.parent if path is not None else binaries.folder if binaries else None
+    home = path.parent if path is not None else binaries.parent if binaries else None
     return Destination(
         folder=home,
         model=None if path is None or in_memory else path.name,
-        named_after=Path(binaries.name) if binaries else path,
-        binary_folder=_inside(home, binaries.folder) if binaries and home else "",
+        named_after=binaries or path,
+        binary_folder=_inside(home, binaries.parent) if binaries and home else "",
         initializers=initializers,
         source=source,
         replace=replace,

@@ -41,7 +41,7 @@ from epctx_core.registry.records import PluginRecord
 
 if TYPE_CHECKING:
     from epctx_core.engines import CpuEngine
-    from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
+    from epctx_core.options import CancellationFlag, SessionOptions
     from epctx_core.registry.registry import Registry
     from epctx_core.sessions.missing_providers import OptionalNames, SkippedProvider
 
@@ -281,7 +281,19 @@ class ProviderSession:
             self.weightless = checked_mode(choices, config.weightless)
         for choice in choices:
             check_availability(choice.record, purpose, registry)
-            cls = _class_of(choice, config, purpose)
+            cls = choice.cls
+            if config.isolation is not Isolation.NONE:
+                # Its work is done in another process.
+                mode = config.isolation.value
+                package = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode}")
+                isolated = package.IsolatedEp(
+                    record=choice.record,
+                    cls=cls,
+                    mode=mode,
+                    seconds=config.isolation_seconds,
+                    max_bytes=config.isolation_bytes,
+                )
+                cls = package.isolated_class(isolated, purpose)
             workspace = workspace_of(choice)
             self._workspaces.append(workspace)
             if cls is not choice.cls and type(workspace) is not PrivateWorkspace:
@@ -408,25 +420,6 @@ def close_quietly(close: Callable[[], None], what: str) -> None:
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
         _log.error("closing %s: %s", what, describe(error))
         _log.debug("closing %s", what, exc_info=error)
-
-
-def _class_of(choice: ProviderChoice, config: SessionConfig, purpose: Purpose) -> type[ExecutionProvider]:
-    """Return the class of the instance: the EP's own, or one that has its work done in another process."""
-    if config.isolation is Isolation.NONE:
-        return choice.cls
-    mode = config.isolation.value
-    package = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode}")
-    cls: type[ExecutionProvider] = package.isolated_class(
-        package.IsolatedEp(
-            record=choice.record,
-            cls=choice.cls,
-            mode=mode,
-            seconds=config.isolation_seconds,
-            max_bytes=config.isolation_bytes,
-        ),
-        purpose,
-    )
-    return cls
 
 
 def check_availability(record: PluginRecord, purpose: Purpose, registry: Registry) -> None:
