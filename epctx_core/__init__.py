@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from epctx_core.session import *
     from epctx_core.sessions.boundary import *
     from epctx_core.sessions.ep_queries import *
-    from epctx_core.sessions.explanation import *
     from epctx_core.sessions.inspection import *
     from epctx_core.verify.findings import *
     from epctx_core.verify.verification import *
@@ -50,10 +49,10 @@ _HOME = {
         "get_compatibility_info_from_model", "get_device", "get_ep_metadata", "get_model_compatibility", "get_version_string",
         "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
     ),
-    "epctx_core.sessions.explanation": (
-        "Explanation", "NodeExplanation", "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "explain_model",
+    "epctx_core.sessions.inspection": (
+        "ContextNodeInfo", "Explanation", "ModelInfo", "NodeExplanation", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
+        "explain_model", "inspect_model",
     ),
-    "epctx_core.sessions.inspection": ("ContextNodeInfo", "ModelInfo", "inspect_model"),
     "epctx_core.options": (
         "ExecutionMode", "GraphOptimizationLevel", "InputBudget", "OrtCompileApiFlags", "SessionOptions",
     ),

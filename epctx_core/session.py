@@ -28,14 +28,13 @@ from epctx_core.sessions.boundary import (
     given_model,
     given_options,
     requested_providers,
+    unknown_name,
 )
 from epctx_core.sessions.build import SessionState, build_session
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from epctx_core.options.run import RunOptions
-    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
+    from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
 
 _log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001
@@ -225,10 +224,7 @@ class InferenceSession(Strict):
         known = [output.name for output in self._outputs]
         for name in names:
             if name not in known:
-                raise InvalidArgument(
-                    f"the model has no output {name!r}.{suggestion(str(name), known)}",
-                    hint=f"Its outputs: {', '.join(known)}.",
-                )
+                raise unknown_name("output", name, known)
         return [known.index(name) for name in names]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -359,9 +355,7 @@ class InferenceSession(Strict):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import onnx
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, RuntimeException, suggestion
+from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError, RuntimeException, suggestion
 from epctx_core.options import SessionOptions
-from epctx_core.plugin import ValueInfo
+from epctx_core.plugin import TensorType, ValueInfo
 from epctx_core.registry.guard import contract_broken, describe, plain
 
 if TYPE_CHECKING:
     from onnx import TypeProto
 
-    from epctx_core.errors import PluginError
     from epctx_core.graph.type_table import TypeTable
-    from epctx_core.plugin import TensorType
     from epctx_core.plugin.types import Dimension
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.plan import RunStep
@@ -103,6 +101,14 @@ def model_metadata(model: OpenModel) -> ModelMetadata:
     )
 
 
+def unknown_name(kind: str, name: object, known: Sequence[str]) -> InvalidArgument:
+    """Return the error for an input or output that a model does not have."""
+    return InvalidArgument(
+        f"the model has no {kind} {name!r}.{suggestion(str(name), known)}",
+        hint=f"Its {kind}s: {', '.join(known) or 'none'}.",
+    )
+
+
 class FeedOrder:
     """Puts what `run` is given into the model's order and checks it.
 
@@ -148,10 +154,7 @@ class FeedOrder:
             )
         for name in feeds:
             if name not in known:
-                raise InvalidArgument(
-                    f"the model has no input {name!r}.{suggestion(str(name), known)}",
-                    hint=f"Its inputs: {', '.join(known) or 'none'}.",
-                )
+                raise unknown_name("input", name, known)
         ordered = []
         for argument in self._arguments:
             if argument.name in feeds:
@@ -192,7 +195,14 @@ def _checked(argument: NodeArg, value: Any) -> Any:
             hint="A length that is a name is open; a free dimension override of the session options fixes it.",
         )
     if array.dtype.kind in "ST":
-        array = _as_objects(argument, array)
+        # onnxruntime reads past the end of text of numpy's own kinds.
+        try:
+            text = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"the input {argument.name!r} has bytes that are no UTF-8: {error}."
+            ) from error
+        array = text.astype(object)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -203,18 +213,6 @@ def _are_numbers(array: np.ndarray, wanted: np.dtype[Any]) -> bool:
     if array.dtype.kind == "O":
         return all(isinstance(element, Number) for element in array.flat)
     return array.dtype.kind in "biufc"
-
-
-def _as_objects(argument: NodeArg, array: np.ndarray) -> np.ndarray:
-    """Return text of numpy's own kinds as an array of `str`: onnxruntime reads past the end of these kinds."""
-    try:
-        text = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"the input {argument.name!r} has bytes that are no UTF-8: {error}.") from error
-    return text.astype(object)
-
-
-_log = logging.getLogger("epctx.session")
 
 
 class Boundary(NamedTuple):
@@ -355,12 +353,11 @@ class _Results(NamedTuple):
 
 def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
     """Whether a result is an input, or a view of memory that an input is in."""
-    for value in inputs:
-        if value is result:
-            return True
-    if not isinstance(result.base, np.ndarray):
-        return False
-    return any(isinstance(value, np.ndarray) and np.may_share_memory(result, value) for value in inputs)
+    is_view = isinstance(result.base, np.ndarray)
+    return any(
+        value is result or (is_view and isinstance(value, np.ndarray) and np.may_share_memory(result, value))
+        for value in inputs
+    )
 
 
 def has_type(array: np.ndarray, wanted: TensorType) -> bool:
@@ -426,6 +423,7 @@ def tell_with_inputs(run: RunStep, boundary: Boundary, record: PluginRecord) -> 
     return tell_of_outputs(run_with_hints, boundary)
 
 
+_log = logging.getLogger("epctx.session")
 F = TypeVar("F", bound=Callable[..., object])
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from epctx_core.registry import Registry
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
-    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
+    from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
 
 PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
@@ -304,7 +304,7 @@ class _Builder:
             plan = planner.plan(assignment.main)
         types, assigned = self._model.types, None
         if self._config.record_assignments:
-            from epctx_core.sessions.explanation import assigned_subgraphs
+            from epctx_core.sessions.inspection import assigned_subgraphs
 
             assigned = assigned_subgraphs(assignment, instances.names, self._routing.nodes)
         return SessionState(

@@ -7,18 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, errors_typed
 from epctx_core.graph.weights import known_digests
-from epctx_core.options import CancellationFlag
+from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
 from epctx_core.registry.guard import describe
 from epctx_core.sessions.boundary import given_options, requested_providers
 from epctx_core.sessions.missing_providers import told_names
 from epctx_core.sessions.providers import Progress, no_progress
-
-if TYPE_CHECKING:
-    from epctx_core.options import SessionConfig, SessionOptions
 
 R = TypeVar("R")
 _POLLED_EVERY = 0.05

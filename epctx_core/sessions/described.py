@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.scratch import PrivateWorkspace, scratch_folder
 from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose, WeightlessMode
+from epctx_core.plugin import CompiledPartition, ModelIdentity, ProviderContext, Purpose, WeightlessMode
 from epctx_core.registry import PluginRecord, PluginState, Registry
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.loading import import_provider
-from epctx_core.sessions.providers import ProviderSession
+from epctx_core.sessions.providers import Progress, ProviderSession
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
-    from epctx_core.plugin import CompiledPartition
-    from epctx_core.sessions.providers import Progress
 
 
 def describe_instance(record: PluginRecord, context: ProviderContext, purpose: Purpose) -> dict[str, Any]:
@@ -30,6 +28,8 @@ def describe_instance(record: PluginRecord, context: ProviderContext, purpose: P
         context: what an instance in this process would get.
         purpose: what the other one is made for.
     """
+    # A session says more of its engine while it is made.
+    engine = context.engine
     names = ("name", "sources", "distribution", "version", "entry_point")
     return {
         "record": {name: getattr(record, name) for name in names},
@@ -41,14 +41,8 @@ def describe_instance(record: PluginRecord, context: ProviderContext, purpose: P
         "weightless": int(context.weightless),
         "threads": context.intra_op_num_threads,
         "logger": context.logger.name.removeprefix("epctx."),
-        "engine": describe_engine(context),
+        "engine": asdict(engine.policy if isinstance(engine, CpuEngine) else EnginePolicy()),
     }
-
-
-def describe_engine(context: ProviderContext) -> dict[str, Any]:
-    """Return how the engine of an instance is set up by now: a session says more of it while it is made."""
-    engine = context.engine
-    return asdict(engine.policy if isinstance(engine, CpuEngine) else EnginePolicy())
 
 
 class DescribedInstance:
@@ -97,7 +91,7 @@ class DescribedInstance:
         self._session.instances.add(self.record, outcome.cls, context)
 
     def set_engine(self, said: Mapping[str, Any]) -> None:
-        """Set its engine up as `describe_engine` says."""
+        """Set its engine up as `describe_instance` says."""
         for name, value in said.items():
             setattr(self._engine.policy, name, value)
 

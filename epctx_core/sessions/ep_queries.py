@@ -23,22 +23,15 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.default import plugins
 from epctx_core.registry.guard import ask, blame, contract_broken
 from epctx_core.registry.records import means, simulates
-from epctx_core.sessions.providers import choose_provider
+from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 
 
 LOOK = "verify_payloads"
 _DYNAMIC = "set_dynamic_options"
 _OPTION = "ep.enable_weightless_mode"
-_TEXTS = {
-    frozenset(): "none",
-    frozenset({WeightlessMode.EXTERNAL_ONLY}): "external_only",
-    frozenset({WeightlessMode.ALL}): "all",
-    frozenset({WeightlessMode.EXTERNAL_ONLY, WeightlessMode.ALL}): "all_or_external_only",
-}
 CompiledModelCompatibility = Compatibility
 """The name that hosts know it by."""
 
@@ -188,7 +181,8 @@ def checked_mode(choices: Sequence[ProviderChoice], asked: WeightlessMode) -> We
 
 def weightless_modes_text(modes: Collection[WeightlessMode] | None) -> str:
     """Return what an EP supports in ONNX Runtime's words."""
-    return _TEXTS[frozenset(modes or ()) - {WeightlessMode.NONE}]
+    names = sorted(mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE)
+    return "_or_".join(names) or "none"
 
 
 def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
 
-KEY = "ep.optional_providers"
 _SUFFIX = "executionprovider"
 _log = logging.getLogger("epctx.providers")
 told_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
@@ -68,7 +67,7 @@ class OptionalNames:
         for name in names if requested else ():
             if _stem(name) not in asked:
                 raise InvalidArgument(
-                    f"the session option {KEY!r} names {name!r}, which is not among the EPs that were asked for."
+                    f"the session option 'ep.optional_providers' names {name!r}, which is not among the EPs that were asked for."
                     f"{suggestion(name, requested)}",
                     hint=f"They are: {', '.join(requested)}.",
                 )

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.mapping import FileIdentity
-from epctx_core.options import Isolation
+from epctx_core.options import Isolation, SessionConfig
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import private_workspace
+from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf, private_workspace
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.options import SessionConfig
-    from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
 
 
 class SharedWorkspace(PrivateWorkspace):

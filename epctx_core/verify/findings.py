@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.named_files import external_locations
-from epctx_core.context.weights_folder import WeightsFolder, read_seal
+from epctx_core.context.weights_folder import Seal, WeightsFolder, read_seal
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -27,17 +27,16 @@ from epctx_core.errors import (
     NotImplementedByProvider,
 )
 from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
-from epctx_core.graph.normalise import given_weights
+from epctx_core.graph.normalise import FunctionId, given_weights
 from epctx_core.graph.tensor_bytes import weight_of
 from epctx_core.graph.weights import all_tensors, is_detached
-from epctx_core.options import Verification
+from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.plugin import Finding, ModelIdentity, Severity
 from epctx_core.sessions.loading import folder_of
 from epctx_core.sessions.providers import choose_providers, kept_functions
-from epctx_core.sessions.source import open_proto
+from epctx_core.sessions.source import OpenModel, open_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
     from onnx import ModelProto
@@ -47,10 +46,7 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.payload_reader import PayloadReader
     from epctx_core.graph.mapping import MappedFile
-    from epctx_core.graph.normalise import FunctionId
-    from epctx_core.options import SessionConfig, SessionOptions
     from epctx_core.registry import Registry
-    from epctx_core.sessions.source import OpenModel
 
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO

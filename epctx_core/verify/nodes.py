@@ -11,12 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onnx import NodeProto, TensorProto
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto
 
 from epctx_core.context.manifest import (
     MANIFEST,
     VERSION,
     Manifest,
+    PayloadEntry,
     damaged,
     metadata_value,
     parse_json,
@@ -50,24 +51,17 @@ from epctx_core.context.payload_reader import (
     refuse_orphans,
 )
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import placed_nodes
+from epctx_core.graph.bodies import BodyPath, placed_nodes
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import Verification
-from epctx_core.sessions.loading import refuse_folderless, source_tensors
-from epctx_core.verify.findings import PayloadReport
+from epctx_core.sessions.loading import Routing, refuse_folderless, source_tensors
+from epctx_core.verify.findings import Findings, PayloadReport, Subject
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, TypeProto
-
-    from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.payload_reader import Content
     from epctx_core.context.scratch import Scratch
-    from epctx_core.graph.bodies import BodyPath
-    from epctx_core.graph.type_table import TypeTable
-    from epctx_core.sessions.loading import Routing
-    from epctx_core.verify.findings import Findings, Subject
 
 
 _COMPILE = "Compile the source model again."
@@ -225,31 +219,28 @@ def check_types(subject: Subject) -> None:
     The operator has no type inference: what a node makes has the type that the model declares, or none.
     """
     with subject.findings.collected("model-invalid"), names_as_text():
-        declared = types_of(subject.proto.graph)
+        tables = types_of(subject.proto.graph)
         for record in subject.records:
-            _check_node(record, declared.at(record.path), subject.findings)
-
-
-def _check_node(record: ContextNodeRecord, declared: TypeTable, findings: Findings) -> None:
-    for name in dict.fromkeys(record.outputs):
-        if name and not _is_known(declared.proto(name)):
-            findings.add(
-                "type-undeclared",
-                f"EPContext node {record.name!r} makes {name!r}, whose type the model does not declare; "
-                "onnxruntime refuses such a model.",
-                node=record.name,
-                hint="Whatever changed the model dropped its value_info; compile the source model again.",
-            )
-    for name in dict.fromkeys((*record.inputs, *record.outputs)):
-        wrong = _wrong(declared.proto(name))
-        if name and wrong:
-            findings.add(
-                "type-not-allowed",
-                f"EPContext node {record.name!r} has the value {name!r} of type {wrong}, which the operator "
-                "does not have.",
-                node=record.name,
-                hint="Compile the source model again; the EP has to leave such values to others.",
-            )
+            declared = tables.at(record.path)
+            for name in dict.fromkeys(record.outputs):
+                if name and not _is_known(declared.proto(name)):
+                    subject.findings.add(
+                        "type-undeclared",
+                        f"EPContext node {record.name!r} makes {name!r}, whose type the model does not declare; "
+                        "onnxruntime refuses such a model.",
+                        node=record.name,
+                        hint="Whatever changed the model dropped its value_info; compile the source model again.",
+                    )
+            for name in dict.fromkeys((*record.inputs, *record.outputs)):
+                wrong = _wrong(declared.proto(name))
+                if name and wrong:
+                    subject.findings.add(
+                        "type-not-allowed",
+                        f"EPContext node {record.name!r} has the value {name!r} of type {wrong}, which the operator "
+                        "does not have.",
+                        node=record.name,
+                        hint="Compile the source model again; the EP has to leave such values to others.",
+                    )
 
 
 def _is_known(kind: TypeProto | None) -> bool:

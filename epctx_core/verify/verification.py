@@ -22,13 +22,13 @@ from epctx_core.errors import NotImplementedByProvider, errors_typed
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionOptions
-from epctx_core.plugin import Compatibility, Purpose
+from epctx_core.plugin import Compatibility, ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.ep_queries import look_into
 from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal
 from epctx_core.sessions.plan import Planner, StepSpec
-from epctx_core.sessions.providers import ProviderSession
+from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.verify.findings import Findings, PayloadReport, Subject, VerifyReport, read_subject
 from epctx_core.verify.nodes import (
     check_dependencies,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.plugin import ContextNode
-    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 
@@ -340,7 +338,24 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     if model is None or findings.has_errors:
         return loaded
     engine = CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False))
-    routing = _start(subject, model, engine, providers)
+    routing: Routing | None = None
+    # That an EP cannot do it on this machine is nothing of the file's.
+    with findings.collected_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
+        found = Routing(
+            subject.records,
+            subject.session.providers or None,
+            subject.session,
+            subject.registry,
+            Purpose.EXPORT,
+            subject.manifest,
+        )
+        providers.start(
+            [c for c in found.choices if c.name in found.settled and c.cls.loads_without_device],
+            purpose=Purpose.EXPORT,
+            model=model.identity,
+            engine=engine,
+        )
+        routing = found
     for ep, choice in providers.choices.items():
         if routing is None or ep not in routing.nodes or findings.has_errors:
             continue
@@ -354,32 +369,6 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
     if not findings.has_errors:
         _prepare(subject, model, engine, providers)
     return loaded
-
-
-def _start(
-    subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession
-) -> Routing | None:
-    """Make an instance of each EP that a load would ask and that needs no device for it.
-
-    Returns None if nobody takes a node, or an EP cannot do it on this machine: that is nothing of the file's.
-    """
-    with subject.findings.collected_of_plugin("plugin-broken"), suppress(NotImplementedByProvider):
-        routing = Routing(
-            subject.records,
-            subject.session.providers or None,
-            subject.session,
-            subject.registry,
-            Purpose.EXPORT,
-            subject.manifest,
-        )
-        providers.start(
-            [c for c in routing.choices if c.name in routing.settled and c.cls.loads_without_device],
-            purpose=Purpose.EXPORT,
-            model=model.identity,
-            engine=engine,
-        )
-        return routing
-    return None
 
 
 def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:
