@@ -61,7 +61,7 @@ class CancellationFlag:
 
     def raise_if_requested(self) -> None:
         """Raise ModelLoadCanceled if the host has asked for the work to stop."""
-        if self._event.is_set():
+        if self.requested:
             raise ModelLoadCanceled("cancelled: the host set the load cancellation flag.")
 
 

@@ -41,11 +41,6 @@ class CompileCancellation(CancellationFlag):
             super().wait(min(left, _POLLED_EVERY))
         return self.requested
 
-    def raise_if_requested(self) -> None:
-        """Raise ModelLoadCanceled if the work shall stop."""
-        self._host.raise_if_requested()
-        super().raise_if_requested()
-
     @contextmanager
     def by_interrupt(self) -> Iterator[None]:
         """Make a Ctrl-C in the block a wish to stop before it goes on up: EPs are still there and may have threads."""

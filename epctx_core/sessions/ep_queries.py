@@ -212,9 +212,7 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
     for ep, own in declared.items():
         for key in own.keys() & options.keys():
             own[key].parse(ep, options[key])
-    for ep, part in parts.items():
-        if not part:
-            continue
+    for ep, part in ((ep, part) for ep, part in parts.items() if part):
         try:
             providers.instances.call(ep, _DYNAMIC, options=part)
         except PluginError as error:

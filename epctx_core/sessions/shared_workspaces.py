@@ -58,11 +58,6 @@ class SharedWorkspaces:
             self._found[key].users += 1
             return self._found[key]
 
-    def __len__(self) -> int:
-        """How many workspaces have users."""
-        with self._lock:
-            return len(self._found)
-
     def _leave(self, key: Hashable) -> bool:
         with self._lock:
             self._found[key].users -= 1

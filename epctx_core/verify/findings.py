@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.named_files import external_locations
-from epctx_core.context.weights_folder import Seal, WeightsFolder, read_seal
+from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -119,7 +119,6 @@ UNJUDGED = frozenset({"not-checked", "file-not-sought"})
 """Codes that say that nothing is known of a file's bytes."""
 
 _OF_FILES = (InvalidGraph, InvalidProtobuf)
-_PLUGINS = "`epctx plugins list` shows every plugin and its state."
 _ORDER = {severity: place for place, severity in enumerate((_ERROR, _WARNING, _INFO))}
 
 
@@ -175,7 +174,12 @@ class Findings:
         except NotImplementedByProvider as error:
             self.add_error("kernel-missing", error, node=node)
         except EpctxError as error:
-            self.add_error("plugin-broken", error, node=node, hint=_PLUGINS)
+            self.add_error(
+                "plugin-broken",
+                error,
+                node=node,
+                hint="`epctx plugins list` shows every plugin and its state.",
+            )
 
     def take(self, finding: Finding) -> None:
         """Note a finding that is one already; of one code beyond `LISTED`, that it was there."""

@@ -6,7 +6,7 @@ with the next one after each fault. Also binaries beside a model that no model n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from epctx_core.context.manifest import (
     MANIFEST,
     VERSION,
     Manifest,
-    PayloadEntry,
     damaged,
     metadata_value,
     parse_json,
@@ -186,26 +185,21 @@ def check_references(subject: Subject, routing: Routing | None) -> None:
                         f"EPContext node {record.name!r} has main_context=0, and its ep_cache_context is not read.",
                         node=record.name,
                     )
-        _check_partitions(same, subject.findings)
-
-
-def _check_partitions(records: Sequence[ContextNodeRecord], findings: Findings) -> None:
-    """Note nodes that run one graph of one payload."""
-    payloads = {_payload(record) for record in records if record.main_context}
-    only = next(iter(payloads)) if len(payloads) == 1 else None
-    runs: dict[tuple[object, str], list[str]] = {}
-    for record in records:
-        payload = _payload(record) if record.main_context else only
-        runs.setdefault((payload, record.partition_name), []).append(record.name)
-    for (_, partition), names in runs.items():
-        if len(names) > 1:
-            findings.add(
-                "partition-repeated",
-                f"{len(names)} EPContext nodes run one graph, {partition!r}: "
-                f"{', '.join(map(repr, names[:_SHOWN_NAMES]))}{', ...' if len(names) > _SHOWN_NAMES else ''}.",
-                node=names[0],
-                hint="Where that is not meant, a node was copied or its partition_name changed.",
-            )
+        only = next(iter(payloads)) if len(payloads) == 1 else None
+        runs: dict[tuple[object, str], list[str]] = {}
+        for record in same:
+            payload = _payload(record) if record.main_context else only
+            runs.setdefault((payload, record.partition_name), []).append(record.name)
+        for (_, partition), names in runs.items():
+            if len(names) > 1:
+                more = ", ..." if len(names) > _SHOWN_NAMES else ""
+                subject.findings.add(
+                    "partition-repeated",
+                    f"{len(names)} EPContext nodes run one graph, {partition!r}: "
+                    f"{', '.join(map(repr, names[:_SHOWN_NAMES]))}{more}.",
+                    node=names[0],
+                    hint="Where that is not meant, a node was copied or its partition_name changed.",
+                )
 
 
 def _payload(record: ContextNodeRecord) -> tuple[bool, str | bytes | None]:
@@ -332,7 +326,7 @@ def _find(record: ContextNodeRecord, subject: Subject) -> None:
     try:
         payload = subject.reader.check(record, content)
     except InvalidGraph as error:
-        _note_damage(record, entry, content, error, findings)
+        _note_damage(record, content, error, subject)
     else:
         size, digests = payload.nbytes, payload.verified
         subject.sound.add(record.name)
@@ -352,14 +346,11 @@ def _content(record: ContextNodeRecord, subject: Subject) -> Content | None:
     findings = subject.findings
     try:
         content = subject.reader.find(record)
-    except InvalidGraph as error:
-        missing = isinstance(error.__cause__, FileNotFoundError)
-        findings.add_error("file-missing" if missing else "file-refused", error)
-        return None
-    except Fail as error:
-        if subject.config.data_reader is not None:
+    except (InvalidGraph, Fail) as error:
+        if isinstance(error, Fail) and subject.config.data_reader is not None:
             raise
-        findings.add_error("file-refused", error, node=record.name)
+        missing = isinstance(error.__cause__, FileNotFoundError)
+        findings.add_error("file-missing" if missing else "file-refused", error, node=record.name)
         return None
     with findings.collected("file-empty"):
         refuse_empty(record, content)
@@ -367,15 +358,10 @@ def _content(record: ContextNodeRecord, subject: Subject) -> Content | None:
     return None
 
 
-def _note_damage(
-    record: ContextNodeRecord,
-    entry: PayloadEntry | None,
-    content: Content,
-    error: InvalidGraph,
-    findings: Findings,
-) -> None:
+def _note_damage(record: ContextNodeRecord, content: Content, error: InvalidGraph, subject: Subject) -> None:
     """Note in what a payload differs from the manifest: all ranges, where a load ends with the first."""
     view = content if isinstance(content, memoryview) else content.view
+    findings, entry = subject.findings, subject.reader.entry(record)
     if entry is None or len(view) != entry.size:
         findings.add_error("digest-size", error)
         return

@@ -136,21 +136,18 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     check_references(subject, routing)
     check_unused(subject)
     looked: dict[str, str] = {}
-    if _has_source(subject):
+    has_source = False
+    with findings.collected("source-refused"):
+        # Weights that payloads left in the source model: each is checked against its digest.
+        for name in subject.manifest.source_weights if subject.manifest is not None else ():
+            subject.reader.source_tensor(name)
+        has_source = True
+    if has_source:
         if routing is not None:
             looked = ask_providers(subject, routing, providers)
         looked |= rehearse_load(subject, providers)
     check_folder(subject)
     return _reports(subject, looked)
-
-
-def _has_source(subject: Subject) -> bool:
-    """Whether the weights that payloads left in the source model can be had; each is checked against its digest."""
-    with subject.findings.collected("source-refused"):
-        for name in subject.manifest.source_weights if subject.manifest is not None else ():
-            subject.reader.source_tensor(name)
-        return True
-    return False
 
 
 def _reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadReport]:
@@ -277,10 +274,7 @@ def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Sub
 
 
 def _look(
-    choice: ProviderChoice,
-    routing: Routing,
-    providers: ProviderSession,
-    subject: Subject,
+    choice: ProviderChoice, routing: Routing, providers: ProviderSession, subject: Subject
 ) -> list[str]:
     """Have an EP look into its payloads; return the primaries into whose payloads it looked."""
     findings = subject.findings

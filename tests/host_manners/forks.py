@@ -149,7 +149,7 @@ def main(folder):
         "workspaces": in_child(
             lambda: [
                 outputs(folder / "m_ctx.onnx", feeds, options(shares=True)),
-                len(loaded_workspaces.get()),
+                len(loaded_workspaces.get()._found),
             ]
         ),
         "fork": by_multiprocessing("fork", model, feeds),
