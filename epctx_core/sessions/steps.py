@@ -16,7 +16,7 @@ import numpy as np
 
 from epctx_core.engines.matching import KernelMatcher, RegistryLookup
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.index import Node, attribute_value
+from epctx_core.graph.index import GraphIndex, Node, attribute_value
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
@@ -25,7 +25,6 @@ from epctx_core.sessions.plan import Plan, RunStep, StepSpec, without_omitted
 
 if TYPE_CHECKING:
     from epctx_core.engines import CpuEngine
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import TensorType
