@@ -75,11 +75,7 @@ _HOME = {
     "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.graph.transfer": (
-        "ReceivedModel",
-        "SentModel",
-        "pack_payload",
-        "pack_weights",
-        "unpack_weights",
+        "ReceivedModel", "SentModel", "pack_payload", "pack_weights", "unpack_weights",
     ),
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("cache_entries",),
@@ -94,7 +90,7 @@ _HOME = {
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),
-}
+}  # fmt: skip
 _NAMES = [name for names in _HOME.values() for name in names]
 if not TYPE_CHECKING:  # they take a computed list for an empty one
     __all__ = list(_NAMES)

@@ -230,7 +230,14 @@ class CpuEngine:
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
     ) -> PreparedModel:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
-        self._check_layout(model)
+        layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
+        if (
+            layout is not None and layout != self._engine.layout
+        ):  # private layouts that are not this engine's here
+            raise InvalidGraph(
+                f"a piece was optimised for {layout}, here is {self._engine.layout or self._engine.name}.",
+                hint="Compile the source model again on this machine.",
+            )
         # Each array is fetched once: its address is in the key, and what is prepared keeps it alive.
         arrays = {
             t.name: weights[t.name]
@@ -277,15 +284,6 @@ class CpuEngine:
         except NotImplementedByProvider as error:
             _log.info("a piece stays as it is: %s.", error.message)
             return None
-
-    def _check_layout(self, model: ModelProto) -> None:
-        """Raise InvalidGraph for a model with private layouts that are not this engine's here."""
-        layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
-        if layout is not None and layout != self._engine.layout:
-            raise InvalidGraph(
-                f"a piece was optimised for {layout}, here is {self._engine.layout or self._engine.name}.",
-                hint="Compile the source model again on this machine.",
-            )
 
     def _prepare(
         self,

@@ -227,11 +227,8 @@ class Scan(_BodyRunner):
         values, sources = list(args[:count]), args[count:]
         inward = _scan_settings(self.scan_input_axes, self.scan_input_directions, len(sources))
         slices = [
-            np.flip(moved, 0) if backwards else moved
-            for moved, backwards in (
-                (np.moveaxis(source, axis, 0), backwards)
-                for source, (axis, backwards) in zip(sources, inward, strict=True)
-            )
+            np.moveaxis(source, axis, 0)[:: -1 if backwards else 1]
+            for source, (axis, backwards) in zip(sources, inward, strict=True)
         ]
         scans: list[list[np.ndarray]] = [[] for _ in self.body.output_names[count:]]
         for number in range(len(slices[0])):
@@ -348,9 +345,7 @@ class CastMap(OpRun):
         keys = range(max_map) if map_form == "SPARSE" else sorted(x)
         values = [x.get(key, empty) for key in keys]
         made = [str(value) for value in values] if cast_to == "TO_STRING" else [float(v) for v in values]
-        return (
-            np.array([made], np.float64 if cast_to == "TO_INT64" else kinds[cast_to]).astype(kinds[cast_to]),
-        )
+        return (np.array([made]).astype(kinds[cast_to]),)
 
 
 class FeatureVectorizer(OpRun):

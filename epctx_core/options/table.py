@@ -269,23 +269,20 @@ class SessionConfig:
         " files; 2: all. Set together with the older keys, all must say yes or all no.",
         errors="`InvalidArgument`: it contradicts `ep.enable_weightless`, or an EP lacks the mode."
         " `NotImplementedByProvider`: an EP does not know weightless mode.",
-        aliases=(
+        aliases=tuple(
             SessionOption(
-                key="ep.enable_weightless",
+                key=key,
                 default="0",
                 choices={"0": WeightlessMode.NONE, "1": WeightlessMode.ALL},
                 cache=CachePart.REFUSED,
-                doc="1: payloads refer to all of the source's weights instead of holding them; ONNX Runtime 1.29's key.",
+                doc=doc,
                 errors="`InvalidArgument`: it contradicts `ep.enable_weightless_mode`. Else as there.",
-            ),
-            SessionOption(
-                key="ep.enable_weightless_ep_context_nodes",
-                default="0",
-                choices={"0": WeightlessMode.NONE, "1": WeightlessMode.ALL},
-                cache=CachePart.REFUSED,
-                doc="The same under the name that ONNX Runtime 1.25 gave it.",
-                errors="`InvalidArgument`: it contradicts `ep.enable_weightless_mode`. Else as there.",
-            ),
+            )
+            for key, doc in {
+                "ep.enable_weightless": "1: payloads refer to all of the source's weights instead of holding them; "
+                "ONNX Runtime 1.29's key.",
+                "ep.enable_weightless_ep_context_nodes": "The same under the name that ONNX Runtime 1.25 gave it.",
+            }.items()
         ),
     )
     share_contexts = _flag(

@@ -97,7 +97,7 @@ def _read(dist: IDistribution) -> list[PluginRecord]:
     try:
         entries = list(dist.entry_points)
     except Exception as error:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
-        return [_broken(label, label, version, _why_unreadable(dist, error))]
+        return [broken_record(label, label, version, _why_unreadable(dist, error))]
     for entry in entries:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
@@ -110,11 +110,11 @@ def _read(dist: IDistribution) -> list[PluginRecord]:
                 f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
                 f"which its group {EP_GROUP} does not have"
             )
-            records.append(_broken(entry.name, label, version, reason))
+            records.append(broken_record(entry.name, label, version, reason))
     if name is not None:
         return records
     reason = f"the metadata of the distribution that brings it has no name, so reinstall it: {dist}"
-    return [_broken(r.name, _UNNAMED, version, reason) for r in records]
+    return [broken_record(r.name, _UNNAMED, version, reason) for r in records]
 
 
 def _why_unreadable(dist: IDistribution, error: Exception) -> str:
@@ -143,7 +143,7 @@ def _record(
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     if problem or target is None:
-        return _broken(name, distribution, version, problem)
+        return broken_record(name, distribution, version, problem)
     further = sorted({s.name for s in sources if class_path(s.value) == target} - {name})
     return PluginRecord(
         name=name,
@@ -163,7 +163,8 @@ def class_path(text: str) -> str | None:
     return f"{match['module']}:{match['attribute']}" if match else None
 
 
-def _broken(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
+def broken_record(name: str, distribution: str | None, version: str | None, reason: str) -> PluginRecord:
+    """Return the BROKEN record of what is no EP yet."""
     return PluginRecord(
         name=name,
         sources=(name,),

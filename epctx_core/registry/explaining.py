@@ -130,13 +130,28 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
             f"{suggestion(distribution, packages)} Installed: {_listed(packages)}.",
             hint="Write <distribution>:<EP type>, or the EP type alone.",
         )
-    if not types:
-        return _unknown_name(name, short, records)
     if len(types) > 1:
         return InvalidArgument(
             f"{name!r} can mean {' or '.join(types)}.", hint="Give the EP type exactly; here case counts."
         )
-    return unusable(named)
+    if types:
+        return unusable(named)
+    if means(short, CPU_EP):
+        return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
+    # What EPCTX_PLUGIN names has no EP type where it is too broken to tell it.
+    nameless = [r for r in records if r.state is PluginState.BROKEN and r.distribution is None]
+    there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
+    installed = sorted({r.name for r in there if r not in nameless})
+    known = known_name(short)
+    return InvalidArgument(
+        f"no installed plugin brings the Execution Provider {name!r}.{_closest(short, installed)}"
+        f" Installed: {_listed(installed)}."
+        + "".join(f" What EPCTX_PLUGIN gives is broken: {r.reason}." for r in nameless),
+        hint=known.hint(known.ep)
+        if known
+        else "`epctx plugins list` shows every plugin, "
+        "`epctx doctor` what keeps one from being found, `epctx plugins new` begins one.",
+    )
 
 
 def not_brought(ep: str, distribution: str, bringing: Sequence[PluginRecord]) -> InvalidArgument:
@@ -171,26 +186,6 @@ def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: obje
         f" {r.origin} brings {r.name}, too{', and made this' if made else ''}: name it "
         f'"{r.distribution}:{r.name}" among the providers.'
         for r in made or names
-    )
-
-
-def _unknown_name(name: str, short: str, records: Sequence[PluginRecord]) -> InvalidArgument:
-    """Return the error for a name that no record has: what is installed, which package would bring it."""
-    if means(short, CPU_EP):
-        return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
-    # What EPCTX_PLUGIN names has no EP type where it is too broken to tell it.
-    nameless = [r for r in records if r.state is PluginState.BROKEN and r.distribution is None]
-    there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
-    types = sorted({r.name for r in there if r not in nameless})
-    close = _closest(short, types)
-    known = known_name(short)
-    return InvalidArgument(
-        f"no installed plugin brings the Execution Provider {name!r}.{close} Installed: {_listed(types)}."
-        + "".join(f" What EPCTX_PLUGIN gives is broken: {r.reason}." for r in nameless),
-        hint=known.hint(known.ep)
-        if known
-        else "`epctx plugins list` shows every plugin, "
-        "`epctx doctor` what keeps one from being found, `epctx plugins new` begins one.",
     )
 
 
@@ -273,16 +268,11 @@ def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
             f"{usable.label} takes the source {source!r}, but is not among this session's providers.",
             f"Add {usable.name!r} to the providers, or give no list to use every installed plugin.",
         )
-    return _nobody(source, near, records)
-
-
-def _nobody(source: str, near: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> tuple[str, str]:
-    usable = [r for r in near if r.usable]
-    if usable:
-        names = _listed(sorted({f"{s!r}" for r in usable for s in r.sources}))
+    if usable_near := [r for r in near if r.usable]:
+        names = _listed(sorted({f"{s!r}" for r in usable_near for s in r.sources}))
         return (
-            f"No EP of this session takes the source {source!r}; {usable[0].label} goes by {names}.",
-            f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
+            f"No EP of this session takes the source {source!r}; {usable_near[0].label} goes by {names}.",
+            f"Case counts unless the EP says otherwise. Is {usable_near[0].name!r} among the session's providers?",
         )
     sources = sorted({s for r in records if r.usable for s in r.sources})
     close = _closest(source, sources)

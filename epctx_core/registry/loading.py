@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from epctx_core.errors import suggestion
 from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
-from epctx_core.registry.discovery import EP_NAME, EntryPoint, class_path
+from epctx_core.registry.discovery import EP_NAME, EntryPoint, broken_record, class_path
 from epctx_core.registry.guard import broken_by
 from epctx_core.registry.records import PluginRecord, PluginState, record_of_class, simulates
 
@@ -359,17 +359,11 @@ def import_class(path: str) -> Outcome:
     Args:
         path: as `module:Class`.
     """
-    record = PluginRecord(
-        name=path,
-        sources=(path,),
-        distribution=None,
-        version=None,
-        state=PluginState.DISCOVERED,
-        entry_point=class_path(path) or "",
-    )
-    if not record.entry_point:
-        reason = f"{path!r} is not of the form module:Class"
-        return Outcome(record=replace(record, state=PluginState.BROKEN, reason=reason))
+    unknown = broken_record(path, None, None, f"{path!r} is not of the form module:Class")
+    target = class_path(path)
+    if target is None:
+        return Outcome(record=unknown)
+    record = replace(unknown, state=PluginState.DISCOVERED, reason="", entry_point=target)
     outcome = import_provider(record, any_name=True)
     if outcome.cls is None:
         return outcome

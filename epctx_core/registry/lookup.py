@@ -182,14 +182,12 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     distribution, colon, short = name.rpartition(":")
     within = [r for r in records if same_distribution(r.distribution, distribution)] if colon else records
     # A record without an entry point is a complaint about metadata; it must not hide an EP of a like name.
-    named = _named(short, [r for r in within if r.entry_point]) or _named(short, within)
+    near = [r for r in within if means(short, r.name)]
+    named = [r for r in near if r.entry_point] or near
+    named = [r for r in named if r.name == short] or named
     good = [r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)]
     if good and len({r.name for r in named}) == 1:
         return good[0]
     from epctx_core.registry.explaining import not_picked
 
     raise not_picked(name, named, records)
-
-
-def _named(short: str, records: Sequence[PluginRecord]) -> list[PluginRecord]:
-    return [r for r in records if r.name == short] or [r for r in records if means(short, r.name)]
