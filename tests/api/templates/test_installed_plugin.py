@@ -60,6 +60,21 @@ def test_pip_finds_nothing_missing(environment):
     assert "tests" not in said
 
 
+def test_its_extra_for_tests_has_all_that_ci_test_runs(environment):
+    code = "import importlib.metadata as m, json; print(json.dumps(m.requires('epctx-acme')))"
+    script = (environment.folder / "work" / "epctx-acme" / "ci" / "test").read_text()
+
+    needs = [need for need in json.loads(environment.run("python", "-c", code)) if "extra" in need]
+
+    assert ".venv/bin/python -m pytest\n" in script
+    assert ".venv/bin/epctx plugins check " in script
+    assert [need.partition("<")[0].partition(">")[0] for need in needs] == [
+        "epctx-cli",
+        "epctx-conformance",
+        "pytest",
+    ]
+
+
 def test_it_is_the_only_plugin_there_and_is_found(environment):
     plugins = json.loads(environment.run("epctx", "plugins", "list", "--load", "--json"))["plugins"]
 
