@@ -24,6 +24,7 @@ from epctx_core.context.node_writer import (
 )
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
+from epctx_core.context.weights_folder import before_seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import placed_nodes
@@ -216,7 +217,7 @@ class ContextModel:
         """The root digest (hex) of each file that was written, as a load checks it; by the name of the file."""
         files = {entry.name: entry.root for entry in self.payloads if not entry.embedded}
         if self.initializers is not None:
-            files[self.initializers.name] = self.initializers.root
+            files[self.initializers.name] = before_seal(self.initializers).root
         return files
 
 

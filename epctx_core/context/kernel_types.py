@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import KERNEL_TYPES, metadata_value, set_metadata
+from epctx_core.context.manifest import KERNEL_TYPES, metadata_value, read_json, set_metadata
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import OperatorTypes
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _KERNEL_TYPES_VERSION = 1
 LONGEST_KERNEL_TYPES = 1 << 20
 MOST_PARAMETERS = 1024
-_HINT = "Fetch the model again, or compile again."
 
 
 def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
@@ -33,19 +32,9 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
     if len(text) > LONGEST_KERNEL_TYPES:
         raise InvalidGraph(
             f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are read.",
-            hint=_HINT,
+            hint="Fetch the model again, or compile again.",
         )
-    try:
-        data = json.loads(text)
-        if data["version"] != _KERNEL_TYPES_VERSION:
-            return ()
-        operators = tuple(_read_operator(entry) for entry in data["operators"])
-        _check_single(operators)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidGraph(
-            f"the model's {KERNEL_TYPES} metadata is damaged: {error!r}.", hint=_HINT
-        ) from error
-    return operators
+    return read_json(model, KERNEL_TYPES, _read_operators) or ()
 
 
 def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
@@ -66,9 +55,13 @@ def _identity(operator: OperatorTypes) -> tuple[str, str, int]:
     return operator.domain, operator.op_type, operator.since_version
 
 
-def _check_single(operators: tuple[OperatorTypes, ...]) -> None:
+def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
+    if data["version"] != _KERNEL_TYPES_VERSION:
+        return ()
+    operators = tuple(_read_operator(entry) for entry in data["operators"])
     if len({_identity(operator) for operator in operators}) < len(operators):
         raise ValueError("an operator is described twice")
+    return operators
 
 
 def _read_operator(entry: dict[str, Any]) -> OperatorTypes:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from epctx_core.errors import InvalidGraph
 
@@ -70,6 +70,35 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     if len(text) > most and sum(map(text.count, marks)) > most:
         raise ValueError(f"it has more than {most:,} entries")
     return json.loads(text)
+
+
+_Read = TypeVar("_Read")
+
+
+def read_json(
+    model: ModelProto, key: str, read: Callable[[Any], _Read], most: int | None = None
+) -> _Read | None:
+    """Return what a metadata entry of JSON says, None if there is no such entry.
+
+    Args:
+        model: has it in its metadata.
+        key: the entry's.
+        read: makes it of the parsed text.
+        most: entries that its lists and objects may have; see `parse_json`.
+
+    Raises:
+        InvalidGraph: it is damaged.
+    """
+    text = metadata_value(model, key)
+    if text is None:
+        return None
+    try:
+        return read(parse_json(text, most))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidGraph(
+            f"the model's {key} metadata is damaged: {error!r:.200}.",
+            hint="Fetch the model again, or compile again.",
+        ) from error
 
 
 def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
@@ -182,7 +211,7 @@ def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 
 
 def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
-    """Return segments out of their JSON form; see `payload_writer.stated_segments`.
+    """Return segments out of their JSON form; see `stated_segments`.
 
     Raises:
         ValueError, TypeError: they are damaged.
@@ -195,6 +224,11 @@ def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
         segments.append(Segment(offset, length, digest, bool(weight)))
         offset += length
     return tuple(segments)
+
+
+def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
+    """Return the JSON form of segments that follow each other; a third entry marks a weight."""
+    return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,39 +372,33 @@ def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None
     Raises:
         InvalidGraph: the manifest is damaged.
     """
-    text = metadata_value(model, MANIFEST)
-    if text is None:
-        return None
-    try:
-        data = parse_json(text, most)
-        if type(data["version"]) is not int or data["version"] != VERSION:
-            _log.warning(
-                "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are checked against"
-                " no digests. A later epctx-core reads it.",
-                MANIFEST,
-                data["version"],
-                VERSION,
-            )
-            return None
-        references: Mapping[str, SourceReference] = {}
-        if (stated := data.get("source_weights", {})) != {}:
-            # Few models leave weights in their source.
-            from epctx_core.context.weightless import read_references
+    return read_json(model, MANIFEST, _read_manifest, most)
 
-            references = read_references(stated)
-        return Manifest(
-            source_digest=str(data["source_model"]),
-            providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
-            payloads=tuple(_read_entry(p) for p in data["payloads"]),
-            source_weights=references,
-            pending=tuple(map(str, data.get("pending", ()))),
-            kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
+
+def _read_manifest(data: Any) -> Manifest | None:
+    if type(data["version"]) is not int or data["version"] != VERSION:
+        _log.warning(
+            "the model's %s metadata has the version %.40r, and this epctx reads %d: payloads are checked against"
+            " no digests. A later epctx-core reads it.",
+            MANIFEST,
+            data["version"],
+            VERSION,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidGraph(
-            f"the model's {MANIFEST} metadata is damaged: {error!r}.",
-            hint="Fetch the model again, or compile again.",
-        ) from error
+        return None
+    references: Mapping[str, SourceReference] = {}
+    if (stated := data.get("source_weights", {})) != {}:
+        # Few models leave weights in their source.
+        from epctx_core.context.weightless import read_references
+
+        references = read_references(stated)
+    return Manifest(
+        source_digest=str(data["source_model"]),
+        providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
+        payloads=tuple(_read_entry(p) for p in data["payloads"]),
+        source_weights=references,
+        pending=tuple(map(str, data.get("pending", ()))),
+        kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
+    )
 
 
 def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:

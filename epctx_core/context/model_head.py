@@ -67,7 +67,19 @@ class FieldCursor:
         """Yield number, kind, place and length of the fields between two places; whoever gets one may move on from it."""
         self.place = start
         while self.place < end:
-            number, kind, length = self._field()
+            number, kind = divmod(self.varint(), 8)
+            if not 0 < number <= _MAX_FIELD:
+                raise DamagedError(f"it has a field of number {number}")
+            if kind == _VARINT:
+                begin = self.place
+                self.varint()
+                self.place, length = begin, self.place - begin
+            elif kind == BYTES:
+                length = self.varint()
+            elif kind in _FIXED_SIZES:
+                length = _FIXED_SIZES[kind]
+            else:
+                raise DamagedError(f"it has a field of kind {kind}")
             place, after = self.place, self.place + length
             if after > self.size:
                 raise DamagedError(f"it ends inside a field, after {self.size:,} bytes")
@@ -75,22 +87,6 @@ class FieldCursor:
                 raise DamagedError("a field in it is longer than what holds it")
             yield number, kind, place, length
             self.place = after
-
-    def _field(self) -> tuple[int, int, int]:
-        """Return the next field's number, kind and length; the place is then where its content begins."""
-        number, kind = divmod(self.varint(), 8)
-        if not 0 < number <= _MAX_FIELD:
-            raise DamagedError(f"it has a field of number {number}")
-        if kind == _VARINT:
-            start = self.place
-            self.varint()
-            self.place, length = start, self.place - start
-            return number, kind, length
-        if kind == BYTES:
-            return number, kind, self.varint()
-        if kind in _FIXED_SIZES:
-            return number, kind, _FIXED_SIZES[kind]
-        raise DamagedError(f"it has a field of kind {kind}")
 
 
 _GRAPH, _METADATA = 7, 14
@@ -115,22 +111,18 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
         InvalidGraph: a protobuf message without a graph, or a wanted value that is no text.
     """
     try:
-        return _of_onnx(model, wanted)
+        if isinstance(model, bytes):
+            return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
+        with opened_model(model) as (file, path):
+            return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
     except InvalidProtobuf:
         from epctx_core.context.decoding import decode_model  # brings onnx
         from epctx_core.graph.model_io import is_ort_format, read_model
 
-        data, path = read_model(model)
+        data, source = read_model(model)
         if not is_ort_format(data):
             raise
-        return {p.key: p.value for p in decode_model(data, path).metadata_props if wanted(p.key)}
-
-
-def _of_onnx(model: str | os.PathLike[str] | bytes, wanted: Callable[[str], bool]) -> dict[str, str]:
-    if isinstance(model, bytes):
-        return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
-    with opened_model(model) as (file, path):
-        return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
+        return {p.key: p.value for p in decode_model(data, source).metadata_props if wanted(p.key)}
 
 
 def scan_metadata(file: BinaryIO, size: int, wanted: Callable[[str], bool], *, where: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from onnx import GraphProto, NodeProto
 
 from epctx_core._version import __version__
-from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of
+from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of, stated_segments
 from epctx_core.context.named_files import is_payload_name
 from epctx_core.context.node import read_context_nodes
 from epctx_core.context.node_writer import make_context_node, new_marker
@@ -75,7 +75,14 @@ class PayloadWriter:
         view = whole.cast("B") if whole.nbytes else memoryview(b"")
         for start in range(0, len(view), CHUNK):
             piece = view[start : start + CHUNK]
-            self._digest(piece)
+            left = piece
+            while left:
+                part = left[: BLOCK - self._block_length]
+                self._block.update(part)
+                self._block_length += len(part)
+                left = left[len(part) :]
+                if self._block_length == BLOCK:
+                    self._end_block()
             self._put(piece)
         return offset
 
@@ -193,15 +200,6 @@ class PayloadWriter:
         if self._unflushed >= CHUNK and not isinstance(sink, io.BytesIO):
             start_writing_back(sink.fileno(), self.size - self._unflushed, self._unflushed)
             self._unflushed = 0
-
-    def _digest(self, piece: memoryview) -> None:
-        while piece:
-            part = piece[: BLOCK - self._block_length]
-            self._block.update(part)
-            self._block_length += len(part)
-            piece = piece[len(part) :]
-            if self._block_length == BLOCK:
-                self._end_block()
 
     def _end_block(self) -> None:
         if self._block_length:
@@ -416,11 +414,6 @@ class PrivatePayloads:
     def close(self) -> None:
         """Remove all of it."""
         self._scratch.close()
-
-
-def stated_segments(segments: Sequence[Segment]) -> list[list[int | str]]:
-    """Return the JSON form of segments that follow each other; a third entry marks a weight."""
-    return [[s.length, s.digest, 1] if s.is_weight else [s.length, s.digest] for s in segments]
 
 
 def digested(name: str, view: memoryview, forget: Callable[[int, int], None] | None = None) -> PayloadEntry:

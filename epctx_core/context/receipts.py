@@ -81,7 +81,13 @@ def note(receipts: Iterable[str]) -> None:
         for name in names:
             with suppress(FileExistsError):
                 os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        _prune(folder)
+        kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        ages = []
+        for path in kept if len(kept) > LIMIT else ():
+            with suppress(FileNotFoundError):
+                ages.append((path.lstat().st_mtime_ns, path))
+        for _, path in sorted(ages)[: len(ages) // 2]:
+            path.unlink(missing_ok=True)
     except OSError as error:
         _in_memory.update(dict.fromkeys(names))
         for name in list(_in_memory)[:-LIMIT]:
@@ -144,19 +150,6 @@ def _trusted_folder() -> Path:
     if reason := distrusted(folder.lstat()):
         raise OSError(f"{folder} {reason}")
     return folder
-
-
-def _prune(folder: Path) -> None:
-    """Remove the older half of too many receipts; what else lies there stays."""
-    receipts = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-    if len(receipts) <= LIMIT:
-        return
-    ages = []
-    for path in receipts:
-        with suppress(FileNotFoundError):
-            ages.append((path.lstat().st_mtime_ns, path))
-    for _, path in sorted(ages)[: len(ages) // 2]:
-        path.unlink(missing_ok=True)
 
 
 class DigestChecks:

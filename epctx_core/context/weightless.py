@@ -300,14 +300,12 @@ class SourceWeights:
         if self._buffer is not None:
             model: MappedFile | memoryview = self._buffer
         else:
-            with self._open_file() as file:
+            with _open_named(self._path) if self._path is not None else self._open_beside_model() as file:
                 model, path = MappedFile(file.fileno(), file.path), Path(file.path)
         folder = WeightsFolder(path, self._weights_folder)
         return read_weights(model, wanted, folder.open, where=self._where)
 
-    def _open_file(self) -> OpenedFile:
-        if self._path is not None:
-            return _open_named(self._path)
+    def _open_beside_model(self) -> OpenedFile:
         if len(self._files) != 1 or self._folder is None:
             why = "no EPContext node names its file"
             if len(self._files) > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,14 @@ from epctx_core.context.manifest import (
     ReplacedBinaryError,
     Segment,
     damaged,
-    metadata_value,
-    parse_json,
+    read_json,
     read_segments,
+    stated_segments,
 )
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.context.unfinished import interrupted_copies
-from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
+from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile
 from epctx_core.graph.model_io import text_of
 from epctx_core.options import Verification
@@ -39,14 +40,16 @@ if TYPE_CHECKING:
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 
-_HINT = "Fetch the model again, or compile again."
-
-
 def close_sealed(writer: PayloadWriter) -> PayloadEntry:
-    """Close the digests of a file of initializers and append the seal; return what is before it."""
-    entry = writer.finish()
-    writer.write(_mark(entry))
-    return entry
+    """Append the seal to a file of initializers and close its digests."""
+    writer.write(_mark(writer.finish()))
+    return writer.finish()
+
+
+def before_seal(entry: PayloadEntry) -> PayloadEntry:
+    """Return what is before the seal of a file that `close_sealed` ended."""
+    *segments, seal = entry.segments
+    return replace(entry, segments=tuple(segments), size=entry.size - seal.length)
 
 
 def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
@@ -55,13 +58,12 @@ def write_seal(model: ModelProto, entry: PayloadEntry | None) -> None:
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     if entry is not None:
-        from epctx_core.context.payload_writer import stated_segments
-
+        sealed = before_seal(entry)
         content = {
-            "bytes": entry.size + len(_mark(entry)),
-            "digest": entry.root,
+            "bytes": entry.size,
+            "digest": sealed.root,
             "name": entry.name,
-            "segments": stated_segments(entry.segments),
+            "segments": stated_segments(sealed.segments),
         }
         model.metadata_props.add(key=INITIALIZERS, value=json.dumps(content, separators=(",", ":")))
 
@@ -72,15 +74,7 @@ def read_seal(model: ModelProto) -> PayloadEntry | None:
     Raises:
         InvalidGraph: what it says is damaged.
     """
-    text = metadata_value(model, INITIALIZERS)
-    if text is None:
-        return None
-    try:
-        return _read_entry(parse_json(text))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidGraph(
-            f"the model's {INITIALIZERS} metadata is damaged: {error!r:.200}.", hint=_HINT
-        ) from error
+    return read_json(model, INITIALIZERS, _read_entry)
 
 
 def _read_entry(data: Any) -> PayloadEntry:

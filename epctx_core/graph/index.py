@@ -42,29 +42,6 @@ _NUMBERS = {
 }
 
 
-def node_weights(nodes: Iterable[NodeProto]) -> dict[str, Weight]:
-    """Return the values of Constant nodes by name; without those that are text or sparse.
-
-    Raises:
-        InvalidGraph: a constant whose bytes do not fit its shape.
-    """
-    from epctx_core.graph.tensor_bytes import body_weights
-
-    held = GraphProto()
-    for node in nodes:
-        if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
-            (attribute,), (name,) = node.attribute, node.output
-            if attribute.name == "value":
-                held.initializer.add().CopyFrom(attribute.t)
-                held.initializer[-1].name = name
-            elif attribute.name in _NUMBERS:
-                value = helper.get_attribute_value(attribute)
-                several = attribute.name.endswith("s")
-                shape, numbers = ([len(value)], value) if several else ([], [value])
-                held.initializer.append(helper.make_tensor(name, _NUMBERS[attribute.name], shape, numbers))
-    return body_weights(held)
-
-
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -106,7 +83,7 @@ class GraphIndex:
         digests: of small pieces, by their plain form (see `epctx_core.graph.subgraph`).
 
     Raises:
-        InvalidGraph: a name that is not UTF-8, or an initializer in a body whose bytes do not fit.
+        InvalidGraph: a name that is not UTF-8, or an initializer in a body or a constant whose bytes do not fit.
     """
 
     def __init__(
@@ -161,8 +138,23 @@ class GraphIndex:
         self.inputs = self._with_outer_names()
 
     def _add_node_constants(self) -> None:
-        """Count what Constant nodes give among the constants."""
-        made = node_weights(self.nodes)
+        """Count what Constant nodes give among the constants, text and sparse tensors left out."""
+        from epctx_core.graph.tensor_bytes import body_weights
+
+        held = GraphProto()
+        for node in self.nodes:
+            if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(node.output) == 1:
+                (attribute,), (name,) = node.attribute, node.output
+                if attribute.name == "value":
+                    held.initializer.add().CopyFrom(attribute.t)
+                    held.initializer[-1].name = name
+                elif attribute.name in _NUMBERS:
+                    value = helper.get_attribute_value(attribute)
+                    several = attribute.name.endswith("s")
+                    shape, numbers = ([len(value)], value) if several else ([], [value])
+                    kind = _NUMBERS[attribute.name]
+                    held.initializer.append(helper.make_tensor(name, kind, shape, numbers))
+        made = body_weights(held)
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
         self.node_constants = frozenset(self.producer[name] for name in made)

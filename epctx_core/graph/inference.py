@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, operator_may_hold_bodies
+from epctx_core.graph.index import copied
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.type_table import (
     TypeTable,
@@ -55,8 +56,7 @@ def without_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto
         model: the model.
         trusted: names of other values whose shapes stay.
     """
-    probe = ModelProto()
-    probe.CopyFrom(model)
+    probe: ModelProto = copied(model)
     # What is computed from a length that is left open is known to be no other.
     dims = [dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim]
     taken = {dim.dim_param for dim in dims}
@@ -97,8 +97,7 @@ def hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> 
 
 
 def _hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> Hint:
-    kind = TypeProto()
-    kind.CopyFrom(target.type)
+    kind: TypeProto = copied(target.type)
     if kind.WhichOneof("value") is None:
         kind.CopyFrom(declared.type)
         forget_shape(kind)
@@ -177,8 +176,7 @@ def infer_types(
 
 def _hinted(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
     """Return a copy of an inferred model with what a graph declares besides."""
-    hinted = ModelProto()
-    hinted.CopyFrom(proven)
+    hinted: ModelProto = copied(proven)
     for hint in hints(declared, hinted.graph, names):
         hint.target.type.CopyFrom(hint.type)
     return hinted

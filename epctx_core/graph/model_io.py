@@ -20,7 +20,7 @@ from onnx import ModelProto
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.bodies import all_graphs, may_hold_bodies
-from epctx_core.graph.index import DEFAULT_DOMAINS, opset_imports
+from epctx_core.graph.index import DEFAULT_DOMAINS, copied, opset_imports
 from epctx_core.graph.mapping import opened_model
 from epctx_core.graph.weights import (
     MAX_RANK,
@@ -409,8 +409,7 @@ def structure(proto: ModelProto) -> ModelProto:
     detached = [t for t in proto.graph.initializer if is_detached(t)]
     if not detached:
         return proto
-    probe = ModelProto()
-    probe.CopyFrom(proto)
+    probe: ModelProto = copied(proto)
     kept = [t for t in probe.graph.initializer if not is_detached(t)]
     del probe.graph.initializer[:]
     probe.graph.initializer.extend(kept)

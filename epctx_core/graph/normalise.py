@@ -15,9 +15,17 @@ from onnx import ModelProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.bodies import all_graphs, all_nodes, bodies, given_names
+from epctx_core.graph.index import copied
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, nested_types
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
-from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, raw_size
+from epctx_core.graph.weights import (
+    INLINE_LIMIT,
+    Weight,
+    detached_tensor,
+    is_detached,
+    raw_size,
+    replace_data,
+)
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
@@ -181,7 +189,7 @@ def given_weights(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> 
             )
         given[name] = _as_weight(tensors[name], array)
         if is_detached(tensors[name]):
-            _fill(tensors[name], given[name].tensor_proto())
+            replace_data(tensors[name], given[name].tensor_proto())
     return given
 
 
@@ -195,7 +203,8 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
         weight = given.get(tensor.name)
         if weight is not None:
             source.weights[weight.name] = weight
-            _fill(tensor, detached_tensor(weight) if weight.nbytes > INLINE_LIMIT else weight.tensor_proto())
+            is_large = weight.nbytes > INLINE_LIMIT
+            replace_data(tensor, detached_tensor(weight) if is_large else weight.tensor_proto())
     _set_lengths(source.proto.graph, overrides)
 
 
@@ -224,14 +233,6 @@ def _as_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
     else:  # types of less than a byte are packed
         data = onnx.numpy_helper.from_array(array).raw_data
     return Weight(tensor.name, tensor.data_type, array.shape, data)
-
-
-def _fill(tensor: TensorProto, other: TensorProto) -> None:
-    """Make a tensor another one; what it says about itself stays."""
-    doc = tensor.doc_string
-    tensor.CopyFrom(other)
-    if doc:
-        tensor.doc_string = doc
 
 
 def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
@@ -409,8 +410,7 @@ def _order(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[i
 
 def with_types(proto: ModelProto) -> ModelProto:
     """Return a copy for the checker in which nothing about inputs and outputs is left open."""
-    probe = ModelProto()
-    probe.CopyFrom(proto)
+    probe: ModelProto = copied(proto)
     for value in probe.graph.output:
         if value.type.WhichOneof("value") is None:
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT

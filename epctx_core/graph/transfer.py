@@ -229,13 +229,14 @@ class ReceivedModel:
         graph of the model; None is anything else.
         """
         graph = cast("GraphSlice", view).index
-        return [self._called(node, graph) for node in islice(nodes, len(graph.nodes) + 1)]
-
-    def _called(self, node: object, graph: GraphIndex) -> Any:
-        if isinstance(node, Node) and not node.is_in(graph):
-            return next(([g.path, node.index] for g in self._root.tree() if node.is_in(g)), None)
-        index = node if isinstance(node, int) else getattr(node, "index", None)
-        return int(index) if isinstance(index, int) else None
+        called: list[Any] = []
+        for node in islice(nodes, len(graph.nodes) + 1):
+            index = node if isinstance(node, int) else getattr(node, "index", None)
+            if isinstance(node, Node) and not node.is_in(graph):
+                called.append(next(([g.path, index] for g in self._root.tree() if node.is_in(g)), None))
+            else:
+                called.append(int(index) if isinstance(index, int) else None)
+        return called
 
     def place_of(self, weight: TensorView) -> Place | None:
         """Return the graph and the name of a weight of this model; None for another object."""

@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import given_names, named_bodies
+from epctx_core.graph.index import copied
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, nested_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
@@ -91,8 +92,7 @@ class TypeTable:
         kind = self.proto(name)
         if kind is None or self._trusted is None or name in self._trusted:
             return kind
-        bare = TypeProto()
-        bare.CopyFrom(kind)
+        bare: TypeProto = copied(kind)
         forget_shape(bare)
         return bare
 
