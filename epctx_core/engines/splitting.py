@@ -239,12 +239,17 @@ def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
     if any(True for _ in bodies(node)) or probe.functions:
         return engine.has_kernels(probe)
     names = (*graph.inputs[index], *graph.outputs[index])
+    kinds: list[tuple[int | bytes | None, bool]] = []
+    for name in names:  # by its element type, or all of another type
+        elem_type = graph.types.get(name).elem_type if name else 0
+        proto = graph.types.proto(name) if elem_type is None else None
+        kinds.append((elem_type if proto is None else proto.SerializeToString(), name in graph.constants))
     # Kernels may also ask for certain attributes, or for inputs that are constant or have a known rank.
     key = (
         type(engine),
         graph.opset_imports.get(node.domain, 1),
         (node.domain, node.op_type),
-        tuple((_kind(graph, name), name in graph.constants) for name in names),
+        tuple(kinds),
         any(graph.types.get(name).shape is None for name in graph.inputs[index] if name),
         tuple(a.SerializeToString() for a in node.attribute if a.type != AttributeProto.TENSOR),
     )
@@ -253,13 +258,6 @@ def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
             _KNOWN.clear()
         _KNOWN[key] = engine.has_kernels(probe)
     return _KNOWN[key]
-
-
-def _kind(graph: GraphIndex, name: str) -> int | bytes | None:
-    """Return a tensor's element type, or all of another type."""
-    elem_type = graph.types.get(name).elem_type if name else 0
-    proto = graph.types.proto(name) if elem_type is None else None
-    return elem_type if proto is None else proto.SerializeToString()
 
 
 class SplitModel:

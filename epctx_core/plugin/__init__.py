@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from epctx_core.options.choices import *
     from epctx_core.plugin.base_engine import *
     from epctx_core.plugin.blobs import *
-    from epctx_core.plugin.engine import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.kernels import *
     from epctx_core.plugin.provider import *
@@ -20,9 +19,11 @@ _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.blobs": ("Blobs", "write_blobs"),
     "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy", "current_options", "write_in_place"),
-    "epctx_core.plugin.engine": ("Engine", "OptimizedModel", "PreparedModel", "RunnableModel"),
     "epctx_core.plugin.hookspecs": ("PLUGIN_API", "hookimpl"),
-    "epctx_core.plugin.kernels": ("Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes"),
+    "epctx_core.plugin.kernels": (
+        "Engine", "Kernel", "KernelDef", "KernelLookup", "KernelRegistry", "OperatorTypes", "OptimizedModel", "PreparedModel",
+        "RunnableModel",
+    ),
     "epctx_core.plugin.provider": (
         "Cancellation", "ExecutionProvider", "ModelIdentity", "ProviderContext", "ProviderOption",
     ),

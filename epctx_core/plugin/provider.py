@@ -15,7 +15,7 @@ from epctx_core.options.choices import WeightlessMode
 from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, Purpose
 
 if TYPE_CHECKING:
-    from epctx_core.plugin.engine import Engine
+    from epctx_core.plugin.kernels import Engine
     from epctx_core.plugin.storage import ContextReader, Finding, Workspace
     from epctx_core.plugin.types import ContextNode
     from epctx_core.plugin.views import Partition

@@ -7,7 +7,7 @@ that is the core's business.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -233,10 +233,4 @@ class Finding:
 
     def as_dict(self) -> dict[str, str | None]:
         """Return what `epctx verify --json` prints."""
-        return {
-            "severity": self.severity.value,
-            "code": self.code,
-            "node": self.node,
-            "message": self.message,
-            "hint": self.hint,
-        }
+        return {**asdict(self), "severity": self.severity.value}
