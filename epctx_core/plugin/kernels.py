@@ -176,7 +176,8 @@ class KernelDef:
     def __str__(self) -> str:
         """Return operator and versions, as messages call a kernel."""
         end = "" if self.end_version is None else f" to {self.end_version}"
-        return f"{operator_name(self.domain, self.op_type)} {self.since_version}{end}"
+        domain = f"{self.domain}::" if _plain(self.domain) else ""
+        return f"{domain}{self.op_type} {self.since_version}{end}"
 
 
 class KernelRegistry:
@@ -215,11 +216,6 @@ class KernelLookup(Protocol):
 
     def refusal(self, node: NodeView) -> str | None:
         """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
-
-
-def operator_name(domain: str, op_type: str) -> str:
-    """Return how messages call an operator."""
-    return f"{domain}::{op_type}" if _plain(domain) else op_type
 
 
 def _plain(domain: str) -> str:
