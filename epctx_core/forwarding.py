@@ -46,18 +46,21 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
         needed_by: what a host asked for that needs it.
 
     Raises:
-        PackageMissing: the package is not installed.
+        PackageMissing: the package is not installed, or a library that it requires.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if error.name != package:
+        package, missing = module.partition(".")[0], (error.name or "").partition(".")[0]
+        if not missing or missing == package != error.name:
             raise
         from epctx_core.errors import PackageMissing
 
         distribution = package.replace("_", "-")
+        lacking = (
+            f"the package {distribution}" if missing == package else f"{missing} (required by {distribution})"
+        )
         raise PackageMissing(
-            f"{needed_by} needs the package {distribution}, which is not installed.",
+            f"{needed_by} needs {lacking}, which is not installed.",
             hint=f"pip install {distribution}",
         ) from error

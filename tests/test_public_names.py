@@ -141,6 +141,26 @@ def test_a_name_is_found_once_and_then_kept_by_its_module():
     assert vars(plugin)["TensorType"] is first
 
 
+LACKING = """
+import sys
+sys.modules["onnxruntime"] = None
+import epctx_core
+try:
+    epctx_core.convert_model
+except epctx_core.NotFound as error:
+    print(isinstance(error, ImportError), error.message, error.hint, sep="; ")
+"""
+
+
+def test_a_library_that_an_installed_package_lacks_is_named_with_the_package():
+    said = subprocess.check_output([sys.executable, "-c", LACKING], text=True, timeout=60)
+
+    assert said == (
+        "True; epctx_core.convert_model needs onnxruntime (required by epctx-onnxruntime), which is not installed.; "
+        "pip install epctx-onnxruntime\n"
+    )
+
+
 def test_what_our_own_packages_take_besides_is_at_most_forty_names_with_their_users():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\w, -]+) \| .+ \|$", ext.__doc__, re.MULTILINE)
     said = {name: users.split(", ") for names, users in rows for name in re.findall(r"\w+", names)}
