@@ -177,6 +177,7 @@ class Destination:
                 of that name belongs to another model.
         """
         self.check_place(binaries)
+        self.check_model()
         for binary in (*binaries.values(), *self.carried):
             self.check_file(binary, "the context binary")
         if self.initializers is not None:
@@ -190,10 +191,20 @@ class Destination:
             raise points_to_folder(self.path)
         check_folder(self.folder)
         self._check_names(self.folder, binaries)
-        self.check_model()
+        self._refuse_existing()
 
     def check_model(self) -> None:
         """Raise if the model exists and must not be replaced, or is a file of another; see `check`."""
+        path = self.path
+        if path is None:
+            return
+        self._refuse_existing()
+        self._keep_source(path)
+        # What another model names is its weights or its binary, and that is no model.
+        if path.suffix != ".onnx" and path.exists():
+            self._refuse_owned(path, "the file")
+
+    def _refuse_existing(self) -> None:
         path = self.path
         if path is None:
             return
@@ -209,10 +220,6 @@ class Destination:
                 path=path,
                 hint="Remove it, or choose another output path.",
             )
-        self._keep_source(path)
-        # What another model names is its weights or its binary, and that is no model.
-        if path.suffix != ".onnx" and path.exists():
-            self._refuse_owned(path, "the file")
 
     def check_file(self, name: str, what: str) -> None:
         """Raise if a file of that name is there and belongs to another model, or to the source; `what` is it called."""
