@@ -103,6 +103,15 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data[window], indices, axis),)
 
 
+class Flatten(OpRun):
+    """The operator for tensors without elements, too, whose number of columns numpy cannot find."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
+        return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
+
+
 class Scatter(OpRun):
     """ScatterElements under its name before version 11, which the evaluator does not have."""
 
@@ -383,6 +392,7 @@ class SVMClassifier(op_svm_classifier.SVMClassifier):
 
 
 _REPLACED: dict[type[OpRun], int | None] = {
+    Flatten: None,
     GatherElements: None,
     Scatter: 11,
     DequantizeLinear: 19,

@@ -39,6 +39,21 @@ BATCH_NORMALIZATION = """
         y = BatchNormalization(x, s, b, m, v)
     }"""
 CASES = {
+    "an empty batch flattened": (
+        "g (float[0,3,4] x) => (float[0,12] y) { y = Flatten(x) }",
+        {},
+        [drawn(0, 3, 4)],
+    ),
+    "a tensor flattened from its end": (
+        "g (float[2,3,4] x) => (float[6,4] y) { y = Flatten<axis = -1>(x) }",
+        {},
+        [drawn(2, 3, 4)],
+    ),
+    "a tensor flattened to one row": (
+        "g (float[2,3] x) => (float[1,6] y) { y = Flatten<axis = 0>(x) }",
+        {},
+        [drawn(2, 3)],
+    ),
     "vectors put together": (
         """g (int64[3] x, int64[2] z) => (float[1,5] y) {
             y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [2, 3]>(x, z)
