@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from epctx_core.compiling.destination import Destination, destination_of
-from epctx_core.compiling.emit import NO_GRAPHS, check_names, make_context_model
-from epctx_core.compiling.group import check_shared_options, open_groups
+from epctx_core.compiling.emit import NO_GRAPHS, ContextModel, GraphsByModel, check_names, make_context_model
+from epctx_core.compiling.group import Group, check_shared_options, open_groups
 from epctx_core.compiling.initializers import InitializerPlacement, check_weights_fit, placement_of
 from epctx_core.compiling.outputs import (
     CompileReport,
@@ -33,7 +33,7 @@ from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, Sessi
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.assignment import Assignment, assign_nodes
 from epctx_core.sessions.claims import compile_partitions
 from epctx_core.sessions.compile_host import CompileCancellation, path_of
 from epctx_core.sessions.optimise import optimise_model
@@ -50,10 +50,7 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.emit import ContextModel, GraphsByModel
-    from epctx_core.compiling.group import Group
     from epctx_core.publish import Publication
-    from epctx_core.sessions.assignment import Assignment
 
 _log = logging.getLogger("epctx.compile")
 

@@ -6,7 +6,7 @@ import io
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from epctx_core.compiling.compile import Compile, CompileRequest
 from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.group import Group, check_shared_options
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
-from epctx_core.compiling.outputs import ModelSink, make_report, to_stream
+from epctx_core.compiling.outputs import CompileReport, ModelSink, OutputFile, make_report, to_stream
 from epctx_core.context.callbacks import WriteCallback, WriteFunction
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
@@ -29,10 +29,8 @@ from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import TracebackType
 
-    from epctx_core.compiling.outputs import CompileReport, OutputFile
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.sessions.providers import Progress
 

@@ -8,10 +8,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.compiling.initializers import check_size, place_initializers
-from epctx_core.compiling.provenance import add_metadata
+from epctx_core.compiling.provenance import KeptNodes, add_metadata
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import check_attribute
@@ -26,25 +26,20 @@ from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
 from epctx_core.context.weights_folder import before_seal
 from epctx_core.engines.matching import described
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.bodies import placed_nodes
 from epctx_core.graph.index import Node
-from epctx_core.graph.splice import splice, splice_graph, with_bodies
+from epctx_core.graph.splice import Replacement, splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.registry.guard import blame, contract_broken, plain
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.outputs import Outputs
-    from epctx_core.compiling.provenance import KeptNodes
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node_writer import Embeddable
-    from epctx_core.errors import PluginError
-    from epctx_core.graph.splice import Replacement
     from epctx_core.plugin import OperatorTypes, TensorView
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
-from epctx_core.compiling.emit import write_shared_payloads
+from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_shared_payloads
 from epctx_core.compiling.outputs import OutputFile, Outputs
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.graph.weights import share_digests
+from epctx_core.graph.weights import ExtentDigests, share_digests
 from epctx_core.options import WeightlessMode
 from epctx_core.publish import Publication
 from epctx_core.registry.forking import PerProcess
-from epctx_core.sessions.providers import close_quietly
+from epctx_core.sessions.providers import ProviderChoice, close_quietly
 from epctx_core.sessions.shared_workspaces import (
     SharedWorkspace,
     SharedWorkspaces,
@@ -39,15 +39,10 @@ from epctx_core.sessions.shared_workspaces import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
-    from epctx_core.compiling.emit import ContextModel, GraphsByModel
     from epctx_core.context.manifest import PayloadEntry
-    from epctx_core.graph.weights import ExtentDigests
     from epctx_core.options import SessionConfig
-    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.sharing")

@@ -14,7 +14,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from epctx_core.compiling.destination import is_utf8
 from epctx_core.context.node_writer import Embeddable, new_marker
@@ -24,21 +24,14 @@ from epctx_core.context.weights_folder import close_sealed, write_seal
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.bodies import all_graphs
 from epctx_core.graph.tensor_bytes import body_weights
-from epctx_core.graph.weights import (
-    detached_tensor,
-    is_detached,
-    place_externally,
-    replace_data,
-)
+from epctx_core.graph.weights import Weight, detached_tensor, is_detached, place_externally, replace_data
 from epctx_core.options import WeightlessMode
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import ModelProto
 
     from epctx_core.context.manifest import PayloadEntry
-    from epctx_core.graph.weights import Weight
     from epctx_core.sessions.assignment import Assignment
 
 _LAST_OFFSET = (1 << 63) - 1

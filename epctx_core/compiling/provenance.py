@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
@@ -30,13 +30,13 @@ from epctx_core.context.manifest import (
     set_metadata,
 )
 from epctx_core.context.named_files import free_name, is_payload_name
-from epctx_core.context.node import DOMAIN, OPSET_VERSION
+from epctx_core.context.node import DOMAIN, OPSET_VERSION, ContextNodeRecord
 from epctx_core.context.node_writer import new_marker
 from epctx_core.context.paths import ModelFolder, checked_name
-from epctx_core.context.payload_reader import PayloadReader
+from epctx_core.context.payload_reader import LoadedPayload, PayloadReader
 from epctx_core.context.payload_writer import digested, dump_manifest
 from epctx_core.context.scratch import Scratch
-from epctx_core.context.weightless import MODE_KEY
+from epctx_core.context.weightless import MODE_KEY, SourceReference
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
 from epctx_core.graph.splice import copy_field
 from epctx_core.options import SessionConfig, WeightlessMode
@@ -46,13 +46,8 @@ from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.loading import context_folder, reading_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.payload_reader import LoadedPayload
-    from epctx_core.context.weightless import SourceReference
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.node import is_context_node, read_placed_nodes
+from epctx_core.context.node import ContextNodeRecord, is_context_node, read_placed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, payload_key, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.errors import (
@@ -24,7 +24,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PluginError,
 )
-from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.bodies import BodyPath, all_graphs
 from epctx_core.graph.garbage import collection_resumed
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
@@ -40,9 +40,7 @@ from epctx_core.sessions.source import inferred_types
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.payload_writer import PayloadWriter
-    from epctx_core.graph.bodies import BodyPath
     from epctx_core.plugin import ContextNode, ContextReader, TensorView
 
 _log = logging.getLogger("epctx.compile")

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import suppress
 from itertools import chain, count
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
 
 from epctx_core.context.manifest import metadata_value, set_metadata
 from epctx_core.context.node import is_context_node
@@ -20,11 +19,6 @@ from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import placed_nodes
 from epctx_core.graph.weights import all_tensors, is_detached
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from onnx import GraphProto
 
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

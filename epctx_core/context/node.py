@@ -11,19 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import placed_nodes
+from epctx_core.graph.bodies import BodyPath, placed_nodes
 from epctx_core.graph.index import as_text, attribute_value
-
-if TYPE_CHECKING:
-    from onnx import GraphProto
-
-    from epctx_core.graph.bodies import BodyPath
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"

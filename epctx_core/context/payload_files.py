@@ -8,16 +8,11 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from epctx_core.context.payload_reader import PayloadInMemory
+from epctx_core.context.payload_reader import LoadedPayload, PayloadInMemory
 from epctx_core.context.receipts import keeping_receipt
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import copy_range
-
-if TYPE_CHECKING:
-    from epctx_core.context.payload_reader import LoadedPayload
-    from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import MappedFile, copy_range
 
 
 def private_copy(descriptor: int, path: str) -> PayloadInMemory:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-from epctx_core.context.manifest import ReplacedBinaryError
+from epctx_core.context.manifest import Manifest, PayloadEntry, ReplacedBinaryError, Segment
 from epctx_core.context.receipts import (
     IN_PLACE,
     DigestChecks,
@@ -29,7 +29,6 @@ from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
-    from epctx_core.context.manifest import Manifest, PayloadEntry, Segment
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.scratch import Scratch

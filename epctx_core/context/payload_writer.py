@@ -20,7 +20,7 @@ from onnx import GraphProto, NodeProto
 from epctx_core._version import __version__
 from epctx_core.context.manifest import BLOCK, VERSION, PayloadEntry, Segment, digest_of, stated_segments
 from epctx_core.context.named_files import is_payload_name
-from epctx_core.context.node import read_context_nodes
+from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.node_writer import make_context_node, new_marker
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
@@ -33,7 +33,6 @@ from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
-    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.transfer import SentModel
     from epctx_core.plugin import ContextNode, ContextReader, EPContextNode, Partition, TensorView
 

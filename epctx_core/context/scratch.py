@@ -8,13 +8,10 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH

@@ -8,12 +8,12 @@ write. What it lacks it refuses; results are as exact as numpy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import ModelProto, TypeProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_svm_classifier
@@ -22,11 +22,6 @@ from onnx.reference.ops.op_scatter_elements import scatter_elements
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from onnx import ModelProto, TypeProto
 
 _ML = "ai.onnx.ml"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -22,8 +22,6 @@ from epctx_core.graph.tensor_bytes import write_out_sparse
 from epctx_core.plugin import write_in_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import numpy as np
 
     from epctx_core.plugin import BaseEngine, RunnableModel

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import onnx
-from onnx import AttributeProto
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from onnx import GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto
 
 EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
 """Operators whose bodies are worked on, each from this version of the default domain on.

@@ -5,7 +5,7 @@ The bodies of control flow have an index each, so that a model is a tree of indi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
@@ -21,17 +21,14 @@ from epctx_core.graph.bodies import (
     operator_may_hold_bodies,
     outer_names,
 )
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.weights import Weight, is_detached
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from onnx import FunctionProto, ModelProto, NodeProto
 
     from epctx_core.graph.bodies import BodyPath
     from epctx_core.graph.partition import QuantizedGroups
     from epctx_core.graph.type_table import TypeTable
-    from epctx_core.graph.weights import Weight
 
 OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
 _NUMBERS = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from itertools import chain, count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
@@ -21,9 +21,6 @@ from epctx_core.graph.type_table import (
     typed_values,
     types_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _REFUSALS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError, onnx.checker.ValidationError)
 _ONNX_DOMAINS = frozenset(

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
-from google.protobuf.message import DecodeError
-from onnx import ModelProto
+from google.protobuf.message import DecodeError, Message
+from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.bodies import all_graphs, may_hold_bodies
@@ -31,10 +30,6 @@ from epctx_core.graph.weights import (
     is_detached,
 )
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-    from onnx import FunctionProto, GraphProto, TypeProto, ValueInfoProto
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""

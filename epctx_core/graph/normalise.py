@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 import onnx.inliner
-from onnx import ModelProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
 from epctx_core.graph.bodies import all_graphs, all_nodes, bodies, given_names
 from epctx_core.graph.index import copied
-from epctx_core.graph.model_io import DENSE_OR_SPARSE, nested_types
+from epctx_core.graph.model_io import DENSE_OR_SPARSE, SourceModel, nested_types
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -28,9 +28,6 @@ from epctx_core.graph.weights import (
 )
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
-
-    from epctx_core.graph.model_io import SourceModel
     from epctx_core.options import ModelOverrides
 
 _log = logging.getLogger("epctx.graph")

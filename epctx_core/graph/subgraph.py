@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import ModelProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.bodies import bodies
-from epctx_core.graph.index import Node, copied
+from epctx_core.graph.index import GraphIndex, Node, copied
 from epctx_core.graph.normalise import used_functions
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
 from epctx_core.plugin import ValueInfo
@@ -24,9 +24,6 @@ from epctx_core.plugin import ValueInfo
 if TYPE_CHECKING:
     import os
 
-    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
-
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import Partitioner
     from epctx_core.plugin import NodeView
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, SparseTensorProto, TensorProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.bodies import bodies, may_hold_bodies
@@ -29,9 +28,6 @@ from epctx_core.graph.weights import (
     raw_size,
     replace_data,
 )
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, SparseTensorProto
 
 _MAX_ELEMENTS = (1 << 63) // 16 - 1
 """So that the bytes of the widest type (complex128) still have a number of 63 bits."""

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import onnx
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import given_names, named_bodies
+from epctx_core.graph.bodies import BodyPath, given_names, named_bodies
 from epctx_core.graph.index import copied
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, nested_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
-
-if TYPE_CHECKING:
-    from onnx import TensorShapeProto
-
-    from epctx_core.graph.bodies import BodyPath
 
 ONLY_DECLARED = "epctx.declared"
 """Metadata of a graph's output that an EPContext node makes, where nothing but the declaration knows its shape."""

@@ -7,27 +7,20 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import GraphProto, TensorProto
+from onnx import FunctionProto, GraphProto, SparseTensorProto, TensorProto
 
 from epctx_core.graph.bodies import all_nodes, bodies
-from epctx_core.graph.mapping import CHUNK, MappedFile
+from epctx_core.graph.mapping import CHUNK, FileIdentity, MappedFile
 from epctx_core.plugin import Extent
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from onnx import FunctionProto, SparseTensorProto
-
-    from epctx_core.graph.mapping import FileIdentity
 
 MAX_RANK = 32
 """Dimensions that every numpy takes."""

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.options.choices import WeightlessMode
-from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, Purpose
+from epctx_core.plugin.types import Availability, BuildInfo, Compatibility, ContextNode, Purpose
 
 if TYPE_CHECKING:
     from epctx_core.plugin.kernels import Engine
     from epctx_core.plugin.storage import ContextReader, Finding, Workspace
-    from epctx_core.plugin.types import ContextNode
     from epctx_core.plugin.views import Partition
 
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.unfinished import folders_of, mode_of
-from epctx_core.graph.mapping import copy_range
+from epctx_core.graph.mapping import MappedFile, copy_range
 from epctx_core.publish import posix
 from epctx_core.publish.failures import NameTakenError, failure
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from epctx_core.graph.mapping import MappedFile
 
 _AT_ONCE = 64 << 20
 """Bytes that are written or copied between two questions whether to go on."""

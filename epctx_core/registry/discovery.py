@@ -13,15 +13,13 @@ from collections.abc import Collection, Iterator, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
-from importlib_metadata import EntryPoint, PackageNotFoundError, distribution, distributions
+from importlib_metadata import EntryPoint, IDistribution, PackageNotFoundError, distribution, distributions
 
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.lookup import Selection
 from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, normalised, sort_key
 
 if TYPE_CHECKING:
-    from importlib_metadata import IDistribution
-
     from epctx_core.plugin import ExecutionProvider
 
 __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]

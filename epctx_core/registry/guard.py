@@ -15,13 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, EPFail, PluginError, concealed
-from epctx_core.plugin.hookspecs import CLASS_METHODS
-from epctx_core.registry.records import PluginState
+from epctx_core.plugin.hookspecs import CLASS_METHODS, Hook
+from epctx_core.registry.records import PluginRecord, PluginState
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
-    from epctx_core.plugin.hookspecs import Hook
-    from epctx_core.registry.records import PluginRecord
 
 
 def describe(error: BaseException) -> str:

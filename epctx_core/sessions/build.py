@@ -17,7 +17,7 @@ from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose
-from epctx_core.sessions.assignment import assign_nodes
+from epctx_core.sessions.assignment import Assignment, GraphAssignment, assign_nodes
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes
 from epctx_core.sessions.plan import Planner
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from epctx_core.options.run import RunOptions
     from epctx_core.registry import Registry
     from epctx_core.registry.instances import ProviderInstances
-    from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf
 

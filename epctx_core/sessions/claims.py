@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.engines.matching import KernelMatcher, RegistryLookup
-from epctx_core.errors import concealed
+from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.garbage import collection_resumed
-from epctx_core.graph.index import Node
+from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
 from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
-from epctx_core.sessions.assignment import KernelNode
+from epctx_core.sessions.assignment import Assignment, GraphAssignment, KernelNode
 
 if TYPE_CHECKING:
-    from epctx_core.errors import PluginError
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import CompiledPartition, Purpose
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
 
 _T = TypeVar("_T")

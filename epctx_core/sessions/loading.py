@@ -6,29 +6,26 @@ The text under `ep_compatibility_info.<EP type>` in the model's metadata is the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.manifest import all_compatibility_info
+from epctx_core.context.manifest import Manifest, all_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
-from epctx_core.sessions.plan import context_step
-from epctx_core.sessions.providers import choose_provider, choose_providers
+from epctx_core.sessions.plan import StepSpec, context_step
+from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider, choose_providers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from onnx import ModelProto
 
-    from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.bodies import BodyPath
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry
-    from epctx_core.sessions.plan import StepSpec
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.session")

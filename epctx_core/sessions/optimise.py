@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
 from epctx_core.engines.cpu_engine import INSTALL, blame_engine, engine_class
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
-from epctx_core.graph.weights import INLINE_LIMIT, is_detached
+from epctx_core.graph.weights import INLINE_LIMIT, ExternalFile, Weight, is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_broken
 from epctx_core.sessions.source import OpenModel, index_model
@@ -23,9 +23,6 @@ from epctx_core.sessions.source import OpenModel, index_model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from onnx import GraphProto
-
-    from epctx_core.graph.weights import ExternalFile, Weight
     from epctx_core.plugin import TensorView
     from epctx_core.sessions.providers import ProviderSession
 
