@@ -27,8 +27,7 @@ from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, file
 from epctx_core.context.weights_folder import before_seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, PluginError
-from epctx_core.graph.bodies import placed_nodes
-from epctx_core.graph.index import Node
+from epctx_core.graph.index import Node, placed_nodes
 from epctx_core.graph.splice import Replacement, splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.weights import digests_ahead

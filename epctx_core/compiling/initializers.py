@@ -22,7 +22,7 @@ from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
 from epctx_core.context.weights_folder import close_sealed, write_seal
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
-from epctx_core.graph.bodies import all_graphs
+from epctx_core.graph.index import all_graphs
 from epctx_core.graph.tensor_bytes import body_weights
 from epctx_core.graph.weights import Weight, detached_tensor, is_detached, place_externally, replace_data
 from epctx_core.options import WeightlessMode

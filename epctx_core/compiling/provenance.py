@@ -48,7 +48,7 @@ from epctx_core.sessions.loading import context_folder, reading_of
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
-    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.index import BodyPath
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel

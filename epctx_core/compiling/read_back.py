@@ -24,8 +24,8 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PluginError,
 )
-from epctx_core.graph.bodies import BodyPath, all_graphs
 from epctx_core.graph.garbage import collection_resumed
+from epctx_core.graph.index import BodyPath, all_graphs
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import declared_types

@@ -17,8 +17,8 @@ from epctx_core.context.manifest import metadata_value, set_metadata
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import placed_nodes
-from epctx_core.graph.weights import all_tensors, is_detached
+from epctx_core.graph.index import all_tensors, placed_nodes
+from epctx_core.graph.weights import is_detached
 
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

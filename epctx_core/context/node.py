@@ -17,8 +17,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import BodyPath, placed_nodes
-from epctx_core.graph.index import as_text, attribute_value
+from epctx_core.graph.index import BodyPath, as_text, attribute_value, placed_nodes
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"

@@ -12,8 +12,7 @@ from onnx import AttributeProto, ModelProto
 from epctx_core.engines.cpu_engine import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import bodies
-from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.index import GraphIndex, bodies
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, structure
 from epctx_core.graph.partition import Partitioner

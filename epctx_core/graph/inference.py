@@ -10,8 +10,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import all_graphs, bodies, may_hold_bodies, operator_may_hold_bodies
-from epctx_core.graph.index import copied
+from epctx_core.graph.index import all_graphs, bodies, copied, may_hold_bodies, operator_may_hold_bodies
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.type_table import (
     TypeTable,

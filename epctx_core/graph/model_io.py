@@ -18,17 +18,16 @@ from google.protobuf.message import DecodeError, Message
 from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
-from epctx_core.graph.bodies import all_graphs, may_hold_bodies
-from epctx_core.graph.index import DEFAULT_DOMAINS, copied, opset_imports
-from epctx_core.graph.mapping import opened_model
-from epctx_core.graph.weights import (
-    MAX_RANK,
-    OpenExternal,
-    Weight,
+from epctx_core.graph.index import (
+    DEFAULT_DOMAINS,
+    all_graphs,
     all_tensors,
-    digest_beside,
-    is_detached,
+    copied,
+    may_hold_bodies,
+    opset_imports,
 )
+from epctx_core.graph.mapping import opened_model
+from epctx_core.graph.weights import MAX_RANK, OpenExternal, Weight, digest_beside, is_detached
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}

@@ -14,8 +14,7 @@ import onnx.inliner
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
-from epctx_core.graph.bodies import all_graphs, all_nodes, bodies, given_names
-from epctx_core.graph.index import copied
+from epctx_core.graph.index import all_graphs, all_nodes, bodies, copied, given_names
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, SourceModel, nested_types
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.weights import (

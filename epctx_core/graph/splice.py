@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from epctx_core.graph.bodies import outer_names
+from epctx_core.graph.index import outer_names
 from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, tensor_type
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.bodies import bodies
-from epctx_core.graph.index import GraphIndex, Node, copied
+from epctx_core.graph.index import GraphIndex, Node, bodies, copied
 from epctx_core.graph.normalise import used_functions
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
 from epctx_core.plugin import ValueInfo

@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, SparseTensorProto, TensorProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import bodies, may_hold_bodies
+from epctx_core.graph.index import bodies, inner_tensors, may_hold_bodies
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -23,7 +23,6 @@ from epctx_core.graph.weights import (
     OpenExternal,
     Weight,
     detached_tensor,
-    inner_tensors,
     is_detached,
     raw_size,
     replace_data,

@@ -24,7 +24,7 @@ from epctx_core.graph.type_table import types_of
 from epctx_core.graph.weights import Digest, Weight, raw_size
 
 if TYPE_CHECKING:
-    from epctx_core.graph.bodies import BodyPath
+    from epctx_core.graph.index import BodyPath
     from epctx_core.plugin import GraphView, NodeView, Partition, PayloadView, TensorView
 
 Packet: TypeAlias = "tuple[dict[str, Any], Iterable[bytes | memoryview], list[int]]"

@@ -9,8 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.bodies import BodyPath, given_names, named_bodies
-from epctx_core.graph.index import copied
+from epctx_core.graph.index import BodyPath, copied, given_names, named_bodies
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, nested_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 

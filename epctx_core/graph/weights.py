@@ -6,19 +6,17 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, GraphProto, SparseTensorProto, TensorProto
+from onnx import TensorProto
 
-from epctx_core.graph.bodies import all_nodes, bodies
 from epctx_core.graph.mapping import CHUNK, FileIdentity, MappedFile
 from epctx_core.plugin import Extent
 
@@ -45,32 +43,6 @@ def raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
 def is_detached(tensor: TensorProto) -> bool:
     """Whether a tensor stands for a weight whose bytes are kept outside the protobuf."""
     return tensor.data_location == TensorProto.EXTERNAL
-
-
-def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: initializers, sparse ones, those in attributes, bodies and functions."""
-    yield from graph.initializer
-    yield from inner_tensors(graph, functions)
-
-
-def inner_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
-    """Yield all of them but the main graph's initializers."""
-    yield from _parts(graph.sparse_initializer)
-    for node in all_nodes(chain(graph.node, *(function.node for function in functions))):
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("sparse_tensor"):
-                yield from _parts([attribute.sparse_tensor])
-            yield from attribute.tensors
-        for body in bodies(node):
-            yield from body.initializer
-            yield from _parts(body.sparse_initializer)
-
-
-def _parts(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
-    for sparse in tensors:
-        yield from (sparse.values, sparse.indices)
 
 
 class ExternalFile(Protocol):

@@ -17,8 +17,7 @@ from epctx_core.graph.garbage import collection_paused
 
 if TYPE_CHECKING:
     from epctx_core.engines.matching import KernelMatcher
-    from epctx_core.graph.bodies import BodyPath
-    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.index import BodyPath, GraphIndex
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.plugin import KernelDef, OperatorTypes

@@ -24,12 +24,12 @@ from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.engines import CpuEngine, EnginePolicy
 from epctx_core.errors import InvalidGraph, errors_typed
-from epctx_core.graph.bodies import BodyPath, all_graphs, all_nodes
+from epctx_core.graph.index import BodyPath, all_graphs, all_nodes, all_tensors
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text, parse_model, read_model, text_of
 from epctx_core.graph.tensor_bytes import weight_of
 from epctx_core.graph.type_table import tensor_type
-from epctx_core.graph.weights import Weight, all_tensors, digests_ahead, is_detached, share_digests
+from epctx_core.graph.weights import Weight, digests_ahead, is_detached, share_digests
 from epctx_core.options import GraphOptimizationLevel, InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import Purpose

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
-    from epctx_core.graph.bodies import BodyPath
-    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.index import BodyPath, GraphIndex
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry

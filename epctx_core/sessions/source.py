@@ -20,9 +20,8 @@ from epctx_core.context.node import (
 )
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
-from epctx_core.graph.bodies import EXECUTABLE, all_graphs, placed_nodes
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.index import EXECUTABLE, GraphIndex, all_graphs, placed_nodes
 from epctx_core.graph.model_io import (
     SourceModel,
     detach_model,

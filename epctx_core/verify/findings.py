@@ -26,10 +26,11 @@ from epctx_core.errors import (
     ModelLoadCanceled,
     NotImplementedByProvider,
 )
+from epctx_core.graph.index import all_tensors
 from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
 from epctx_core.graph.normalise import FunctionId, given_weights
 from epctx_core.graph.tensor_bytes import weight_of
-from epctx_core.graph.weights import all_tensors, is_detached
+from epctx_core.graph.weights import is_detached
 from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.plugin import Finding, ModelIdentity, Severity
 from epctx_core.sessions.loading import folder_of

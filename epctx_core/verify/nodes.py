@@ -50,7 +50,7 @@ from epctx_core.context.payload_reader import (
     refuse_orphans,
 )
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.bodies import BodyPath, placed_nodes
+from epctx_core.graph.index import BodyPath, placed_nodes
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import types_of
