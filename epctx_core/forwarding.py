@@ -61,6 +61,5 @@ def import_installed(module: str, *, needed_by: str) -> ModuleType:
             f"the package {distribution}" if missing == package else f"{missing} (required by {distribution})"
         )
         raise PackageMissing(
-            f"{needed_by} needs {lacking}, which is not installed.",
-            hint=f"pip install {distribution}",
+            f"{needed_by} needs {lacking}, which is not installed.", hint=f"pip install {distribution}"
         ) from error

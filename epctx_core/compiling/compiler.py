@@ -388,11 +388,7 @@ class ShareGroup:
 
     @errors_typed("compiling a model of the share group")
     def compile(
-        self,
-        model: str | os.PathLike[str] | bytes,
-        sess_options: SessionOptions,
-        *,
-        name: str | None = None,
+        self, model: str | os.PathLike[str] | bytes, sess_options: SessionOptions, *, name: str | None = None
     ) -> None:
         """Compile a model into the group; its files appear with all others.
 

@@ -311,11 +311,7 @@ def _bad_place(tensor: str, what: str) -> InvalidArgument:
 
 
 def check_weights_fit(
-    assignment: Assignment,
-    placement: InitializerPlacement,
-    weightless: WeightlessMode,
-    *,
-    embedded: bool,
+    assignment: Assignment, placement: InitializerPlacement, weightless: WeightlessMode, *, embedded: bool
 ) -> None:
     """Raise before anything is compiled if the weights alone exceed what a context model can hold.
 

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from epctx_core.context.manifest import Manifest, PayloadEntry, ReplacedBinaryError, Segment
-from epctx_core.context.receipts import (
-    IN_PLACE,
-    DigestChecks,
-    file_receipt,
-    is_noted,
-    model_receipt,
-)
+from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted, model_receipt
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile
 from epctx_core.options import Verification

@@ -130,11 +130,7 @@ _NAME, _RAW_DATA = 8, 9
 
 
 def read_weights(
-    model: memoryview | MappedFile,
-    wanted: Collection[str] | None,
-    open_external: OpenExternal,
-    *,
-    where: str,
+    model: memoryview | MappedFile, wanted: Collection[str] | None, open_external: OpenExternal, *, where: str
 ) -> dict[str, Weight]:
     """Return initializers of a model's main graph by name.
 
@@ -327,10 +323,7 @@ class SourceWeights:
 
 def _external_tensor(name: str, reference: SourceReference) -> TensorProto:
     tensor = TensorProto(
-        name=name,
-        data_type=reference.elem_type,
-        dims=reference.shape,
-        data_location=TensorProto.EXTERNAL,
+        name=name, data_type=reference.elem_type, dims=reference.shape, data_location=TensorProto.EXTERNAL
     )
     for key, value in (("location", reference.location), ("offset", str(reference.offset))):
         tensor.external_data.add(key=key, value=value)

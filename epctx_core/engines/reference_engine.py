@@ -338,11 +338,7 @@ class CastMap(OpRun):
     op_domain = _ML
 
     def _run(
-        self,
-        x: Mapping[int, Any],
-        cast_to: str = "TO_FLOAT",
-        map_form: str = "DENSE",
-        max_map: int = 1,
+        self, x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
     ) -> tuple[np.ndarray]:
         kinds: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
         empty: Any = "" if cast_to == "TO_STRING" else 0

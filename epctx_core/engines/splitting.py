@@ -204,12 +204,7 @@ def split(model: ModelProto, engine: BaseEngine) -> list[Part] | None:
 
 def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
     # Without weights every initializer counts as special and goes into the parts as it stands.
-    return GraphIndex(
-        model.graph,
-        types=infer_types(model, engine.resolve_types),
-        weights={},
-        owner=model,
-    )
+    return GraphIndex(model.graph, types=infer_types(model, engine.resolve_types), weights={}, owner=model)
 
 
 def _stuck(graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: BaseEngine) -> set[int]:

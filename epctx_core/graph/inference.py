@@ -12,14 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import all_graphs, bodies, copied, may_hold_bodies, operator_may_hold_bodies
 from epctx_core.graph.model_io import structure
-from epctx_core.graph.type_table import (
-    TypeTable,
-    forget_shape,
-    is_open,
-    tensor_type,
-    typed_values,
-    types_of,
-)
+from epctx_core.graph.type_table import TypeTable, forget_shape, is_open, tensor_type, typed_values, types_of
 
 _REFUSALS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError, onnx.checker.ValidationError)
 _ONNX_DOMAINS = frozenset(

@@ -153,8 +153,7 @@ def names_as_text() -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise InvalidGraph(
-            f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.",
-            hint=_DAMAGED,
+            f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.", hint=_DAMAGED
         ) from error
 
 

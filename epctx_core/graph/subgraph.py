@@ -375,10 +375,7 @@ def _may_have_attributes(graph: GraphIndex, domain: str, op_type: str) -> bool:
 
 
 def _partition_digest(
-    graph: GraphIndex,
-    nodes: Sequence[int],
-    inputs: Sequence[ValueInfo],
-    outputs: Sequence[ValueInfo],
+    graph: GraphIndex, nodes: Sequence[int], inputs: Sequence[ValueInfo], outputs: Sequence[ValueInfo]
 ) -> str:
     """Return SHA-256 (hex) over a partition's canonical form.
 

@@ -209,11 +209,7 @@ def declared_types(
         trusted: names of values whose declared types were inferred when the model was written.
     """
     given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
-    return TypeTable(
-        typed_values(proto.graph),
-        infer=infer,
-        trusted=given.union(trusted),
-    )
+    return TypeTable(typed_values(proto.graph), infer=infer, trusted=given.union(trusted))
 
 
 def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:

@@ -36,9 +36,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, str]] = {
         "use ModelCompiler with a graph_optimization_level to write a model": "optimized_model_filepath",
         "operators of a library's own are an EP's business: write a plugin": "register_custom_ops_library",
     },
-    "RunOptions": {
-        _ADAPTER: "add_active_adapter",
-    },
+    "RunOptions": {_ADAPTER: "add_active_adapter"},
     "InferenceSession": {
         _BINDING: (
             "create_ortvalue_from_shape_and_type get_input_memory_infos get_output_memory_infos io_binding "

@@ -23,14 +23,7 @@ from epctx_core.context.unfinished import (
 )
 from epctx_core.publish import posix
 from epctx_core.publish.failures import NameTakenError, reported
-from epctx_core.publish.files import (
-    StagedFile,
-    claim,
-    is_same_file,
-    make_folders,
-    remove_tree,
-    sync_folders,
-)
+from epctx_core.publish.files import StagedFile, claim, is_same_file, make_folders, remove_tree, sync_folders
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -145,10 +145,7 @@ def route_source(
     """
     if not source:
         return None
-    for tier in (
-        [r for r in records if r.name == source],
-        [r for r in records if source in r.sources],
-    ):
+    for tier in ([r for r in records if r.name == source], [r for r in records if source in r.sources]):
         found = _one(source, tier, ordered=ordered)
         if found is not None:
             return found

@@ -21,12 +21,7 @@ from epctx_core.sessions.assignment import Assignment, GraphAssignment, assign_n
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes
 from epctx_core.sessions.plan import Planner
-from epctx_core.sessions.providers import (
-    ProviderSession,
-    choose_providers,
-    kept_functions,
-    private_workspace,
-)
+from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions, private_workspace
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:

@@ -11,13 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
-from epctx_core.errors import (
-    InvalidArgument,
-    NotImplementedByProvider,
-    conceal,
-    concealed,
-    suggestion,
-)
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, conceal, concealed, suggestion
 from epctx_core.forwarding import import_installed
 from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.choices import CPU_EP

@@ -269,12 +269,7 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
             if OP_TYPE in {node.op_type for node in nodes}
             else inferred_types(source.proto, engine, trusted)
         )
-        graph = GraphIndex(
-            source.proto.graph,
-            types=types,
-            weights=source.weights,
-            owner=source.proto,
-        )
+        graph = GraphIndex(source.proto.graph, types=types, weights=source.weights, owner=source.proto)
     given = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
         if name not in given:

@@ -47,9 +47,7 @@ def add_clear_arguments(parser: CommandParser) -> None:
 
 def _add_arguments(parser: CommandParser, run: Callable[[argparse.Namespace, Console], int]) -> None:
     parser.add_argument(
-        "--cache-dir",
-        metavar="DIR",
-        help="the cache; without it EPCTX_CACHE_DIR, or the user's cache folder",
+        "--cache-dir", metavar="DIR", help="the cache; without it EPCTX_CACHE_DIR, or the user's cache folder"
     )
     add_common(parser)
     parser.set_defaults(run=run)
@@ -158,12 +156,7 @@ def _ago(seconds: float) -> str:
 
 def _described(entry: Stored) -> Mapping[str, Any]:
     record = entry.record
-    found = {
-        "key": entry.key,
-        "sound": record is not None,
-        "bytes": entry.bytes,
-        "last_use": entry.last_use,
-    }
+    found = {"key": entry.key, "sound": record is not None, "bytes": entry.bytes, "last_use": entry.last_use}
     return (
         found
         if record is None

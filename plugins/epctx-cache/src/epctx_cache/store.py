@@ -142,12 +142,7 @@ class EntryStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def create(
-        self,
-        key: str,
-        *,
-        model: str,
-        cancel: Cancellation,
-        write: Callable[[Path], EntryRecord | None],
+        self, key: str, *, model: str, cancel: Cancellation, write: Callable[[Path], EntryRecord | None]
     ) -> Lease | None:
         """Return the entry of a key, written if nobody else has written it until this had the lock.
 

@@ -86,12 +86,7 @@ def _distance(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.
 
 
 def _judged(
-    name: str,
-    a: np.ndarray,
-    b: np.ndarray,
-    distance: np.ndarray,
-    magnitude: np.ndarray,
-    tolerance: Tolerance,
+    name: str, a: np.ndarray, b: np.ndarray, distance: np.ndarray, magnitude: np.ndarray, tolerance: Tolerance
 ) -> Difference:
     finite = np.atleast_1d(magnitude)
     finite = finite[np.isfinite(finite)]

@@ -185,11 +185,7 @@ class ProviderConformance:
         from epctx_conformance.scene import Scene
 
         cls._scene = Scene(
-            cls.provider,
-            requirements=cls.requirements,
-            options=cls.options,
-            models=cls.models,
-            full=cls.full,
+            cls.provider, requirements=cls.requirements, options=cls.options, models=cls.models, full=cls.full
         )
 
     @classmethod

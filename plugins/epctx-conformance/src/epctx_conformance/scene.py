@@ -21,14 +21,7 @@ from epctx_conformance.models.building import SmallModel
 from epctx_conformance.models.structures import chain, parted, single
 from epctx_conformance.observing import Act, Watch, observed
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
-from epctx_core import (
-    Explanation,
-    InferenceSession,
-    ModelCompiler,
-    Registry,
-    SessionOptions,
-    explain_model,
-)
+from epctx_core import Explanation, InferenceSession, ModelCompiler, Registry, SessionOptions, explain_model
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:

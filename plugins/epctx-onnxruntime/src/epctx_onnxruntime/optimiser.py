@@ -73,10 +73,7 @@ class Allowed:
 
 
 def optimize(
-    model: ModelProto,
-    weights: Mapping[str, TensorView],
-    level: GraphOptimizationLevel,
-    allowed: Allowed,
+    model: ModelProto, weights: Mapping[str, TensorView], level: GraphOptimizationLevel, allowed: Allowed
 ) -> OptimizedModel:
     """Return an equal model that computes faster.
 
@@ -271,10 +268,7 @@ class _Optimisation:
         return self._finish(ModelProto.FromString(data))
 
     def _location(
-        self,
-        name: str,
-        value: onnxruntime.OrtValue,
-        info: onnxruntime.OrtExternalInitializerInfo | None,
+        self, name: str, value: onnxruntime.OrtValue, info: onnxruntime.OrtExternalInitializerInfo | None
     ) -> onnxruntime.OrtExternalInitializerInfo | None:
         """Say where a weight of the result goes: nowhere if small, else to a place of ours.
 

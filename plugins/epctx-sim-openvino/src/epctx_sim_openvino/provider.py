@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from epctx_sim_sdk.device import Device
     from epctx_sim_sdk.versions import LoadPolicy
 
-    from epctx_core.plugin import (
-        ComputeCapability,
-        GraphView,
-        ProviderContext,
-        ProviderOption,
-        Refusal,
-    )
+    from epctx_core.plugin import ComputeCapability, GraphView, ProviderContext, ProviderOption, Refusal
     from epctx_sim_openvino.loading import NodeLoader
     from epctx_sim_openvino.support import Support
 

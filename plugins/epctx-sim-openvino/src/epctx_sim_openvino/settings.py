@@ -63,11 +63,7 @@ OPTIONS = (
     *runtime_options("sdk", "driver"),
 )
 
-_PRECISIONS = {
-    "CPU": ("FP32", "ACCURACY"),
-    "GPU": ("FP16", "FP32", "ACCURACY"),
-    "NPU": ("FP16", "ACCURACY"),
-}
+_PRECISIONS = {"CPU": ("FP32", "ACCURACY"), "GPU": ("FP16", "FP32", "ACCURACY"), "NPU": ("FP16", "ACCURACY")}
 _OF_A_MODE = ("FP16", "FP32", "ACCURACY")
 _DOCS = {option.name: option.doc for option in OPTIONS}
 _MOST_THREADS = 1 << 16

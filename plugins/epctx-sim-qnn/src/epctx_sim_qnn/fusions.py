@@ -51,7 +51,7 @@ PATTERNS: Final[Mapping[str, tuple[Operation, ...]]] = {
     "Gelu": (
         *_gelus(_of("Erf", _of("Div", ROOT, math.sqrt(2)))),
         *_gelus(_of("Erf", _of("Mul", ROOT, math.sqrt(0.5)))),
-    ),
+    )
 }
 """The operator that a group becomes, to what it may be made of."""
 

@@ -68,18 +68,10 @@ def _each(names: str, operator: Operator) -> dict[tuple[str, str], Operator]:
 _IMAGE = range(3, 6)
 _MANY = 1 << 10
 _QUANTIZE = Operator(
-    types=FLOAT,
-    inputs={2: QUANTISED},
-    outputs={0: QUANTISED},
-    constant=(1, 2),
-    rule=conditions.one_scale,
+    types=FLOAT, inputs={2: QUANTISED}, outputs={0: QUANTISED}, constant=(1, 2), rule=conditions.one_scale
 )
 _DEQUANTIZE = Operator(
-    types=QUANTISED | INT32,
-    inputs={1: FLOAT},
-    outputs={0: FLOAT},
-    constant=(1, 2),
-    rule=conditions.one_scale,
+    types=QUANTISED | INT32, inputs={1: FLOAT}, outputs={0: FLOAT}, constant=(1, 2), rule=conditions.one_scale
 )
 
 # fmt: off
