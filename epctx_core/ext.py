@@ -19,7 +19,7 @@ A package that imports this module requires exactly its own version of the core.
 | `cache_entries` | epctx-cache | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
-| `concealed` | epctx-cli | leaving secrets out of tracebacks |
+| `concealed` | epctx-cli, epctx-conformance | leaving secrets out of tracebacks and of told calls |
 | `distrusted`, `make_private_folder`, `remove_tree`, `user_folder` | epctx-cache | folders of one user alone |
 | `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
 | `find_problems` | epctx-conformance | checking a class as its registration does |

@@ -15,6 +15,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument, NotFound, NotImplementedByProvider, suggestion
+from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.registry.guard import answered, blame, kind_of, plugin_error
 from epctx_core.registry.loading import MarkedMethod, implemented_hooks
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx")
 TRACE_VARIABLE = "EPCTX_TRACE"
-"""Set to anything but 0 for a line for each call, see `tracing`."""
+"""Set to anything but 0 for a line for each call, by epctx-conformance."""
 
 Implementation = Callable[[Mapping[str, Any]], Any]
 """Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
@@ -68,11 +69,17 @@ class ProviderInstances:
     """
 
     def __init__(self) -> None:
-        """Begin without any; where EPCTX_TRACE asks for it, each call of a hook is told."""
+        """Begin without any; where EPCTX_TRACE asks for it, each call of a hook is told.
+
+        Raises:
+            PackageMissing: it asks, and epctx-conformance is not installed.
+        """
         self._live: dict[str, _Live] = {}
         self._lock = threading.Lock()
         self._open: list[_Live] = []
-        self._traced = os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0")
+        self._trace: Callable[[Implementation, str, Mapping[str, Any]], Any] | None = None
+        if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
+            self._trace = import_installed("epctx_conformance.tracing", needed_by=TRACE_VARIABLE).traced
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,10 +177,8 @@ class ProviderInstances:
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
         arguments["ep"] = ep
-        if self._traced:
-            from epctx_core.registry.tracing import traced
-
-            return traced(live.hooks[hook], hook, arguments)
+        if self._trace is not None:
+            return self._trace(live.hooks[hook], hook, arguments)
         return live.hooks[hook](arguments)
 
     def shutdown(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 
 import numpy as np
@@ -87,6 +88,24 @@ def test_when_it_is_off_there_is_no_line(monkeypatch, session, capsys, value):
     instances.call("A", "compile", partitions=[])
 
     assert capsys.readouterr().err == ""
+
+
+class Absent:
+    """Python's own answer where the package is not installed."""
+
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "epctx_conformance":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_without_the_package_that_tells_them_the_request_is_an_error(tracing, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("epctx_conformance")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+
+    with pytest.raises(epctx.errors.PackageMissing, match="EPCTX_TRACE needs the package epctx-conformance"):
+        epctx.InferenceSession(chain(["Relu"]).SerializeToString())
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_few_li
 
 
 def test_a_load_imports_nothing_of_its_rooms_for_what_did_not_happen(ordinary):
-    """Nothing failed, no plugin is looked for again, no call is traced, no EP says what it takes."""
-    registry = {"explaining", "refreshing", "tracing", "default"}
+    """Nothing failed, no plugin is looked for again, no EP says what it takes."""
+    registry = {"explaining", "refreshing", "default"}
     contract = {"views", "storage", "blobs"}
     simulated = {
         "epctx_sim_sdk.session",

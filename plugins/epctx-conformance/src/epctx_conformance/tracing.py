@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from epctx_core.errors import concealed
-from epctx_core.registry.guard import describe
+from epctx_core.ext import concealed
 
-_LINE_END = "\n"  # behind it, one of our errors says what to do
 _LONGEST = 60
 _MOST_NUMBERS = 8
 _log = logging.getLogger("epctx.trace")
@@ -29,7 +27,8 @@ def traced(
     try:
         answer = implementation(arguments)
     except BaseException as error:
-        outcome = f"raised {describe(error).partition(_LINE_END)[0]}"
+        first, *_hint = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()
+        outcome = f"raised {first}"
         raise
     else:
         outcome = f"-> {_abbreviated(answer)}"
