@@ -315,29 +315,21 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx compile --json` prints."""
+        said = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        del said["folder"], said["outputs"]
+        facts = ("name", "distribution", "version", "vendor", "simulated")
         return {
+            **said,
             "output": self.output.name if self.output else None,
             "files": [file.as_dict() for file in self.outputs],
             "partitions": [
                 {"name": p.name, "ep": p.ep, "nodes": p.nodes, "node_names": list(p.node_names)}
                 for p in self.partitions
             ],
-            "assignments": dict(self.assignments),
             "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
-            "timings": dict(self.timings),
-            "required_files": list(self.required_files),
             "delivered": [file.as_dict() for file in self.delivered],
-            "source_files": list(self.source_files),
-            "kept_nodes": list(self.kept_nodes),
             "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
-            "providers": [
-                {
-                    key: getattr(record, key)
-                    for key in ("name", "distribution", "version", "vendor", "simulated")
-                }
-                for record in self.providers
-            ],
-            "contradictions": list(self.contradictions),
+            "providers": [{key: getattr(record, key) for key in facts} for record in self.providers],
         }
 
 

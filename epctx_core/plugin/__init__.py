@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from epctx_core.options.choices import *
     from epctx_core.plugin.base_engine import *
-    from epctx_core.plugin.blobs import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.kernels import *
     from epctx_core.plugin.provider import *
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
-    "epctx_core.plugin.blobs": ("Blobs", "write_blobs"),
     "epctx_core.plugin.base_engine": ("BaseEngine", "EnginePolicy", "current_options", "write_in_place"),
     "epctx_core.plugin.hookspecs": ("PLUGIN_API", "hookimpl"),
     "epctx_core.plugin.kernels": (
@@ -28,8 +26,8 @@ _HOME = {
         "Cancellation", "ExecutionProvider", "ModelIdentity", "ProviderContext", "ProviderOption",
     ),
     "epctx_core.plugin.storage": (
-        "CONTAINER_CODES", "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Finding", "Payload",
-        "PayloadView", "Severity", "Workspace",
+        "Blobs", "CONTAINER_CODES", "CORE_ATTRIBUTES", "ContextReader", "ContextWriter", "EPContextNode", "Finding", "Payload",
+        "PayloadView", "Severity", "Workspace", "write_blobs",
     ),
     "epctx_core.plugin.types": (
         "UNKNOWN_TYPE", "Availability", "BuildInfo", "Compatibility", "CompiledPartition", "ContextNode", "Extent",
