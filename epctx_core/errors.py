@@ -22,15 +22,12 @@ object and why; `hint` says what to do next and is printed below the message.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from errno import ENOENT
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator
-
+from typing import Any, ClassVar
 
 LONGEST_MESSAGE = 1 << 14
 """Characters of a message: a name out of a foreign model may have millions, and a host logs what it gets."""

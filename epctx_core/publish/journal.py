@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 from epctx_core.context.unfinished import (
     NEW,
@@ -24,9 +25,6 @@ from epctx_core.context.unfinished import (
 from epctx_core.publish import posix
 from epctx_core.publish.failures import NameTakenError, reported
 from epctx_core.publish.files import StagedFile, claim, is_same_file, make_folders, remove_tree, sync_folders
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMITTED = "journal.json"
 UNDO = "undo.json"

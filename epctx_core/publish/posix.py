@@ -11,14 +11,11 @@ import fcntl
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from epctx_core.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _log = logging.getLogger("epctx.publish")
 # Some network file systems can't sync a folder and say so with one of these.
