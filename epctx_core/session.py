@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
 
-_log = logging.getLogger("epctx.session")
 _POLL_SECONDS = 0.001
 _NO_FALLBACK = "a session never changes its EPs by itself"
 _TUNING = {

@@ -25,12 +25,12 @@ from epctx_core.compiling.outputs import (
 from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.context.receipts import model_receipt, note, note_published
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
-from epctx_core.plugin import Purpose
+from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
@@ -50,7 +50,7 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
-    from epctx_core.publish import Publication
+    from epctx_core.publish.staging import Publication
 
 _log = logging.getLogger("epctx.compile")
 

@@ -159,9 +159,7 @@ def _why_unsafe(name: str) -> str:
     normal = os.path.normpath(name.replace("\\", "/"))
     if normal == ".." or normal.startswith("../"):
         return "which leaves the model's folder"
-    if normal == "." or name.endswith(("/", "\\")):
-        return "a folder"
-    return ""
+    return "a folder" if normal == "." or name.endswith(("/", "\\")) else ""
 
 
 def _cannot_open(

@@ -23,10 +23,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
         "enable_mem_reuse": (True, MEMORY),
         "log_verbosity_level": (0, _LOG),
         "logid": ("", _LOG),
-        "use_deterministic_compute": (
-            False,
-            "engines are not switched; the CPU EP computes as onnxruntime does",
-        ),
+        "use_deterministic_compute": (False, "the CPU EP computes as its engine does"),
         "use_per_session_threads": (True, THREADS),
     },
     "RunOptions": {

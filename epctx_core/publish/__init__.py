@@ -2,9 +2,3 @@
 
 Owns staging, the journal, recovery and the lock. Knows neither ONNX nor what the files mean.
 """
-
-from __future__ import annotations
-
-from epctx_core.publish.staging import Publication
-
-__all__ = ["Publication"]

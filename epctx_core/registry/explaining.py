@@ -193,9 +193,7 @@ def _closest(name: str, known: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP types have in common must not make them look alike."""
     stem = name.removesuffix(_SUFFIX)
     stems = sorted({k.removesuffix(_SUFFIX) for k in known})
-    if stem == name:
-        return suggestion(name, [*known, *stems])
-    return suggestion(stem, stems)
+    return suggestion(name, [*known, *stems]) if stem == name else suggestion(stem, stems)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
 from epctx_core.context.receipts import DigestChecks
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import Fail, ModelRequiresCompilation, errors_typed
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.options.choices import CPU_EP
-from epctx_core.plugin import Purpose
+from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.sessions.assignment import Assignment, GraphAssignment, assign_nodes
 from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes

@@ -6,18 +6,16 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epctx_core.context.scratch import PrivateWorkspace, scratch_folder
-from epctx_core.engines import CpuEngine, EnginePolicy
-from epctx_core.plugin import CompiledPartition, ModelIdentity, ProviderContext, Purpose, WeightlessMode
+from epctx_core.engines.cpu_engine import CpuEngine
+from epctx_core.options import SessionOptions, WeightlessMode
+from epctx_core.plugin import CompiledPartition, EnginePolicy, ModelIdentity, ProviderContext, Purpose
 from epctx_core.registry import PluginRecord, PluginState, Registry
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.loading import import_provider
 from epctx_core.sessions.providers import Progress, ProviderSession
-
-if TYPE_CHECKING:
-    from epctx_core.options import SessionOptions
 
 
 def describe_instance(record: PluginRecord, context: ProviderContext, purpose: Purpose) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from epctx_core.context.node import ContextNodeRecord, is_context_node, read_con
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidGraph, errors_typed
 from epctx_core.graph.index import BodyPath, all_graphs, all_nodes, all_tensors
 from epctx_core.graph.mapping import MappedFile
@@ -32,7 +32,7 @@ from epctx_core.graph.type_table import tensor_type
 from epctx_core.graph.weights import Weight, digests_ahead, is_detached, share_digests
 from epctx_core.options import GraphOptimizationLevel, InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
-from epctx_core.plugin import Purpose
+from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
 from epctx_core.sessions.boundary import given_model, given_options

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.engines import CpuEngine
+    from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.subgraph import GraphPartition

@@ -34,7 +34,7 @@ from epctx_core.registry.instances import ProviderInstances, closers
 from epctx_core.registry.records import PluginRecord
 
 if TYPE_CHECKING:
-    from epctx_core.engines import CpuEngine
+    from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.options import CancellationFlag, SessionOptions
     from epctx_core.registry.registry import Registry
     from epctx_core.sessions.missing_providers import OptionalNames, SkippedProvider

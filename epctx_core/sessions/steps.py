@@ -24,7 +24,7 @@ from epctx_core.sessions.boundary import Boundary, checked, tell_of_outputs
 from epctx_core.sessions.plan import Plan, RunStep, StepSpec, without_omitted
 
 if TYPE_CHECKING:
-    from epctx_core.engines import CpuEngine
+    from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import TensorType

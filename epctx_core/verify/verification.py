@@ -17,12 +17,12 @@ from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.manifest import all_compatibility_info
 from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, errors_typed
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionOptions
-from epctx_core.plugin import Compatibility, ContextNode, Purpose
+from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.ep_queries import look_into

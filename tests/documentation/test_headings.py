@@ -118,11 +118,9 @@ def test_each_member_of_what_hooks_are_given_and_give_is_described():
 
 
 def members(cls):
-    """Return the public names that a class has of its own or of another class of the contract."""
+    """Return the public names that a class has of its own."""
     inherited = {*dir(tuple), "count", "index"} - {*cls.__annotations__} if issubclass(cls, tuple) else set()
-    ours = [base for base in cls.__mro__ if base.__module__.startswith("epctx_core.")]
-    names = {name for base in ours for name in (*base.__annotations__, *vars(base))}
-    return sorted(name for name in names - inherited if not name.startswith("_"))
+    return sorted(n for n in {*cls.__annotations__, *vars(cls)} - inherited if not n.startswith("_"))
 
 
 def test_each_error_has_its_heading_with_what_to_do():

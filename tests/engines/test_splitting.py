@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.engines.splitting import Part, SplitModel, split
 from epctx_core.errors import NotImplementedByProvider
+from epctx_core.plugin import EnginePolicy
 
 
 def prepared_by(handle):

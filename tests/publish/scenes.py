@@ -24,7 +24,8 @@ from faults.system_calls import CHANGING, intercepted
 
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import EpctxError
-from epctx_core.publish import Publication, posix
+from epctx_core.publish import posix
+from epctx_core.publish.staging import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from epctx_core.context.unfinished import canonical, interrupted_copies
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish import Publication, posix
+from epctx_core.publish import posix
+from epctx_core.publish.staging import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

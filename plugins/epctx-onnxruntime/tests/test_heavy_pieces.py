@@ -11,8 +11,9 @@ from epctx_onnxruntime import optimiser
 from graph.reading import indexed, opened
 
 from epctx_core.context.paths import ModelFolder
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.graph.subgraph import Subgraph
+from epctx_core.plugin import EnginePolicy
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 

@@ -16,10 +16,11 @@ from graph.reading import opened
 from onnx import TensorProto, numpy_helper
 
 from epctx_core.context.paths import ModelFolder
-from epctx_core.engines import CpuEngine, EnginePolicy
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin import EnginePolicy
 
 BASIC, EXTENDED = GraphOptimizationLevel.ORT_ENABLE_BASIC, GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 ONNX_ONLY = Allowed()

@@ -31,7 +31,7 @@ def test_the_first_lines_say_that_the_ep_is_simulated(readme):
 
 
 def test_it_shows_how_to_install_and_use_the_ep(ep, readme):
-    assert f"pip install {PACKAGES[ep]}" in readme
+    assert f"pip install 'epctx-core[cli]' {PACKAGES[ep]}" in readme
     assert "epctx compile model" in readme
     assert "epctx run model" in readme
 
