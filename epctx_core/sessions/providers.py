@@ -262,6 +262,7 @@ class ProviderSession:
                 not know weightless mode.
             InvalidArgument: an EP does not support the weightless mode that was asked for.
             PluginError: an EP's constructor or its `availability` raised.
+            PackageMissing: EPs are to be isolated, and epctx-isolation is not installed.
         """
         session, registry = self.session, self.registry
         user = f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of {model.name!r}"
@@ -273,21 +274,22 @@ class ProviderSession:
             from epctx_core.sessions.ep_queries import checked_mode
 
             self.weightless = checked_mode(choices, config.weightless)
+        isolation, mode = None, config.isolation
+        if mode is not Isolation.NONE:
+            isolation = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode.value}")
         for choice in choices:
             check_availability(choice.record, purpose, registry)
             cls = choice.cls
-            if config.isolation is not Isolation.NONE:
+            if isolation is not None:
                 # Its work is done in another process.
-                mode = config.isolation.value
-                package = import_installed("epctx_isolation.proxy", needed_by=f"ep.isolate={mode}")
-                isolated = package.IsolatedEp(
+                isolated = isolation.IsolatedEp(
                     record=choice.record,
                     cls=cls,
-                    mode=mode,
+                    mode=mode.value,
                     seconds=config.isolation_seconds,
                     max_bytes=config.isolation_bytes,
                 )
-                cls = package.isolated_class(isolated, purpose)
+                cls = isolation.isolated_class(isolated, purpose)
             workspace = workspace_of(choice)
             self._workspaces.append(workspace)
             if cls is not choice.cls and type(workspace) is not PrivateWorkspace:

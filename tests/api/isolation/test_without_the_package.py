@@ -50,6 +50,15 @@ def test_a_session_says_what_to_install(tmp_path, mode):
         )
 
 
+@pytest.mark.parametrize("mode", ["compile", "all"])
+def test_a_session_without_an_ep_says_so_too(tmp_path, mode):
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("ep.isolate", mode)
+
+    with pytest.raises(PackageMissing, match="needs the package epctx-isolation"):
+        epctx.InferenceSession(source(tmp_path), options, providers=["CPUExecutionProvider"])
+
+
 def test_without_the_option_nothing_needs_the_package(tmp_path):
     written = compiled(tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate=""))
 
