@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         looks=lambda: not is_marked(UNOBSERVED),
         resolves=lambda: has_onnxruntime and not is_marked(UNRESOLVED),
     ).watch(_restore)
+    # No test cuts the power, and tests of the order of calls put theirs around this one; a slow disk costs nothing.
+    _restore.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -140,7 +140,7 @@ def evict(path):
     """Have the system forget a file's pages, so that `resident` shows who reads it."""
     gc.collect()  # what is mapped stays
     with path.open("rb") as file:
-        os.fsync(file.fileno())
+        os.fdatasync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if resident(path):
         pytest.skip("this file system keeps its files in memory")
