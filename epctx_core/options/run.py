@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.options.strict import WITHOUT_EFFECT, Strict, tell_without_effect
-
-
-class Stoppable(Protocol):
-    """What a run waits for, such as `onnxruntime.RunOptions`."""
-
-    terminate: bool
-
-
-S = TypeVar("S", bound=Stoppable)
 
 
 class RunOptions(Strict):
@@ -50,9 +41,9 @@ class RunOptions(Strict):
         for follower in list(self._followers.values()):
             follower.terminate = self._terminate
 
-    def follow(self, make: Callable[[], S]) -> S:
+    def follow(self, make: Callable[[], Any]) -> Any:
         """Return what `make` gives, one object for each `make`; its `terminate` is kept as this one's is."""
-        follower: S | None = self._followers.get(make)
+        follower = self._followers.get(make)
         if follower is None:
             follower = self._followers.setdefault(make, make())
             # Only this way round: another thread may have set it in between, on both.

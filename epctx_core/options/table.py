@@ -56,7 +56,6 @@ class SessionOption(Generic[_T]):
         pattern: what the whole value must match.
         values: the values allowed in words, where there are no choices.
         cache: its part in the key of a cached model.
-        obeyed_by: the rooms that act on it.
         doc: what the option does.
         errors: what can be wrong besides the value itself.
         aliases: other keys of the same option, the newest first.
@@ -69,7 +68,6 @@ class SessionOption(Generic[_T]):
     pattern: str = ".*"
     values: str = ""
     cache: CachePart
-    obeyed_by: str = "sessions"
     doc: str
     errors: str = "none"
     aliases: tuple[SessionOption[_T], ...] = ()
@@ -177,7 +175,6 @@ class SessionConfig:
     context_enable = _flag(
         key="ep.context_enable",
         cache=CachePart.SOURCE,
-        obeyed_by="session",
         doc="1: creating a session also writes the context model. EPContext nodes that the model has already pass"
         " through.",
         errors="`Fail`: the output exists. `InvalidGraph`: an EP would add to nodes that it does not support.",
@@ -187,7 +184,6 @@ class SessionConfig:
         values="a path",
         read=_text_or_none,
         cache=CachePart.SOURCE,
-        obeyed_by="compiling, sessions",
         doc="Where the context model is written; when one is loaded, the path whose folder holds its binaries."
         " Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder.",
         errors="`InvalidArgument`: it names a folder when writing, or a model from or to bytes needs it and it is not"
@@ -196,7 +192,6 @@ class SessionConfig:
     embed = _flag(
         key="ep.context_embed_mode",
         cache=CachePart.WRITTEN,
-        obeyed_by="compiling",
         doc="1: payloads are stored inside the context model; 0: in a file beside it.",
         errors="`Fail`: the model would pass 2 GiB.",
     )
@@ -214,7 +209,6 @@ class SessionConfig:
         values="a file name relative to the output model, not leaving its folder",
         read=_file_inside,
         cache=CachePart.WRITTEN,
-        obeyed_by="compiling",
         doc="The file for all initializers of the written context model, scalars too; empty: they are in the model.",
         errors="`InvalidArgument`: absolute, a folder, or leaving the output model's folder; the name of something else"
         " that is written; for bytes and streams without `ep.context_file_path`. `Fail`: another model names the file.",
@@ -240,7 +234,6 @@ class SessionConfig:
         key="ep.context_read_back",
         default="1",
         cache=CachePart.LOAD,
-        obeyed_by="compiling",
         doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device; 0:"
         " what was written is published unread.",
         errors="`PluginError`: an EP does not read what it wrote.",
@@ -288,14 +281,12 @@ class SessionConfig:
     share_contexts = _flag(
         key="ep.share_ep_contexts",
         cache=CachePart.REFUSED,
-        obeyed_by="compiling, sessions",
         doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
         errors="`InvalidArgument`: a compile with it that embeds, is weightless, or writes no files.",
     )
     stop_sharing = _flag(
         key="ep.stop_share_ep_contexts",
         cache=CachePart.REFUSED,
-        obeyed_by="compiling",
         doc="1: the session is its group's last; only together with ep.share_ep_contexts=1.",
         errors="`InvalidArgument`: set without `ep.share_ep_contexts=1`, found when a session or a compiler is made.",
     )
@@ -379,7 +370,6 @@ class SessionConfig:
     disable_model_compile = _flag(
         key="session.disable_model_compile",
         cache=CachePart.LOAD,
-        obeyed_by="epctx-cache, sessions",
         doc="1: a session in which an EP would have to compile is refused.",
         errors="`ModelRequiresCompilation`: an EP would have to compile.",
     )
@@ -400,7 +390,6 @@ class SessionConfig:
         values="the name of an installed engine, or empty",
         read=_text_or_none,
         cache=CachePart.CHOICE,
-        obeyed_by="compiling, sessions, verify",
         doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
         " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
         " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",
@@ -428,34 +417,22 @@ SESSION_OPTIONS: Mapping[str, SessionOption[Any]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheEntries:
-    """Entries of session options, by key.
+def cache_entries(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Sort the entries that a host set by their part in a cache.
 
-    Attributes:
-        written: those that change what a compile writes, with their defaults.
-        refused: those that were set, and whose result cannot be cached.
-        unknown: those that mean nothing to the core, but may to an EP.
-        loaded: those to load a cached model with: all that were set but those about its source and its compile.
+    Returns:
+        The entries that change what a compile writes, with their defaults; those that forbid a cache; and those to
+        load a cached model with: all but the ones about its source and its compile.
     """
-
-    written: Mapping[str, str]
-    refused: Mapping[str, str]
-    unknown: Mapping[str, str]
-    loaded: Mapping[str, str]
-
-
-def cache_entries(given: Mapping[str, str]) -> CacheEntries:
-    """Return what a cache has to know about the entries that were set."""
-    from epctx_core.options.unsupported import IGNORED_KEYS, OWNED_STARTS
-
-    parts = {key: option.cache for key, option in SESSION_OPTIONS.items()}
-    said = {key: given.get(key, option.default) for key, option in SESSION_OPTIONS.items()}
-    return CacheEntries(
-        written={key: value for key, value in said.items() if parts[key] is CachePart.WRITTEN},
-        refused={
-            k: value for k, value in said.items() if parts[k] is CachePart.REFUSED and value not in {"", "0"}
-        },
-        unknown={k: v for k, v in given.items() if k not in IGNORED_KEYS and not k.startswith(OWNED_STARTS)},
-        loaded={key: value for key, value in given.items() if parts.get(key) is not CachePart.SOURCE},
-    )
+    written: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    loaded = dict(entries)
+    for key, option in SESSION_OPTIONS.items():
+        value = entries.get(key, option.default)
+        if option.cache is CachePart.WRITTEN:
+            written[key] = value
+        elif option.cache is CachePart.REFUSED and value not in {"", "0"}:
+            refused[key] = value
+        elif option.cache is CachePart.SOURCE:
+            loaded.pop(key, None)
+    return written, refused, loaded

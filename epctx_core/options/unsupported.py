@@ -7,77 +7,36 @@ the names; a test checks both against the installed onnxruntime.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options.strict import MEMORY, THREADS, tell_without_effect
+from epctx_core.options.strict import tell_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 
-_PROFILE = "steps are not profiled"
-_DEVICES = "EPs are chosen by name and not by device; use add_provider"
-_BINDING = "values are numpy arrays in the memory of this process; use run"
-_ORDER = "steps run in the model's order of dependence"
-_PACKAGE = "packages of several models are not read; a context model and its files travel as CompileReport.required_files says"
-_LIBRARY = "EPs are Python plugins, found by their entry points; see epctx_core.plugins() and register_execution_provider"
-_IN_MEMORY = (
-    "files of weights are mapped from a folder ('session.model_external_initializers_file_folder_path'); "
-    "use add_external_initializers for values"
-)
-_ADAPTER = "LoRA adapters are not applied to what an EP compiled"
-
-UNSUPPORTED: Mapping[str, Mapping[str, str]] = {
-    "SessionOptions": {
-        _IN_MEMORY: "add_external_initializers_from_files_in_memory",
-        _DEVICES: (
-            "add_provider_for_devices set_provider_selection_policy set_provider_selection_policy_delegate"
-        ),
-        _PROFILE: "enable_profiling profile_file_prefix",
-        _ORDER: "execution_order",
-        "use ModelCompiler with a graph_optimization_level to write a model": "optimized_model_filepath",
-        "operators of a library's own are an EP's business: write a plugin": "register_custom_ops_library",
-    },
-    "RunOptions": {_ADAPTER: "add_active_adapter"},
-    "InferenceSession": {
-        _BINDING: (
-            "create_ortvalue_from_shape_and_type get_input_memory_infos get_output_memory_infos io_binding "
-            "run_with_iobinding run_with_ort_values run_with_ortvaluevector"
-        ),
-        _PROFILE: "end_profiling get_profiling_start_time_ns",
-        _DEVICES: "get_input_epdevices",
-        "no EP tunes itself through the core": "get_tuning_results set_tuning_results",
-        "there are no captured graphs": "release_captured_graph",
-    },
-    "onnxruntime": {
-        _ADAPTER: "AdapterFormat LoraAdapter",
-        _ORDER: "ExecutionOrder",
-        _BINDING: (
-            "IOBinding OrtDevice OrtDeviceMemoryType OrtSparseFormat OrtValue SessionIOBinding SparseTensor "
-            "copy_tensors"
-        ),
-        _PACKAGE: (
-            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions "
-            "ModelPackageWriteMode"
-        ),
-        MEMORY: (
-            "OrtAllocatorType OrtArenaCfg OrtMemType OrtMemoryInfo OrtMemoryInfoDeviceType "
-            "create_and_register_allocator create_and_register_allocator_v2"
-        ),
-        _DEVICES: (
-            "OrtDeviceVendorId OrtEpDevice OrtExecutionProviderDevicePolicy OrtHardwareDevice "
-            "OrtHardwareDeviceType OrtSyncStream get_ep_devices"
-        ),
-        "it belongs to the onnxruntime package itself": (
-            "capi contextlib cuda_version get_build_info has_collective_ops import_capi_exception "
-            "onnxruntime_validation package_name preload_dlls"
-        ),
-        "the command epctx doctor prints what is installed and what is wrong with it": "print_debug_info",
-        _LIBRARY: "register_execution_provider_library unregister_execution_provider_library",
-        "add a handler to the logger 'epctx'": "set_default_logger_callback",
-        THREADS: "set_global_thread_pool_sizes",
-        "epctx_core.__version__ is epctx's version": "version",
-    },
+UNSUPPORTED = {
+    "SessionOptions": """
+        add_external_initializers_from_files_in_memory add_provider_for_devices enable_profiling execution_order
+        optimized_model_filepath profile_file_prefix register_custom_ops_library set_provider_selection_policy
+        set_provider_selection_policy_delegate
+    """,
+    "RunOptions": "add_active_adapter",
+    "InferenceSession": """
+        create_ortvalue_from_shape_and_type end_profiling get_input_epdevices get_input_memory_infos
+        get_output_memory_infos get_profiling_start_time_ns get_tuning_results io_binding release_captured_graph
+        run_with_iobinding run_with_ort_values run_with_ortvaluevector set_tuning_results
+    """,
+    "onnxruntime": """
+        AdapterFormat ExecutionOrder IOBinding LoraAdapter ModelPackage ModelPackageComponentContext
+        ModelPackageContext ModelPackageOptions ModelPackageWriteMode OrtAllocatorType OrtArenaCfg OrtDevice
+        OrtDeviceMemoryType OrtDeviceVendorId OrtEpDevice OrtExecutionProviderDevicePolicy OrtHardwareDevice
+        OrtHardwareDeviceType OrtMemType OrtMemoryInfo OrtMemoryInfoDeviceType OrtSparseFormat OrtSyncStream OrtValue
+        SessionIOBinding SparseTensor capi contextlib copy_tensors create_and_register_allocator
+        create_and_register_allocator_v2 cuda_version get_build_info get_ep_devices has_collective_ops
+        import_capi_exception onnxruntime_validation package_name preload_dlls print_debug_info
+        register_execution_provider_library set_default_logger_callback set_global_thread_pool_sizes
+        unregister_execution_provider_library version
+    """,
 }
-"""Class, or the module itself, to reasons and the names that epctx does not have for each."""
+"""Class, or the module itself, to the names that epctx does not have for each."""
 
 
 class UnsupportedNameError(InvalidArgument, AttributeError):
@@ -86,22 +45,18 @@ class UnsupportedNameError(InvalidArgument, AttributeError):
 
 def unsupported_name(name: str, owner: str = "onnxruntime") -> UnsupportedNameError | None:
     """Return the error for a name of a class, or of module `onnxruntime`, that epctx does not have; None for another name."""
-    for why, names in UNSUPPORTED.get(owner, {}).items():
-        if name in names.split():
-            return UnsupportedNameError(
-                f"{owner}.{name} is not supported by epctx: {why}.",
-                hint="docs/differences-from-onnxruntime.md lists what else is not.",
-            )
-    return None
+    if name not in UNSUPPORTED.get(owner, "").split():
+        return None
+    return UnsupportedNameError(
+        f"{owner}.{name} is not supported by epctx: only onnxruntime has it.",
+        hint="docs/differences-from-onnxruntime.md says why, and what to use instead.",
+    )
 
 
 def no_such_name(cls: type, name: str) -> UnsupportedNameError:
     """Return the error for a name that a class does not have."""
-    for owner in cls.__mro__:
-        if (error := unsupported_name(name, owner.__name__)) is not None:
-            return error
     known = [n for n in dir(cls) if not n.startswith("_")]
-    return UnsupportedNameError(
+    return unsupported_name(name, cls.__name__) or UnsupportedNameError(
         f"{cls.__name__} has no attribute {name!r}.{suggestion(name, known)}",
         hint=f"It has: {', '.join(known)}.",
     )

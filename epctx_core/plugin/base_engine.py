@@ -137,21 +137,17 @@ class BaseEngine(ABC):
         return False
 
 
-class _Current(threading.local):
-    options: RunOptions | None = None
-
-
-_CURRENT = _Current()
+_CURRENT = threading.local()
 
 
 def current_options() -> RunOptions | None:
     """Return the options of the run that this thread is in, None if it has none."""
-    return _CURRENT.options
+    return getattr(_CURRENT, "options", None)
 
 
 def run_stoppably(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
     """Return `run(feeds, options)`, while engines see the options; a run inside a run has its own."""
-    outer, _CURRENT.options = _CURRENT.options, options
+    outer, _CURRENT.options = current_options(), options
     try:
         return run(feeds, options)
     finally:

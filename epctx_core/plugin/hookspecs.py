@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
 
@@ -113,7 +113,7 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
     return mark
 
 
-class HookSpecs:
+class HookSpecs(Protocol):
     """The specifications; `ep` is the EP type, which implementations may leave out as any other argument."""
 
     @hookspec(needed_to="run")
@@ -126,7 +126,6 @@ class HookSpecs:
         Must be pure: same graph, same answer, no side effects; what the instance found out it may keep, such as what
         it compiled (see `ComputeCapability.token`). Usually one call of `supported_partitions(graph, is_supported)`.
         """
-        raise NotImplementedError
 
     @hookspec()
     def optimize_model(
@@ -141,7 +140,6 @@ class HookSpecs:
         host's `GraphOptimizationLevel`. What the model says about itself is put back by the core. Not
         called for the bodies of control flow, nor for a model that is compiled already.
         """
-        raise NotImplementedError
 
     @hookspec(needed_to="run", unless="get_kernel_registry", caller_checks=True)
     def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
@@ -152,7 +150,6 @@ class HookSpecs:
         in `availability`). Weight views end with the call unless the
         EP keeps a reference to them.
         """
-        raise NotImplementedError
 
     @hookspec(needed_to="save and load")
     def get_ep_context_nodes(self, ep: str, writer: ContextWriter) -> Sequence[EPContextNode]:
@@ -165,7 +162,6 @@ class HookSpecs:
         In a share group it is called with `writer.final` False for each member; then for the last one
         once more with True, to write what all members left in `ProviderContext.workspace`.
         """
-        raise NotImplementedError
 
     @hookspec(needed_to="save and load", caller_checks=True)
     def load_context(
@@ -177,7 +173,6 @@ class HookSpecs:
         assume that this instance compiled anything. Under purpose EXPORT only where
         `ExecutionProvider.loads_without_device` is set.
         """
-        raise NotImplementedError
 
     @hookspec(travels=False)
     def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
@@ -187,7 +182,6 @@ class HookSpecs:
         run. An EP with this hook may leave out `compile`. In a session over a context model with EPContext
         nodes of this EP, only claims with `fuse=False` count: what to compile was decided before.
         """
-        raise NotImplementedError
 
     @hookspec(in_runs=True, travels=False, caller_checks=True)
     def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -198,7 +192,6 @@ class HookSpecs:
         of a step have a known type and shape. The memory is nobody else's until the array is gone, which may be
         after the session: outputs of the model are the caller's.
         """
-        raise NotImplementedError
 
     @hookspec(in_runs=True)
     def set_dynamic_options(self, ep: str, options: Mapping[str, str]) -> None:
@@ -207,22 +200,18 @@ class HookSpecs:
         With `ExecutionProvider.dynamic_options` only options declared there arrive, their values checked.
         Without, all that the host set do: raise ValueError for an unknown one.
         """
-        raise NotImplementedError
 
     @hookspec(in_runs=True)
     def on_run_start(self, ep: str, tag: str) -> None:
         """Called before each `run` of the session, with the tag of its run options."""
-        raise NotImplementedError
 
     @hookspec(in_runs=True)
     def on_run_end(self, ep: str, tag: str) -> None:
         """Called after each `run` of the session, also after one that failed."""
-        raise NotImplementedError
 
     @hookspec()
     def shutdown(self, ep: str) -> None:
         """Release everything; called exactly once, also after a failed compile."""
-        raise NotImplementedError
 
 
 HOOKS: Mapping[str, Hook] = {

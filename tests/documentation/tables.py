@@ -19,13 +19,12 @@ def options_table() -> str:
             option.doc,
             option.errors,
             option.cache.value,
-            ", ".join(f"`{room}`" for room in option.obeyed_by.split(", ")),
         )
         for option in SESSION_OPTIONS.values()
     ]
-    head = ("key", "default", "allowed", "meaning", "error", "cache", "obeyed by")
+    head = ("key", "default", "allowed", "meaning", "error", "cache")
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, *rows)).replace(
-        "\n", "\n|" + "---|" * 7 + "\n", 1
+        "\n", "\n|" + "---|" * 6 + "\n", 1
     )
 
 

@@ -37,6 +37,9 @@ _LIBRARIES = ("onnx", "numpy")
 Sealed = Callable[[bytes], str]
 """Gives a keyed digest (hex) of what must not be guessed from a record."""
 
+_NOT_FOR_EPS = ("ep.", "memory.", "mlas.", "optimization.", "session.")
+"""Beginnings of the keys that epctx or onnxruntime owns."""
+
 
 def ingredients(
     content: str,
@@ -59,7 +62,8 @@ def ingredients(
         return hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
     distributions = [c.record.distribution for c in choices if c.record.distribution is not None]
-    overrides, entries = options.model_overrides, cache_entries(options.config_entries)
+    overrides, entries = options.model_overrides, options.config_entries
+    written, _, _ = cache_entries(entries)
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, _core_state(), PLUGIN_API],
@@ -67,10 +71,12 @@ def ingredients(
         "eps": [_provider(choice, sealed) for choice in choices],
         "distributions": installed_states([*distributions, *_LIBRARIES, *_engines()], besides=["epctx-core"]),
         "engine": options.get_session_config_entry("session.engine") or os.environ.get("EPCTX_ENGINE", ""),
-        "session": dict(entries.written),
+        "session": written,
         # EPs are shown these, so they may matter.
         "other_entries": {
-            key: sealed(value.encode("utf-8", "surrogatepass")) for key, value in entries.unknown.items()
+            key: sealed(value.encode("utf-8", "surrogatepass"))
+            for key, value in entries.items()
+            if not key.startswith(_NOT_FOR_EPS)
         },
         "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
         "initializers": {name: _array_digest(array) for name, array in overrides.initializers.items()},

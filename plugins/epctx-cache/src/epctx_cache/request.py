@@ -62,7 +62,8 @@ def cacheable(
         InvalidArgument: they are wrong, or what is compiled with them cannot be cached.
     """
     copy = with_providers(SessionOptions() if options is None else options, providers, provider_options)
-    for key, value in cache_entries(copy.config_entries).refused.items():
+    _, refused, _ = cache_entries(copy.config_entries)
+    for key, value in refused.items():
         raise InvalidArgument(
             f"what is compiled with {key}={value} cannot be cached: its payloads depend on files outside of the cache.",
             hint="Leave the option out, or compile with epctx.ModelCompiler.",
@@ -267,7 +268,8 @@ class Request:
             setattr(options, name, getattr(self.options, name))
         for name, given in self.options.providers:
             options.add_provider(name, given)
-        for key, value in cache_entries(self.options.config_entries).loaded.items():
+        _, _, loaded = cache_entries(self.options.config_entries)
+        for key, value in loaded.items():
             options.add_session_config_entry(key, value)
         return options
 
