@@ -50,7 +50,7 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
-    from epctx_core.publish.staging import Publication
+    from epctx_core.publish.publication import Publication
 
 _log = logging.getLogger("epctx.compile")
 

@@ -28,7 +28,7 @@ from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.weights import ExtentDigests, share_digests
 from epctx_core.options import WeightlessMode
-from epctx_core.publish.staging import Publication
+from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.sessions.providers import ProviderChoice, close_quietly
 from epctx_core.sessions.shared_workspaces import (

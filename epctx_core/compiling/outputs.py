@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.options.choices import CPU_EP
-from epctx_core.publish.staging import Publication
+from epctx_core.publish.publication import Publication
 from epctx_core.registry.guard import describe
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ def note_published(states: Mapping[str, os.stat_result], digests: Mapping[str, s
     """Leave receipts for files that this process has just written and digested on the way.
 
     Args:
-        states: see `epctx_core.publish.staging.Publication.commit`.
+        states: see `epctx_core.publish.publication.Publication.commit`.
         digests: the root digest (hex) of each file, by the same names; more are ignored.
     """
     note(file_receipt(state, digests[name]) for name, state in states.items() if name in digests)

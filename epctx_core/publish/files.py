@@ -1,26 +1,29 @@
-"""Files and folders of a publication: written, kept, claimed, forced to disk, removed; knows no journal."""
+"""Steps of a publication that the operating system does, and how its errors become typed ones; knows no journal."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
+import logging
 import os
 import shutil
+import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.unfinished import folders_of, mode_of
+from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.graph.mapping import MappedFile, copy_range
-from epctx_core.publish import posix
-from epctx_core.publish.failures import NameTakenError, failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from _typeshed import ReadableBuffer
 
+_log = logging.getLogger("epctx.publish")
 
 _AT_ONCE = 64 << 20
 """Bytes that are written or copied between two questions whether to go on."""
@@ -32,6 +35,93 @@ _NO_HARD_LINKS = frozenset(
     # EPERM: FAT and others; also Linux's protected_hardlinks for another user's file.
     {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 )
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
+"""Some network file systems cannot sync a folder and say so with one of these."""
+
+_holders: dict[tuple[int, int, int], int] = {}
+"""(process, device, inode) of a locked folder to the thread that holds the lock."""
+
+
+@contextmanager
+def reported(doing: str, folder: Path) -> Iterator[None]:
+    """Turn each OSError of the block into a `Fail`.
+
+    Args:
+        doing: what the block does, such as "renaming the files"; it completes the sentence.
+        folder: the folder that is being published into.
+    """
+    try:
+        yield
+    except EpctxError:
+        raise  # NoSuchFile is an OSError too, and already says what happened
+    except OSError as error:
+        file = error.filename if error.filename2 is None else error.filename2
+        if isinstance(error, FileExistsError):
+            raise Fail(
+                f"The output {file} exists already and was not replaced.",
+                path=Path(os.fsdecode(file)),
+                hint="Remove it, choose another output, or allow it to be replaced.",
+            ) from error
+        raise Fail(
+            f"Publishing into {folder} failed while {doing}: {error.strerror or error}{f' ({file})' if file else ''}.",
+            path=folder,
+            hint=_hint(error.errno, folder),
+        ) from error
+
+
+def _hint(code: int | None, folder: Path) -> str:
+    if code in {errno.ENOSPC, errno.EDQUOT}:
+        return "Free some space on that disk, or choose another output folder, then compile again."
+    if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return f"Make {folder} writable for this user, or choose another output folder."
+    if code == errno.ENOENT and folder.is_dir():
+        return f"{folder} takes no new files, or something removes them. Choose another output folder."
+    if code == errno.ENOENT:
+        return "Something removed the folder meanwhile. Check that the folder exists, then compile again."
+    return "Check the disk and the folder, then compile again."
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a folder, through the folder's own descriptor: no lock file is left.
+
+    Waits for it. The system drops it when the process dies. Processes and threads exclude each other.
+
+    Raises:
+        InvalidArgument: this thread holds the lock already.
+        OSError: the folder is missing, is not a folder, cannot be opened, or its file system has no locks.
+    """
+    locked = False
+    while not locked:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            key = (os.getpid(), status.st_dev, status.st_ino)
+            # flock alone would let a thread that enters one folder twice wait for itself for ever.
+            if _holders.get(key) == threading.get_ident():
+                raise InvalidArgument(
+                    f"This thread is already publishing into {folder}.",
+                    path=folder,
+                    hint="Finish the first publication before the next one into the same folder.",
+                )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _log.info("waiting for another publication into %s", folder)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Another folder may have got the name while we waited.
+            locked = os.path.samestat(status, folder.stat())
+            if locked:
+                _holders[key] = threading.get_ident()
+                try:
+                    yield
+                finally:
+                    _holders.pop(key, None)
+                    with suppress(OSError):  # closing gives it back, too
+                        # Explicitly, since a process forked meanwhile would otherwise keep the lock alive.
+                        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
 
 
 class StagedFile(io.FileIO):
@@ -60,12 +150,10 @@ class StagedFile(io.FileIO):
         if not view.nbytes:
             return 0
         view, done = view.cast("B"), 0
-        try:
+        with reported("writing a file", self._folder):
             while done < len(view):
                 self._before_writing()
                 done += os.write(self.fileno(), view[done : done + _AT_ONCE])
-        except OSError as exc:
-            raise failure("writing a file", self._folder, exc) from exc
         return done
 
     def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
@@ -76,14 +164,15 @@ class StagedFile(io.FileIO):
             InvalidGraph: the mapped file was cut or written to.
         """
         position = self.tell()
-        for done in range(0, length, _AT_ONCE):
-            self._before_writing()
-            step = min(_AT_ONCE, length - done)
-            try:
-                copy_range(mapped.descriptor, offset + done, self.fileno(), position + done, step)
-            except OSError as exc:
-                mapped.check_unchanged()
-                raise failure("writing a file", self._folder, exc) from exc
+        with reported("writing a file", self._folder):
+            for done in range(0, length, _AT_ONCE):
+                self._before_writing()
+                step = min(_AT_ONCE, length - done)
+                try:
+                    copy_range(mapped.descriptor, offset + done, self.fileno(), position + done, step)
+                except OSError:
+                    mapped.check_unchanged()
+                    raise
         self.seek(position + length)
 
 
@@ -110,32 +199,35 @@ def keep(final: Path, kept: Path) -> None:
     content = Path(os.path.realpath(final))
     try:
         os.link(content, kept)
-    except OSError as exc:
-        if exc.errno not in _NO_HARD_LINKS:
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
             raise
         shutil.copyfile(content, kept)
         shutil.copymode(content, kept)
-        posix.sync(kept)
+        sync(kept)
 
 
 def claim(staged: Path, final: Path) -> None:
-    """Give a staged file its final name unless something has it, in one step of the system.
+    """Give a staged file its final name unless something has it, in one step where the system has hard links.
+
+    Where it has none, only a stranger could come between look and rename: the folder's lock keeps publications out.
 
     Raises:
-        NameTakenError: something has it.
+        FileExistsError: something has it.
         OSError: the system refused it.
     """
     try:
-        try:
-            os.link(staged, final)
-        except OSError as exc:
-            if exc.errno not in _NO_HARD_LINKS:
-                raise
-            posix.rename_unless_taken(staged, final)
-    except FileExistsError as exc:
+        os.link(staged, final)
+    except FileExistsError:
         # The staged name of a link stays until staging is removed, so a repeated step finds its own.
         if not is_same_file(staged, final):
-            raise NameTakenError.at(final) from exc
+            raise
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if mode_of(final) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from None
+        staged.replace(final)
 
 
 def is_same_file(one: Path, other: Path) -> bool:
@@ -153,12 +245,24 @@ def make_folders(root: Path, name: str) -> None:
             (root / folder).mkdir()
 
 
+def sync(path: Path) -> None:
+    """Force a file, or the entries of a folder, to disk; a link in its place is refused (OSError)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def sync_folders(root: Path, names: Iterable[str]) -> None:
     """Force to disk the folders that names lie in, `root` last; missing ones are skipped."""
     for folder in dict.fromkeys(folder for name in names for folder in folders_of(name)):
         if mode_of(root / folder) is not None:
-            posix.sync(root / folder)
-    posix.sync(root)
+            sync(root / folder)
+    sync(root)
 
 
 def remove_tree(folder: Path) -> None:

@@ -24,8 +24,7 @@ from faults.system_calls import CHANGING, intercepted
 
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import EpctxError
-from epctx_core.publish import posix
-from epctx_core.publish.staging import Publication
+from epctx_core.publish.publication import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -153,23 +152,16 @@ def at_final(call: str, name: str, act: Callable[[Path], None]) -> Iterator[None
 @contextmanager
 def coming_last(name: str, *, links: bool) -> Iterator[None]:
     """Have a stranger take a name at the last moment before a staged file would get it."""
-    original = posix.rename_unless_taken
 
-    def rename(source: Path, target: Path) -> None:
-        if target.name == name:
+    def before(_name: str, args: tuple[object, ...]) -> None:
+        target = Path(str(args[1]))
+        if target.name == name and "new" in Path(str(args[0])).parts:
             take_name(target)
-        original(source, target)
+        if not links:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    if links:
-        with at_final("link", name, take_name):
-            yield
-        return
-    posix.rename_unless_taken = rename
-    try:
-        with without_hard_links():
-            yield
-    finally:
-        posix.rename_unless_taken = original
+    with intercepted(before, ("link",)):
+        yield
 
 
 def refuse(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from epctx_core.errors import EpctxError, Fail
-from epctx_core.publish.staging import Publication
+from epctx_core.publish.publication import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

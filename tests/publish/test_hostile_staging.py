@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epctx_core.context.unfinished import interrupted_copies
-from epctx_core.publish.staging import Publication
+from epctx_core.publish.publication import Publication
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +16,7 @@ from hypothesis import strategies as st
 
 from epctx_core.context.unfinished import canonical, interrupted_copies
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.publish import posix
-from epctx_core.publish.staging import Publication
+from epctx_core.publish.publication import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,21 +218,6 @@ def test_a_file_that_comes_just_before_it_would_be_replaced_stays_and_all_else_i
     assert scenes.staging_left(tmp_path) == []
 
 
-def test_where_the_system_has_neither_links_nor_such_a_rename_a_taken_name_is_still_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "one").write_bytes(b"one")
-    (tmp_path / "other").write_bytes(b"other")
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_args, **_keywords: SimpleNamespace())
-
-    with pytest.raises(FileExistsError):
-        posix.rename_unless_taken(tmp_path / "one", tmp_path / "other")
-    posix.rename_unless_taken(tmp_path / "one", tmp_path / "free")
-
-    assert (tmp_path / "other").read_bytes() == b"other"
-    assert (tmp_path / "free").read_bytes() == b"one"
-
-
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
 def test_a_name_taken_by_something_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     final = tmp_path / "m.onnx"
@@ -297,9 +279,7 @@ def test_a_name_can_be_staged_once(tmp_path: Path, names: Sequence[str]) -> None
     with Publication(tmp_path) as publication:
         publication.create(names[0])
 
-        with pytest.raises(
-            Fail, match=f"preparing '{names[1]}': (File exists|Not a directory|Is a directory)"
-        ):
+        with pytest.raises(Fail, match=r"exists already|Not a directory|Is a directory"):
             publication.create(names[1])
 
 
