@@ -20,9 +20,9 @@ from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
 from epctx_core.sessions.boundary import (
-    FeedOrder,
     ModelMetadata,
     NodeArg,
+    feed_order,
     given_function,
     given_model,
     given_options,
@@ -97,7 +97,7 @@ class InferenceSession(Strict):
         self._state: SessionState | None = build_session(model, self._options, requested, registry, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
-        self._feeds = FeedOrder(self._inputs, self._defaults)
+        self._order = feed_order(self._inputs, self._defaults)
         # The threads of calls under way. append and remove are atomic, so that a run takes no lock.
         self._running: deque[int] = deque()
         self._closed = False
@@ -130,7 +130,7 @@ class InferenceSession(Strict):
             if state is None or self._closed or getpid() != self._process:
                 raise self._over()
             wanted = self._places(output_names) if output_names else None
-            feeds = self._feeds.order(input_feed)
+            feeds = self._order(input_feed)
             results = (
                 state.run(feeds, None) if run_options is None else _run_stoppably(state, feeds, run_options)
             )

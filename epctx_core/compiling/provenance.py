@@ -367,7 +367,7 @@ def add_metadata(
                 set_metadata(proto, EARLIER_PREFIX + ep, json.dumps(earlier))
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
-    running = {kernel.ep for part in assignment.graphs for kernel in part.kernel_nodes}
+    running = {ep for part in assignment.graphs for ep, _ in part.kernel_nodes.values()}
     with_kernels = [ep for ep in providers.choices if ep in running]
     manifest = Manifest(
         source_digest=compile_.model.source.digest,

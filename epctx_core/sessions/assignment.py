@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.source import OpenModel
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelNode:
-    """A node that an EP runs by one of its kernels."""
-
-    ep: str
-    graph: GraphIndex
-    node: int
-    kernel: KernelDef
-
-
 class GraphAssignment:
     """Who takes what in one graph.
 
@@ -44,7 +34,8 @@ class GraphAssignment:
         taken: for each node whether it is somebody's already.
         bodies: control-flow node to its bodies by attribute.
         executed: the control-flow nodes whose bodies hold an EP's work: the session runs them itself.
-        partitions, kernel_nodes: what EPs took of this graph, bodies not included.
+        partitions: what EPs compile of this graph, bodies not included.
+        kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with both.
     """
 
     def __init__(self, graph: GraphIndex, reserved: Mapping[BodyPath, Sequence[int]]) -> None:
@@ -57,7 +48,7 @@ class GraphAssignment:
         }
         self.executed: set[int] = set()
         self.partitions: list[GraphPartition] = []
-        self.kernel_nodes: list[KernelNode] = []
+        self.kernel_nodes: dict[int, tuple[str, KernelDef]] = {}
         self.take([[node] for node in reserved.get(graph.path, ())])
         self.hold_control_flow()
 

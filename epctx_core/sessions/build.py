@@ -259,7 +259,7 @@ class _Builder:
             loaded = load_context_nodes(
                 self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
             )
-        planner = Planner(self._engine, self._providers, loaded, assignment.matchers)
+        planner = Planner(self._engine, self._providers.instances, loaded, assignment.matchers)
         if assignment.partitions:
             from epctx_core.sessions.claims import compile_partitions
 

@@ -20,12 +20,12 @@ from epctx_core.graph.partition import CyclicGroupsError
 from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_broken, plain
-from epctx_core.sessions.assignment import Assignment, GraphAssignment, KernelNode
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import CompiledPartition, Purpose
     from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
 
 _T = TypeVar("_T")
@@ -254,7 +254,7 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
                     f"claims {claims.describe(index)} with fuse=False, but none of its kernels fits ({why})"
                 )
                 raise claims.broken(what)
-            part.kernel_nodes.append(KernelNode(ep=ep, graph=part.graph, node=index, kernel=kernel))
+            part.kernel_nodes[index] = ep, kernel
         part.take([[index] for index in claims.single])
     keep_within(assignment, ep, providers.session.config())
 

@@ -464,7 +464,7 @@ def _explained(model: OpenModel, assignment: Assignment) -> Iterator[NodeExplana
             for partition in part.partitions
             for node in partition.node_indices
         }
-        kernels = {kernel.node: kernel.ep for kernel in part.kernel_nodes}
+        kernels = {node: ep for node, (ep, _) in part.kernel_nodes.items()}
         for index in range(len(part.graph.nodes)):
             if index in part.executed:
                 continue
@@ -535,9 +535,10 @@ def assigned_subgraphs(
             add(ep, partition.graph, partition.node_indices)
         for record in loaded.get(ep, ()):
             add(ep, graphs[record.path], [record.index])
-        for kernel in (kernel for part in assignment.graphs for kernel in part.kernel_nodes):
-            if kernel.ep == ep:
-                add(ep, kernel.graph, [kernel.node])
+        for part in assignment.graphs:
+            for node, (owner, _) in part.kernel_nodes.items():
+                if owner == ep:
+                    add(ep, part.graph, [node])
     for part in assignment.graphs:
         for place in sorted({*part.left_over(), *part.executed}):
             add(CPU_EP, part.graph, [place])

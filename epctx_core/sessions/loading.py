@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from epctx_core.context.manifest import Manifest, all_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
@@ -20,7 +20,7 @@ from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
 from epctx_core.options import Isolation, Verification
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
-from epctx_core.sessions.plan import StepSpec, context_step
+from epctx_core.sessions.plan import RunStep, StepSpec, checked_step
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider, choose_providers
 
 if TYPE_CHECKING:
@@ -329,7 +329,10 @@ def load_context_nodes(
         for view, runnable in zip(views, loaded, strict=True):
             record = by_name[view.name]
             graph = graphs[record.path]
-            steps[graph][record.index] = context_step(record, graph.types, runnable, owner)
+            run = cast("RunStep", runnable.run)
+            spec = StepSpec(record.name, ep, run, record.inputs, record.outputs)
+            hook = f"the run of {record.name!r}"
+            steps[graph][record.index] = checked_step(spec, owner, hook, graph.types, is_loaded=True)
     return steps
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.registry.guard import describe
-from epctx_core.sessions.boundary import Boundary, checked
+from epctx_core.plugin import ValueInfo
+from epctx_core.registry.guard import contract_broken, describe, plain
+from epctx_core.sessions.boundary import has_shape, has_type
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.index import GraphIndex
@@ -24,10 +22,9 @@ if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import CompiledPartition
+    from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import GraphAssignment
-    from epctx_core.sessions.providers import ProviderSession
-    from epctx_core.sessions.steps import LeftOverSteps
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
 
@@ -198,14 +195,151 @@ def _step_failed(spec: StepSpec, error: BaseException, options: RunOptions | Non
     )
 
 
-def context_step(
-    record: ContextNodeRecord, types: TypeTable, loaded: CompiledPartition, owner: PluginRecord
+def checked_step(
+    spec: StepSpec, owner: PluginRecord, hook: str, types: TypeTable, *, is_loaded: bool = False
 ) -> StepSpec:
-    """Return the step of an EPContext node that an EP loaded; `types` are those of its graph."""
-    boundary = Boundary.of(types, record.inputs, record.outputs)
-    hook = f"the run of {record.name!r}"
-    run = checked(cast("RunStep", loaded.run), owner, hook, boundary, context_node=record.name)
-    return without_omitted(StepSpec(record.name, owner.name, run, record.inputs, record.outputs))
+    """Return an EP's step whose `run` checks its results: number, types, proven lengths, and whose memory they are.
+
+    Args:
+        spec: the step, with the EP's own `run`.
+        owner: the EP.
+        hook: the name of `run` in messages.
+        types: those of the step's graph.
+        is_loaded: whether only a file says what the step gives.
+    """
+    outputs = [ValueInfo(name, types.proven(name)) for name in spec.outputs]
+    hints = {
+        index: ValueInfo(name, declared)
+        for index, name in enumerate(spec.inputs)
+        if (declared := types.get(name)).shape is not None and declared != types.proven(name)
+    }
+    dtype, shape = (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
+    array, check = np.ndarray, _Results(owner, hook, outputs, spec.name if is_loaded else None).check
+    run = spec.run
+
+    def run_and_check(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        results = run(inputs, buffers)
+        # Most partitions give one array of a static shape; the whole check would be most of what a tiny run costs.
+        if dtype is not None and buffers is None and type(results) is list and len(results) == 1:
+            (result,) = results
+            if (
+                type(result) is array
+                and result.dtype is dtype
+                and result.shape == shape
+                and result.flags.c_contiguous
+                and type(result.base) is not array
+            ):
+                for value in inputs:
+                    if value is result:
+                        break
+                else:
+                    return results
+        return check(results, inputs, buffers)
+
+    checked = _with_hints(run_and_check, hints, owner) if hints else run_and_check
+    return without_omitted(spec._replace(run=checked))
+
+
+class _Results(NamedTuple):
+    """Check of the results of an EP's step.
+
+    Attributes:
+        owner: the EP.
+        hook: the name of its `run` in messages.
+        outputs: the expected results, as far as they are proven.
+        context_node: the loaded node of which only the file says what it gives.
+    """
+
+    owner: PluginRecord
+    hook: str
+    outputs: Sequence[ValueInfo]
+    context_node: str | None
+
+    def check(
+        self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
+    ) -> Sequence[Any]:
+        """Return the results as a list.
+
+        Raises:
+            PluginError: they are not what the contract asks for.
+            InvalidGraph: they are not what a context model declares.
+        """
+        problem, given = "", type(results).__name__
+        found: Sequence[Any] = plain(results)
+        if type(found) is not list:
+            problem = f"gave a {given} instead of a list of arrays"
+        elif len(found) != len(self.outputs):
+            problem = f"gave {len(found)} results for {len(self.outputs)} outputs"
+        else:
+            for index, (output, result) in enumerate(zip(self.outputs, found, strict=True)):
+                if buffers is None:
+                    problem = problem or self._problem(output, result, inputs)
+                elif result is not buffers[index]:
+                    problem = f"was given memory for the output {output.name!r} and gave back another array"
+        if problem:
+            raise contract_broken(self.owner, self.hook, problem)
+        return found
+
+    def _problem(self, output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:
+        """Return what is wrong with a result; of a value that is no tensor, or of unknown type, only the memory counts.
+
+        Raises:
+            InvalidGraph: see `check`.
+        """
+        name, expected = output.name, output.type
+        if isinstance(result, np.ndarray):
+            if _shares_memory(result, inputs):
+                return f"gave an output {name!r} that shares memory with an input"
+        elif expected.dtype is not None:
+            return f"gave a {type(result).__name__} instead of an array for the output {name!r}"
+        if expected.dtype is None:
+            return ""
+        if not result.flags.c_contiguous:
+            return f"gave an output {name!r} that is not C-contiguous"
+        if has_type(result, expected) and has_shape(result, expected):
+            return ""
+        found = f"{result.dtype}{list(result.shape)}"
+        if self.context_node is None:
+            return f"gave {found} for the output {name!r}, which is {expected}"
+        raise InvalidGraph(
+            f"{self.owner.label} gave {found} for the output {name!r}, which is {expected} in the context model, "
+            f"in {self.hook}.",
+            node=self.context_node,
+            ep=self.owner.name,
+            hint="The model was changed after it was compiled, or the EP computes wrongly: compile it again. If "
+            "the error stays, report it to the EP's vendor.",
+        )
+
+
+def _shares_memory(result: np.ndarray, inputs: Sequence[Any]) -> bool:
+    """Whether a result is an input, or a view of memory that an input is in."""
+    is_view = isinstance(result.base, np.ndarray)
+    return any(
+        value is result or (is_view and isinstance(value, np.ndarray) and np.may_share_memory(result, value))
+        for value in inputs
+    )
+
+
+def _with_hints(run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord) -> RunStep:
+    """Return an EP's `run` that names a false declaration of an input where the EP fails; `hints` are by index."""
+
+    def run_with_hints(inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None) -> Sequence[Any]:
+        try:
+            return run(inputs, buffers)
+        except Exception as error:
+            for index, value in hints.items():
+                found = inputs[index]
+                if isinstance(found, np.ndarray) and not has_shape(found, value.type):
+                    raise RuntimeException(
+                        f"the model declares {value.type} for the value {value.name!r}, and its operators give "
+                        f"{found.dtype}{list(found.shape)}; {owner.name} was given what is declared, and fails: "
+                        f"{describe(error)}",
+                        ep=owner.name,
+                        hint=f"Remove the value_info {value.name!r} from the model and compile it again.",
+                    ) from error
+            raise
+
+    return run_with_hints
 
 
 def without_omitted(step: StepSpec) -> StepSpec:
@@ -223,43 +357,36 @@ def without_omitted(step: StepSpec) -> StepSpec:
 
 
 class Planner:
-    """Collects steps by graph and by the first node that they stand for.
+    """Steps of a session's graphs, by graph and by the first node that they represent.
 
     Args:
         engine: prepares what is left to the CPU EP.
-        providers: the live EPs.
+        instances: the live EPs.
         steps: those that are known already (loaded nodes).
-        matchers: EP type to its kernels, for saying why none of them fits.
+        matchers: EP name to its kernels, for saying why none of them fits.
     """
 
     def __init__(
         self,
         engine: CpuEngine,
-        providers: ProviderSession,
-        steps: Mapping[GraphIndex, Mapping[int, StepSpec]],
+        instances: ProviderInstances,
+        steps: dict[GraphIndex, dict[int, StepSpec]],
         matchers: Mapping[str, KernelMatcher],
     ) -> None:
-        self._engine = engine
-        self._instances = providers.instances
-        self._matchers = matchers
-        self._steps = {graph: dict(known) for graph, known in steps.items()}
+        self.engine = engine
+        self.instances = instances
+        self.matchers = matchers
+        self.prepared: dict[object, RunStep] = {}
+        self._steps = steps
 
     def add_compiled(self, compiled: Mapping[GraphPartition, CompiledPartition]) -> None:
         """Take what EPs compiled."""
         for partition, runnable in compiled.items():
-            steps = self._steps.setdefault(partition.graph, {})
-            owner, name = self._instances.record(partition.ep), repr(partition)
-            inputs, outputs = partition.input_names, partition.output_names
-            boundary = Boundary.of(partition.graph.types, inputs, outputs)
-            run = checked(cast("RunStep", runnable.run), owner, f"the run of {name}", boundary)
-            steps[partition.node_indices[0]] = StepSpec(name, partition.ep, run, inputs, outputs)
-
-    @cached_property
-    def _left_over(self) -> LeftOverSteps:
-        # Nothing is left over of most context models.
-        from epctx_core.sessions.steps import LeftOverSteps
-
-        return LeftOverSteps(self._engine, self._instances, self._matchers)
+            owner, name = self.instances.record(partition.ep), repr(partition)
+            run = cast("RunStep", runnable.run)
+            spec = StepSpec(name, partition.ep, run, partition.input_names, partition.output_names)
+            step = checked_step(spec, owner, f"the run of {name}", partition.graph.types)
+            self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = step
 
     def prepare(self, part: GraphAssignment, cpu_groups: Sequence[Sequence[int]]) -> None:
         """Make what one graph needs besides partitions: EPs' kernels and groups for the CPU EP.
@@ -268,10 +395,15 @@ class Planner:
             NotImplementedByProvider: an operator that neither an engine nor an EP's kernel has.
         """
         steps = self._steps.setdefault(part.graph, {})
-        for kernel in part.kernel_nodes:
-            steps[kernel.node] = self._left_over.kernel_step(part.graph, kernel)
+        if not part.kernel_nodes and not cpu_groups:
+            return
+        # Nothing is left over of most context models.
+        from epctx_core.sessions.steps import cpu_step, kernel_step
+
+        for node, (ep, kernel) in part.kernel_nodes.items():
+            steps[node] = kernel_step(self.instances.record(ep), kernel, part.graph, node)
         for group in cpu_groups:
-            steps[group[0]] = self._left_over.cpu_step(part.graph, group)
+            steps[group[0]] = cpu_step(self, part.graph, group)
 
     def plan(self, part: GraphAssignment) -> Plan:
         """Return the plan of a graph whose groups were all taken; those of the bodies in it are made first."""
@@ -285,10 +417,10 @@ class Planner:
         firsts = [group[0] for group in part.execution_order()]
         # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.
         specs: Sequence[StepSpec] = [steps[i] for i in firsts if i in steps or i not in graph.node_constants]
-        if any(self._instances.implements(ep, "allocate") for ep in self._instances.names):
+        if any(self.instances.implements(ep, "allocate") for ep in self.instances.names):
             from epctx_core.sessions.steps import in_memory_of_eps
 
-            specs = in_memory_of_eps(specs, graph.types, self._instances)
+            specs = in_memory_of_eps(specs, graph.types, self.instances)
         wanted = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
         known = (wanted & graph.constants).difference(*[spec.outputs for spec in specs])
         return Plan(

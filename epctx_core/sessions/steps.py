@@ -14,111 +14,78 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from epctx_core.engines.matching import KernelMatcher, RegistryLookup
+from epctx_core.engines.matching import RegistryLookup
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.index import GraphIndex, Node, attribute_value
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
-from epctx_core.sessions.boundary import Boundary, checked, tell_of_outputs
-from epctx_core.sessions.plan import Plan, RunStep, StepSpec, without_omitted
+from epctx_core.sessions.plan import Plan, Planner, StepSpec, checked_step, without_omitted
 
 if TYPE_CHECKING:
-    from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
-    from epctx_core.plugin import TensorType
+    from epctx_core.plugin import KernelDef, TensorType
     from epctx_core.registry.instances import ProviderInstances
-    from epctx_core.sessions.assignment import KernelNode
+    from epctx_core.registry.records import PluginRecord
 
 
-class LeftOverSteps:
-    """Makes steps of nodes that are in no partition; small equal groups of the CPU EP's are prepared once.
+def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node: int) -> StepSpec:
+    """Return the step of a node that an EP runs by one of its kernels.
 
-    Args:
-        engine: prepares what is left to the CPU EP.
-        instances: the live EPs.
-        matchers: EP type to its kernels, for saying why none of them fits.
+    Raises:
+        PluginError: what makes the kernel gives something that cannot be called.
     """
-
-    def __init__(
-        self, engine: CpuEngine, instances: ProviderInstances, matchers: Mapping[str, KernelMatcher]
-    ) -> None:
-        self._engine = engine
-        self._instances = instances
-        self._matchers = matchers
-        self._known: dict[tuple[GraphIndex, tuple[int, ...]], RunStep] = {}
-        self._ones: dict[tuple[GraphIndex | int, ...] | None, RunStep] = {}
-
-    def kernel_step(self, graph: GraphIndex, kernel: KernelNode) -> StepSpec:
-        """Return the step of a node that an EP runs by one of its kernels.
-
-        Raises:
-            PluginError: what makes the kernel gives something that cannot be called.
-        """
-        owner, definition = self._instances.record(kernel.ep), kernel.kernel
-        name, inputs, outputs = (
-            graph.node_name(kernel.node),
-            graph.inputs[kernel.node],
-            graph.outputs[kernel.node],
+    name, create = graph.node_name(node), "KernelDef.create"
+    with blame(owner, create):
+        compute = kernel.create(Node(graph, node))
+    if not callable(compute):
+        raise contract_broken(
+            owner, create, f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
         )
-        with blame(owner, "KernelDef.create"):
-            compute = definition.create(Node(graph, kernel.node))
-        if not callable(compute):
-            what = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
-            raise contract_broken(owner, "KernelDef.create", what)
-        run = checked(
-            compute if definition.takes_outputs else lambda inputs, _outputs: compute(inputs),
-            owner,
-            f"the kernel {definition} of {name!r}",
-            Boundary.of(graph.types, inputs, outputs),
-        )
-        return without_omitted(
-            StepSpec(name, kernel.ep, run, inputs, outputs, in_place=definition.takes_outputs)
-        )
+    takes = kernel.takes_outputs
+    run = compute if takes else lambda inputs, _outputs: compute(inputs)
+    spec = StepSpec(name, owner.name, run, graph.inputs[node], graph.outputs[node], in_place=takes)
+    return checked_step(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
 
-    def cpu_step(self, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
-        """Return the step of a group of nodes that are left to the CPU EP.
 
-        Raises:
-            NotImplementedByProvider: an operator that no engine has.
-        """
-        one = _form_of_one(graph, nodes[0]) if len(nodes) == 1 else None
-        name = graph.node_name(nodes[0])
-        if one in self._ones:
-            node = nodes[0]
-            return StepSpec(name, CPU_EP, self._ones[one], graph.inputs[node], graph.outputs[node])
-        piece = Subgraph(graph, nodes)
-        plain = piece.plain_form
-        # A form means something within its graph.
-        form = None if plain is None else (graph, plain)
-        run = None if form is None else self._known.get(form)
-        if run is None:
-            try:
-                run = self._engine.prepare_piece(piece.model(), piece.weights).run
-            except NotImplementedByProvider as error:
-                why = self._why_no_kernel(graph, nodes, error.node)
-                raise NotImplementedByProvider(
-                    error.message + why, node=error.node, hint=error.hint
-                ) from error
-        if form is not None:
-            self._known[form] = run
-        run = tell_of_outputs(run, Boundary.of(graph.types, (), piece.output_names))
-        if form is not None and one is not None:
-            self._ones[one] = run
-        return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names)
+def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepSpec:
+    """Return the step of a group of nodes that are left to the CPU EP; small equal groups are prepared once.
 
-    def _why_no_kernel(self, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
-        """Say why the kernels that EPs have for a node do not fit it; nothing where none has any."""
-        lookups = {ep: RegistryLookup(matcher, graph.types) for ep, matcher in self._matchers.items()}
-        nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
-        reasons = [
-            f"; {self._instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
-            for node in nodes
-            for ep, lookup in lookups.items()
-            if (reason := lookup.refusal(node)) is not None
-        ]
-        return "".join(reasons)
+    Raises:
+        NotImplementedByProvider: an operator that no engine has.
+    """
+    first, prepared = nodes[0], planner.prepared
+    name = graph.node_name(first)
+    one = _form_of_one(graph, first) if len(nodes) == 1 else None
+    if one in prepared:
+        return StepSpec(name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first])
+    piece = Subgraph(graph, nodes)
+    plain = piece.plain_form
+    # A form means something within its graph.
+    run = None if plain is None else prepared.get((graph, plain))
+    if run is None:
+        try:
+            run = planner.engine.prepare_piece(piece.model(), piece.weights).run
+        except NotImplementedByProvider as error:
+            message = error.message + _refusals_of_kernels(planner, graph, nodes, error.node)
+            raise NotImplementedByProvider(message, node=error.node, hint=error.hint) from error
+    if plain is not None:
+        prepared[graph, plain] = run
+        if one is not None:
+            prepared[one] = run
+    return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names)
+
+
+def _refusals_of_kernels(planner: Planner, graph: GraphIndex, group: Sequence[int], named: str | None) -> str:
+    """Return why the kernels that EPs have for a node do not fit it; nothing where none has any."""
+    nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [Node(graph, i) for i in group]
+    return "".join(
+        f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
+        for node in nodes
+        for ep, matcher in planner.matchers.items()
+        if (reason := RegistryLookup(matcher, graph.types).refusal(node)) is not None
+    )
 
 
 def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] | None:
@@ -134,11 +101,8 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
     consumers, results = graph.consumers, graph.results
     if not all(name in consumers or name in results for name in outputs):
         return None
-    # A table makes equal types one object. What is declared is told of, what is proven is computed with.
-    types = [
-        type_of(name) for type_of in (graph.types.get, graph.types.proven) for name in (*inputs, *outputs)
-    ]
-    return graph, graph.kinds[node], *map(id, types)
+    # A table makes equal types one object.
+    return graph, graph.kinds[node], *(id(graph.types.proven(name)) for name in (*inputs, *outputs))
 
 
 NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]

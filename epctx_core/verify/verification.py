@@ -24,6 +24,7 @@ from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.assignment import assign_nodes
 from epctx_core.sessions.ep_queries import look_into
 from epctx_core.sessions.loading import Routing, accept, load_nodes, suboptimal
@@ -378,14 +379,14 @@ def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: P
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
         # In place of what EPs would run, which are loaded nodes and kernels.
         steps = {
-            part.graph: {kernel.node: _stand_in(part.graph, kernel.node) for kernel in part.kernel_nodes}
+            part.graph: {node: _stand_in(part.graph, node) for node in part.kernel_nodes}
             for part in assignment.graphs
         }
         for record in model.context_nodes:
             graph = model.graph_of(record)
             steps.setdefault(graph, {})[record.index] = _stand_in(graph, record.index)
         # No EP makes anything for this plan.
-        planner = Planner(engine, ProviderSession(subject.session, subject.registry), steps, {})
+        planner = Planner(engine, ProviderInstances(), steps, {})
         for part, cpu in groups:
             part.kernel_nodes.clear()
             planner.prepare(part, cpu)

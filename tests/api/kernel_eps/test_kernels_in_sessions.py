@@ -253,13 +253,11 @@ def test_a_wrong_length_is_the_kernels_fault_where_inference_proves_the_length()
         session.run(None, {"x": X})
 
 
-def test_a_length_that_is_only_declared_is_nobodys_fault_and_told_once(caplog):
+def test_a_length_that_is_only_declared_is_nobodys_fault():
     with session_of(model_of("y = acme.Scale(x)"), kernel_ep(scaling(create=short))) as session:
-        for _ in range(2):
-            (result,) = session.run(None, {"x": X})
+        (result,) = session.run(None, {"x": X})
 
     assert result.shape == (1,)
-    assert caplog.text.count("the model declares float[2] for the value 'y'") == 1
 
 
 def test_a_length_that_inference_refutes_is_nobodys_fault(caplog):

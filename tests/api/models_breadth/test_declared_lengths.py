@@ -185,25 +185,6 @@ def test_an_ep_that_fails_over_a_false_length_is_not_blamed():
     assert "value_info 'h'" in caught.value.hint
 
 
-@pytest.mark.parametrize("loaded", [False, True])
-def test_a_declaration_that_is_false_in_a_run_is_told_once(tmp_path, caplog, loaded):
-    made = declared(TWO, inputs={"x": None}, outputs={"y": [5]})
-    source = made.SerializeToString()
-    if loaded:
-        compile_with(Taker, source, tmp_path / "m_ctx.onnx")
-    with caplog.at_level(logging.WARNING, "epctx"):
-        options = epctx.SessionOptions()
-        registry = epctx.Registry(entry_points=False)
-        registry.register(Taker)
-        with epctx.InferenceSession(
-            tmp_path / "m_ctx.onnx" if loaded else source, options, registry=registry
-        ) as session:
-            for rows in LENGTHS:
-                session.run(None, {"x": np.ones((rows, 4), np.float32)})
-
-    assert caplog.text.count("the model declares float[5] for the value 'y'") == 1
-
-
 def test_a_compile_reports_what_is_declared_against_what_is_inferred(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "epctx"):
         report = compile_with(

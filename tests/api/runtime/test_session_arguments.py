@@ -212,6 +212,6 @@ def test_text_may_come_in_whatever_kind_numpy_has_for_it(array, node, times):
 def test_bytes_that_are_no_text_are_refused_by_name():
     with (
         epctx.InferenceSession(of_text("Identity(x)", 1)) as session,
-        pytest.raises(epctx.InvalidArgument, match="'x' has bytes that are no UTF-8"),
+        pytest.raises(epctx.InvalidArgument, match="'x' has bytes that are not UTF-8"),
     ):
         session.run(None, {"x": np.array([b"\xff\xfe"])})
