@@ -14,6 +14,7 @@ from typing import Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 from networks.catalog import Catalog, Network
+from networks.matrix import Compile, Matrix
 from written_models import Observer, paths_of_this_machine
 
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
@@ -67,6 +68,14 @@ class NetworkFactory(Protocol):
 def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkFactory:
     """Make networks: bert, lstm, resnet as exported, or any light network of the onnx package, filled."""
     return Catalog(tmp_path_factory.mktemp("networks")).get
+
+
+@pytest.fixture(scope="session")
+def compiled(network: NetworkFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
+    """Give networks that EPs compiled, each combination compiled once: see `networks.matrix`."""
+    matrix = Matrix(network, tmp_path_factory.mktemp("matrix"))
+    yield matrix.compiled
+    matrix.close()
 
 
 @pytest.fixture

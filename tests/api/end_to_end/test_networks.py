@@ -1,102 +1,130 @@
-"""Real networks, compiled by an EP found through its entry point, moved, and run by another process."""
+"""Real networks by each simulated EP and by several in order of priority: compiled, moved, and run by another process."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
-import onnx
 import pytest
-from agreement import TOLERANCE, worst_relative_error
+from agreement import TOLERANCE, assert_agree, relative_error, worst_relative_error
+from end_to_end.sim_eps import CPU, EVERY_ORDER, OPENVINO, ORDERS, QNN, SUFFIXES, VITISAI, short
 from end_to_end.small_models import snapshot
-from networks.catalog import EXPORTED, FILLED, LARGE
+from networks.catalog import EXPORTED, LARGE, QUANTISED
+from networks.matrix import DEEP, SMALL
 
 import epctx_core as epctx
 
-RUN_MODEL = Path(__file__).with_name("run_model.py")
-QNN = "QNNExecutionProvider"
-NETWORKS = [
-    *EXPORTED,
-    *(pytest.param(name, marks=[pytest.mark.stress] if name in LARGE else []) for name in FILLED),
-]
-MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
+ONE = ((OPENVINO,), (QNN,), (VITISAI,))
+MODES = pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 
 
-def with_qnn(**entries: str) -> epctx.SessionOptions:
-    options = epctx.SessionOptions()
-    options.add_provider("QNN")
-    for key, value in entries.items():
-        options.add_session_config_entry(key.replace("__", "."), value)
-    return options
-
-
-def compiled_nodes(report: epctx.CompileReport) -> int:
-    """Return how many nodes QNN took; a network of which it takes nothing shows nothing."""
-    nodes = sum(partition.nodes for partition in report.partitions if partition.ep == QNN)
-    assert nodes > 0
-    return nodes
-
-
-def run_elsewhere(model: Path, inputs: dict[str, np.ndarray], folder: Path) -> list[np.ndarray]:
-    np.savez(folder / "inputs.npz", **inputs)
-    subprocess.run(
-        [sys.executable, str(RUN_MODEL), str(model), "inputs.npz", "outputs.npz"],
-        check=True,
-        cwd=folder,
-        timeout=120,
+def combination(name, eps, *, embedded):
+    everyday = eps in (*ONE, *ORDERS) if name in SMALL else name in DEEP and eps == ORDERS[0] and not embedded
+    marks = [] if everyday else [pytest.mark.stress]
+    return pytest.param(
+        name, eps, embedded, id=f"{name}-{short(eps)}-{'embedded' if embedded else 'file'}", marks=marks
     )
-    with np.load(folder / "outputs.npz") as stored:
-        return [stored[name] for name in stored.files]
 
 
-def test_the_ep_is_found_by_its_entry_point():
-    (record,) = [r for r in epctx.plugins() if r.name == QNN]
-
-    assert record.distribution == "epctx-sim-qnn"
-    assert QNN in epctx.get_available_providers()
-
-
-@pytest.mark.parametrize("embedded", MODES)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_compiled_network_runs_elsewhere_without_its_source(network, tmp_path, name, embedded):
-    source = network(name)
-    built, moved, here = tmp_path / "built", tmp_path / "moved" / "far away", tmp_path / "here"
-    for folder in (built, moved.parent, here):
-        folder.mkdir()
-
-    report = epctx.ModelCompiler(with_qnn(), source.path, embedded).compile_to_file(built / "net_ctx.onnx")
-    built.rename(moved)
-    shutil.rmtree(source.path.parent)
-    outputs = run_elsewhere(moved / "net_ctx.onnx", source.inputs, here)
-
-    assert worst_relative_error(outputs, source.reference) <= TOLERANCE
-    assert compiled_nodes(report) + report.assignments["CPUExecutionProvider"] > 10
-    files = {"net_ctx.onnx"} if embedded else {"net_ctx.onnx", "net_qnn.bin"}
-    assert {path.name for path in moved.iterdir()} == files
-    assert set(report.required_files) == files
+MATRIX = [
+    combination(name, eps, embedded=embedded)
+    for name in (*SMALL, *DEEP, *LARGE)
+    for eps in (*ONE, *EVERY_ORDER)
+    for embedded in (False, True)
+]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_most_of_a_network_is_in_its_context_nodes(network, tmp_path, name):
-    source = network(name)
-    graph = onnx.load(source.path).graph
-    written = tmp_path / "net_ctx.onnx"
+@pytest.mark.parametrize(("name", "eps", "embedded"), MATRIX)
+def test_a_network_that_is_compiled_and_moved_agrees_with_onnxruntime(compiled, name, eps, embedded):
+    found = compiled(name, eps, embedded=embedded)
+    taken, context_nodes = found.taken, [n for n in found.graph.node if n.op_type == "EPContext"]
 
-    report = epctx.ModelCompiler(with_qnn(), source.path).compile_to_file(written)
+    assert_agree(found.outputs, found.reference, found.steps)
+    for boundary in ("input", "output"):
+        before, after = getattr(found.source, boundary), getattr(found.graph, boundary)
+        assert [value.name for value in after] == [value.name for value in before]
 
-    left = onnx.load(written).graph
-    contexts = [node for node in left.node if node.op_type == "EPContext"]
-    assert len(contexts) == len(report.partitions) > 0
-    assert len(left.node) - len(contexts) + compiled_nodes(report) == len(graph.node)
-    assert [v.name for v in left.input] == [v.name for v in graph.input]
-    assert [v.name for v in left.output] == [v.name for v in graph.output]
+    # Each node is in one place.
+    assert len(context_nodes) == len(found.report.partitions)
+    assert sum(map(len, taken.values())) == len(set().union(*taken.values()))
+    left = len(found.graph.node) - len(context_nodes)
+    assert left + sum(map(len, taken.values())) == len(found.source.node) > 10
+
+    # Each EP has its own file.
+    binaries = {} if embedded else {ep: f"net_{SUFFIXES[ep]}.bin" for ep in taken}
+    assert found.files == set(found.report.required_files) == {"net_ctx.onnx", *binaries.values()}
+    named = {}
+    for node in context_nodes:
+        texts = {attribute.name: attribute.s.decode() for attribute in node.attribute}
+        named.setdefault(texts["source"], set()).add(texts.get("ep_cache_context"))
+    assert named.keys() == taken.keys()
+    if not embedded:
+        assert {ep: names - {None} for ep, names in named.items()} == {ep: {b} for ep, b in binaries.items()}
 
 
-@pytest.mark.parametrize("embedded", MODES)
-@pytest.mark.parametrize("name", ["bert", "lstm", "resnet"])
+@pytest.mark.parametrize(
+    ("name", "eps"),
+    [
+        pytest.param(name, eps, id=f"{name}-{short(eps)}", marks=[] if daily else [pytest.mark.stress])
+        for name in (*SMALL, *DEEP, *LARGE)
+        for eps in EVERY_ORDER
+        for daily in [name in SMALL and eps in ORDERS]
+    ],
+)
+def test_the_first_ep_takes_what_it_takes_alone_and_the_others_of_the_rest(compiled, name, eps):
+    together = compiled(name, eps).taken
+    alone = {ep: compiled(name, (ep,)).taken.get(ep, set()) for ep in eps}
+
+    assert together.get(eps[0], set()) == alone[eps[0]]
+    for ep in eps[1:]:
+        assert together.get(ep, set()) <= alone[ep]
+
+
+@pytest.mark.parametrize(
+    "names", [SMALL, pytest.param((*SMALL, *DEEP), marks=pytest.mark.stress)], ids=["small", "deep"]
+)
+@pytest.mark.parametrize(("ep", "without"), [(QNN, {"lstm"}), (OPENVINO, set()), (VITISAI, None)])
+def test_each_ep_compiles_most_of_the_networks_for_it(compiled, ep, without, names):
+    left_out = {*names} - {*QUANTISED} if without is None else without
+
+    shares = {name: compiled(name, (ep,)).share(ep) for name in names}
+
+    assert {name for name, share in shares.items() if share < 0.8} == left_out, shares
+
+
+def test_quantised_networks_are_split_over_three_eps(compiled):
+    for name in ("shufflenet_int8", "squeezenet_int8"):
+        assert compiled(name, ORDERS[0]).taken.keys() == {VITISAI, QNN, OPENVINO}, name
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.stress] if n in DEEP else []) for n in QUANTISED]
+)
+def test_what_quantizes_around_an_operator_is_compiled_with_it(compiled, name):
+    left = compiled(name, (VITISAI,)).graph
+
+    made_by = {output: node for node in left.node for output in node.output}
+    for node in left.node:
+        assert node.op_type != "Conv"
+        if node.op_type == "DequantizeLinear":
+            # Only what comes out of a partition or is quantised on the CPU is dequantised there.
+            assert made_by[node.input[0]].op_type in {"EPContext", "QuantizeLinear"}
+
+
+@pytest.mark.parametrize("order", [(VITISAI, QNN), (QNN, VITISAI)], ids=short)
+def test_two_eps_share_a_network_in_the_order_of_priority(compiled, order):
+    found = compiled("shufflenet_int8", order)
+
+    assert_agree(found.outputs, found.reference, found.steps)
+    assert found.report.assignments[order[0]] > found.report.assignments[CPU]
+    if order[0] == VITISAI:
+        assert found.report.assignments[QNN] > 0
+        assert found.files == {"net_ctx.onnx", "net_vitisai.bin", "net_qnn.bin"}
+
+
+# --- other routes -----------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("name", EXPORTED)
 def test_the_session_options_write_the_same_bytes_as_the_compiler(network, tmp_path, name, embedded):
     source = network(name)
     by_options, by_compiler = tmp_path / "by options", tmp_path / "by compiler"
@@ -117,6 +145,14 @@ def test_the_session_options_write_the_same_bytes_as_the_compiler(network, tmp_p
     assert worst_relative_error(outputs, source.reference) <= TOLERANCE
 
 
+def with_qnn(**entries):
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    for key, value in entries.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    return options
+
+
 def test_without_a_path_both_routes_write_beside_the_source(network):
     source = network("lstm")
     written = source.path.with_name("lstm_ctx.onnx")
@@ -130,24 +166,20 @@ def test_without_a_path_both_routes_write_beside_the_source(network):
     assert sorted(p.name for p in written.parent.iterdir()) == ["lstm.onnx", "lstm_ctx.onnx", "lstm_qnn.bin"]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [n for n in SMALL if n not in QUANTISED])
 def test_original_compiled_and_loaded_session_agree(network, tmp_path, name):
     source = network(name, seed=3)
     written = tmp_path / "net_ctx.onnx"
-    compiled_nodes(epctx.ModelCompiler(with_qnn(), source.path).compile_to_file(written))
+    epctx.ModelCompiler(with_qnn(), source.path).compile_to_file(written)
 
-    results = {}
-    for kind, model, options in (
-        ("original", source.path, None),
-        ("compiled", source.path, with_qnn()),
-        ("loaded", written, None),
+    for ep, model, options in (
+        (None, source.path, None),
+        (QNN, source.path, with_qnn()),
+        (QNN, written, None),
     ):
         with epctx.InferenceSession(model, options) as session:
-            results[kind] = session.run(None, source.inputs)
-            assert (QNN in session.get_providers()) == (kind != "original")
-
-    for outputs in results.values():
-        assert worst_relative_error(outputs, source.reference) <= TOLERANCE
+            assert worst_relative_error(session.run(None, source.inputs), source.reference) <= TOLERANCE
+            assert (QNN in session.get_providers()) == (ep == QNN)
 
 
 def test_a_session_answers_a_choice_of_outputs_in_the_order_asked_for(network):
@@ -162,3 +194,20 @@ def test_a_session_answers_a_choice_of_outputs_in_the_order_asked_for(network):
     for one, other in zip(backwards[::-1], every, strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(none_named) == len(every)
+
+
+def test_the_ep_is_found_by_its_entry_point():
+    (record,) = [r for r in epctx.plugins() if r.name == QNN]
+
+    assert record.distribution == "epctx-sim-qnn"
+    assert QNN in epctx.get_available_providers()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.stress] if n in DEEP else []) for n in QUANTISED]
+)
+def test_a_quantised_network_answers_each_input_differently(network, name):
+    answers = [network(name, seed=seed).reference[0] for seed in (0, 1)]
+
+    assert np.isfinite(answers[0]).all()
+    assert relative_error(*answers) > 0.05
