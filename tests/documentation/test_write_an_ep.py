@@ -161,7 +161,7 @@ def test_what_the_tool_refuses_becomes_an_error_with_its_words(folder, provider,
         options, onnx.parser.parse_model(text).SerializeToString(), True, registry=registry
     )
 
-    with pytest.raises(epctx.EPFail, match=r"it said: npuc: error: no pattern matches Softmax"):
+    with pytest.raises(epctx.EPFail, match=r"on: npuc: error: no pattern matches Softmax"):
         compiler.compile_to_bytes()
 
 
