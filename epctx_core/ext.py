@@ -5,20 +5,21 @@ A package that imports this module requires exactly its own version of the core.
 
 | name | used by | for |
 |---|---|---|
-| `DescribedInstance`, `describe_instance` | epctx-isolation | making a session's EP instance in another process |
+| `CpuEngine`, `ProviderSession` | epctx-isolation | making a session's EP instance in another process, or a second one |
+| `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node` | epctx-isolation | a copy of a model in another process |
 | `HOOKS` | epctx-conformance, epctx-isolation | giving an implementation a hook's whole signature |
+| `MappedFile`, `types_of` | epctx-isolation | that copy's weights and types |
 | `MarkedMethod` | epctx-conformance | the type of what `implemented_hooks` returns |
 | `ModelFolder` | epctx-cli | opening only what lies in a model's folder |
 | `ModelSource` | epctx-cache | a digest of a model with its weights, and the state of its files |
 | `PrivatePayloads` | epctx-isolation | loading in a session what an EP compiled in another process |
 | `ProcessGroup` | epctx-cli, epctx-isolation | running a plugin in a process that ends with all that it started |
-| `ProviderChoice`, `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
-| `ProviderInstances` | epctx-isolation | calling hooks of the instance that loads there |
-| `ReceivedModel`, `SentModel` | epctx-isolation | having a copy of a model in another process, and naming its parts |
-| `Weight` | epctx-onnxruntime | giving weights that the optimiser computed; checking that mapped files are still those opened |
+| `ProviderChoice` | epctx-cache, epctx-isolation | an EP of a compile or a session, with its options |
+| `Weight` | epctx-isolation, epctx-onnxruntime | weights that another process sent, or that the optimiser computed |
 | `cache_entries` | epctx-cache | the part of each session option in a key |
 | `check_files` | epctx-cache | checking every byte of an entry |
 | `check_folder` | epctx-cli | saying that a file cannot be written before any work is done for it |
+| `choose_providers` | epctx-cache | the EPs that a compile will have, with options and versions |
 | `concealed` | epctx-cli, epctx-conformance | leaving secrets out of tracebacks and of told calls |
 | `distrusted`, `make_private_folder`, `remove_tree`, `user_folder` | epctx-cache | folders of one user alone |
 | `end_in_any_case` | epctx-cli, epctx-conformance | ending a process that threads of a plugin keep alive |
@@ -30,7 +31,6 @@ A package that imports this module requires exactly its own version of the core.
 | `known_name` | epctx-cli | keeping vendors' names from new plugins |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
 | `OpenModel`, `open_model` | epctx-onnxruntime | reading a model that is to be converted |
-| `pack_payload`, `pack_weights`, `unpack_weights` | epctx-isolation | sending bytes, or in which file they lie |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
 | `suggestion` | epctx-cli, epctx-conformance | suggesting what was meant by a misspelt name |
 | `with_providers` | epctx-cache | EPs as `InferenceSession` takes them |
@@ -49,19 +49,21 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import *
     from epctx_core.context.payload_writer import *
     from epctx_core.context.scratch import *
+    from epctx_core.engines.cpu_engine import *
     from epctx_core.errors import *
     from epctx_core.forwarding import *
-    from epctx_core.graph.transfer import *
+    from epctx_core.graph.index import *
+    from epctx_core.graph.mapping import *
+    from epctx_core.graph.subgraph import *
+    from epctx_core.graph.type_table import *
     from epctx_core.graph.weights import *
     from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.process_group import *
     from epctx_core.publish.files import *
     from epctx_core.registry.explaining import *
-    from epctx_core.registry.instances import *
     from epctx_core.registry.loading import *
     from epctx_core.sessions.compile_host import *
-    from epctx_core.sessions.described import *
     from epctx_core.sessions.inspection import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
@@ -72,23 +74,23 @@ _HOME = {
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": ("distrusted", "make_private_folder", "user_folder"),
+    "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.errors": ("concealed", "internal_error", "suggestion"),
     "epctx_core.forwarding": ("import_installed",),
-    "epctx_core.graph.transfer": (
-        "ReceivedModel", "SentModel", "pack_payload", "pack_weights", "unpack_weights",
-    ),
+    "epctx_core.graph.index": ("GraphIndex", "Node"),
+    "epctx_core.graph.mapping": ("MappedFile",),
+    "epctx_core.graph.subgraph": ("GraphPartition", "GraphSlice"),
+    "epctx_core.graph.type_table": ("types_of",),
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("cache_entries",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.registry.explaining": ("known_name",),
-    "epctx_core.registry.instances": ("ProviderInstances",),
     "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
     "epctx_core.sessions.compile_host": ("host_call", "with_providers"),
-    "epctx_core.sessions.described": ("DescribedInstance", "describe_instance"),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
-    "epctx_core.sessions.providers": ("ProviderChoice", "choose_providers"),
+    "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),
 }  # fmt: skip
 _NAMES = [name for names in _HOME.values() for name in names]

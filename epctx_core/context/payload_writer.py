@@ -33,7 +33,7 @@ from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
-    from epctx_core.graph.transfer import SentModel
+    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import ContextNode, ContextReader, EPContextNode, Partition, TensorView
 
 EMBEDDED_LIMIT = (2 << 30) - 1
@@ -375,13 +375,13 @@ class PrivatePayloads:
         return file
 
     def read(
-        self, described: Sequence[EPContextNode], model: SentModel
+        self, described: Sequence[EPContextNode], types: TypeTable
     ) -> tuple[Sequence[ContextNode], ContextReader]:
         """Return nodes and payloads as a load of a context model gives them; nothing is written from then on.
 
         Args:
             described: what the EP said of its nodes.
-            model: what the partitions are of.
+            types: those of the model that the partitions are of.
 
         Raises:
             InvalidGraph: references without any primary, or an attribute of the wrong type.
@@ -392,7 +392,7 @@ class PrivatePayloads:
         reader = PayloadReader(
             records, folder=ModelFolder(self._folder), manifest=None, scratch=self._scratch
         )
-        return plugin_nodes(list(records.values()), model.root.types, self._ep), reader
+        return plugin_nodes(list(records.values()), types, self._ep), reader
 
     def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
         written = self._set.writers.get(id(description.payload))

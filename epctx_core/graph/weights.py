@@ -87,34 +87,29 @@ Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
 class Digest:
     """The SHA-256 (hex) of bytes that whoever asks can read.
 
-    Args:
-        known: the digest, if somebody made it already.
+    Attributes:
+        known: the digest once it is made or given, before that nothing.
     """
 
-    __slots__ = ("_ahead", "_value")
+    __slots__ = ("_ahead", "known")
 
-    def __init__(self, known: str = "") -> None:
-        self._value = known
+    def __init__(self) -> None:
+        self.known = ""
         self._ahead: Future[str] | None = None
-
-    @property
-    def known(self) -> str:
-        """The digest if it was made already, or else nothing."""
-        return self._value
 
     def of(self, chunks: Chunks) -> str:
         """Return the digest; if a thread is making it, wait for that one, and else make it here."""
         ahead = self._ahead
-        if not self._value and ahead is not None and not ahead.cancel():
-            self._value = ahead.result()
-        if not self._value:
-            self._value = _hexdigest(chunks)
+        if not self.known and ahead is not None and not ahead.cancel():
+            self.known = ahead.result()
+        if not self.known:
+            self.known = _hexdigest(chunks)
         self._ahead = None
-        return self._value
+        return self.known
 
     def begin(self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]) -> None:
         """Have a pool make the digest, unless it is there or on its way."""
-        if not self._value and self._ahead is None:
+        if not self.known and self._ahead is None:
             self._ahead = pool.submit(_hexdigest, chunks, stopped)
 
 

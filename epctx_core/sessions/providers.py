@@ -304,7 +304,7 @@ class ProviderSession:
         purpose: Purpose,
         model: ModelIdentity,
         engine: CpuEngine,
-        workspace: PrivateWorkspace,
+        workspace: PrivateWorkspace | None = None,
     ) -> ProviderContext:
         """Return what an instance of an EP gets in this session."""
         return ProviderContext(
@@ -318,7 +318,7 @@ class ProviderSession:
             progress=self.progress,
             scratch=scratch_folder,
             engine=engine,
-            workspace=workspace,
+            workspace=workspace or PrivateWorkspace(),
             weightless=self.weightless,
             intra_op_num_threads=self.session.intra_op_num_threads,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epctx_isolation.codecs import ANSWERS, ARGUMENTS
+from epctx_isolation.codecs import ARGUMENTS, RESULTS
 
 from epctx_core.ext import HOOKS
 
@@ -12,4 +12,4 @@ def test_each_type_of_a_hook_that_travels_has_a_codec_and_no_codec_is_for_nothin
 
     arguments = {kind for hook in travelling for name, kind in hook.arguments.items() if name != "ep"}
     assert arguments == set(ARGUMENTS)
-    assert {hook.answer for hook in travelling} == set(ANSWERS)
+    assert {hook.answer for hook in travelling} == set(RESULTS)

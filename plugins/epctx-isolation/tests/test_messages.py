@@ -20,7 +20,7 @@ from epctx_isolation.channel import (
     decode_error,
     encode_error,
 )
-from epctx_isolation.codecs import WriterAnswers, decode_claims, decode_descriptions
+from epctx_isolation.codecs import decode_claims, decode_descriptions, writer_handlers
 from epctx_isolation.values import (
     decode_arrays,
     decode_attribute,
@@ -29,7 +29,6 @@ from epctx_isolation.values import (
 )
 
 from epctx_core.errors import InvalidGraph, PluginError
-from epctx_core.ext import SentModel
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.options import SessionOptions
@@ -102,13 +101,13 @@ def test_a_message_that_ends_early_is_the_end():
 )  # fmt: skip
 def test_claims_say_all_that_claims_say_and_name_parts_of_the_model(view, claims):
     with pytest.raises(ProtocolError):
-        decode_claims(Message({"claims": claims}), view, SentModel(view))
+        decode_claims(Message({"claims": claims}), view)
 
 
 def test_what_an_ep_claims_and_is_no_node_of_the_view_is_left_for_the_core_to_judge(view):
     said = Message({"claims": [{"nodes": [1, 99, -1, None, [[], 2]], "reason": 5}]})
 
-    (refusal,) = decode_claims(said, view, SentModel(view))
+    (refusal,) = decode_claims(said, view)
 
     assert refusal.reason == 5
     assert refusal.nodes[:3] == [view.nodes[1], 99, -1]
@@ -169,13 +168,13 @@ def test_an_array_has_the_bytes_that_its_shape_needs(kinds, sizes):
 
 
 @pytest.mark.parametrize(
-    "place", [None, [], [[], 1], [[], "nothing"], [[[0, "body"]], "w0"], [5, "w0"], [[[[], []]], "w0"]]
+    "key", [None, [], [[], 1], [[], "nothing"], [[[0, "body"]], "w0"], [5, "w0"], [[[[], []]], "w0"]]
 )
-def test_a_weight_is_named_by_graph_and_name(view, place):
-    reference = WriterAnswers(None, SentModel(view), None).by_name()["reference"]
+def test_a_weight_is_named_by_graph_and_name(view, key):
+    reference = writer_handlers(None, view.root, None, [])["reference"]
 
     with pytest.raises(ProtocolError):
-        reference(Message({"place": place}))
+        reference(Message({"weight": key}))
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def failing(tmp_path, fault, hook="compile", **entries):
         ("kill", "__init__", "it was ended by SIGKILL"),
         ("hang", "compile", "it took longer than the 2 seconds"),
         ("native-hang", "compile", "it took longer than the 2 seconds"),
-        ("noise", "compile", "what it sent is no answer"),
-        ("nonsense", "compile", "what it sent is no answer"),
+        ("noise", "compile", "it sent an invalid message"),
+        ("nonsense", "compile", "it sent an invalid message"),
     ],
 )
 def test_a_process_that_is_lost_is_a_plugin_error_that_says_how(tmp_path, temporary, fault, hook, how):
@@ -74,7 +74,7 @@ def test_an_answer_larger_than_allowed_is_not_read(tmp_path):
     error = failing(tmp_path, "too-much", "get_capability", isolate_max_bytes=2 << 30)
 
     assert type(error) is epctx.PluginError
-    assert "what it sent is no answer" in error.message
+    assert "it sent an invalid message" in error.message
 
 
 def test_an_error_of_the_tree_arrives_as_it_was_raised(tmp_path):
@@ -104,7 +104,7 @@ def test_a_class_that_its_process_cannot_import_is_named(tmp_path):
     with pytest.raises(epctx.PluginError, match="cannot be used in a process of its own") as caught:
         compiled(tmp_path / "out", source(tmp_path), Local, options)
 
-    assert "module's name" in caught.value.hint
+    assert "module that can be imported" in caught.value.hint
 
 
 def test_what_a_plugin_prints_disturbs_nothing(tmp_path, capfd):

@@ -1,7 +1,7 @@
 """Messages between a host and the process of an EP, and errors in them: JSON with raw bytes behind it.
 
-What is read may come from anyone: lengths are bounded, and nothing in it is ever executed. An error is sent as its
-class, its words and what it names, never as an object.
+Messages are untrusted: lengths are bounded, and nothing in them is ever executed. An error is sent as its
+class, its text and its fields, never as an object.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
 LONGEST_HEAD = 64 << 20
-"""Bytes of JSON in one message: what a graph of a million nodes needs, and no more."""
+"""Bytes of JSON in one message: enough for a graph of a million nodes."""
 MOST_BLOBS = 1 << 20
-"""Pieces of bytes behind it."""
+"""Blobs in one message."""
 
+T = TypeVar("T")
 _LENGTH = struct.Struct("<I")
 _SIZES = "sizes"
 
 
 class ProtocolError(Exception):
-    """What came is no message, or not the one that was expected."""
+    """Malformed message, or another one than expected."""
 
 
 class Message(NamedTuple):
@@ -43,39 +44,36 @@ class Message(NamedTuple):
 
     def text(self, key: str) -> str:
         """Return a text."""
-        value: str = self._of_type(key, str)
-        return value
+        return self._get(key, str)
 
     def number(self, key: str) -> int:
         """Return a whole number that is not negative."""
-        value: int = self._of_type(key, int)
+        value = self._get(key, int)
         if value < 0:
             raise ProtocolError(f"{key} is {value}")
         return value
 
     def flag(self, key: str) -> bool:
         """Return a truth value."""
-        value: bool = self._of_type(key, bool)
-        return value
+        return self._get(key, bool)
 
     def items(self, key: str) -> list[Any]:
         """Return a list."""
-        value: list[Any] = self._of_type(key, list)
-        return value
+        return self._get(key, list)
 
     def numbers(self, key: str) -> list[int]:
         """Return a list of whole numbers."""
         return whole_numbers(self.items(key))
 
     def only_blob(self) -> memoryview:
-        """Return the bytes of a message that has one piece of them."""
+        """Return the blob of a message that has exactly one."""
         if len(self.blobs) != 1:
-            raise ProtocolError(f"{len(self.blobs)} pieces of bytes instead of one")
+            raise ProtocolError(f"{len(self.blobs)} blobs instead of one")
         return self.blobs[0]
 
-    def _of_type(self, key: str, kind: type[Any]) -> Any:
+    def _get(self, key: str, cls: type[T]) -> T:
         value = self.head.get(key)
-        if type(value) is not kind:  # a bool is an int, too
+        if type(value) is not cls:  # a bool is an int, too
             raise ProtocolError(f"{key} is {value!r:.80}")
         return value
 
@@ -87,7 +85,7 @@ def whole_numbers(values: object) -> list[int]:
         ProtocolError: it is something else.
     """
     if type(values) is not list or not all(type(v) is int and v >= 0 for v in values):
-        raise ProtocolError(f"{values!r:.80} is no list of whole numbers")
+        raise ProtocolError(f"{values!r:.80} is not a list of whole numbers")
     return values
 
 
@@ -95,8 +93,8 @@ class Channel:
     """One end of a line. Any thread may send; one receives.
 
     Args:
-        source, sink: what is read and what is written.
-        limit: bytes behind the JSON of one message that are taken; None for any.
+        source, sink: files to read from and to write to.
+        limit: most bytes of the blobs of one received message; None for any.
     """
 
     def __init__(self, source: IO[bytes], sink: IO[bytes], *, limit: int | None = None) -> None:
@@ -111,12 +109,12 @@ class Channel:
         """Send a message.
 
         Args:
-            head: what JSON can hold.
+            head: values that JSON can hold.
             blobs: the bytes behind it.
-            sizes: the length of each piece, where `blobs` makes them one by one.
+            sizes: the length of each blob, where `blobs` yields portions of them.
 
         Raises:
-            OSError: nobody reads it.
+            OSError: the other end is closed.
         """
         if sizes is None:
             blobs = [memoryview(blob) for blob in blobs]
@@ -136,7 +134,7 @@ class Channel:
 
         Raises:
             EOFError: the other end is closed.
-            ProtocolError: what came is no message.
+            ProtocolError: it is malformed.
         """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         if length > LONGEST_HEAD:
@@ -144,12 +142,12 @@ class Channel:
         try:
             head = json.loads(bytes(self._exactly(length)))
         except (ValueError, RecursionError):
-            raise ProtocolError("a head that is no JSON") from None
+            raise ProtocolError("a head that is not JSON") from None
         if type(head) is not dict:
-            raise ProtocolError("a head that is no object")
+            raise ProtocolError("a head that is not an object")
         sizes = whole_numbers(head.get(_SIZES, []))
         if len(sizes) > MOST_BLOBS:
-            raise ProtocolError(f"{len(sizes):,} pieces in one message")
+            raise ProtocolError(f"{len(sizes):,} blobs in one message")
         if self._limit is not None and sum(sizes) > self._limit:
             raise ProtocolError(f"{sum(sizes):,} bytes in one message, and {self._limit:,} are allowed")
         return Message(head, [self._exactly(size) for size in sizes])
@@ -181,45 +179,45 @@ _LONGEST = 1 << 16
 
 
 def describe(error: BaseException) -> str:
-    """Return type and text of an exception, also of one whose text can't be had."""
+    """Return type and text of an exception, also of one whose `__str__` raises."""
     with contextlib.suppress(Exception, SystemExit, GeneratorExit):  # it is a plugin's exception class
         return f"{type(error).__name__}: {error}"
     return type(error).__name__
 
 
 class RemoteError(Exception):
-    """What was raised in the other process; its text is the traceback there."""
+    """Cause of an error that was raised in the other process; its text is the traceback there."""
 
 
 class HostError(Exception):
-    """What the host raised while it did something for an EP and is no error of the tree, in the EP's process."""
+    """Failure of the host while it served the EP, in the EP's process; not one of epctx's own errors."""
 
 
 def encode_error(error: EpctxError) -> dict[str, Any]:
-    """Return what tells the other process of an error."""
+    """Return the head of a message about an error."""
     fields: tuple[str, ...] = _FIELDS + (_PLUGIN_FIELDS if isinstance(error, PluginError) else ())
     cls = next(c.__name__ for c in type(error).__mro__ if c.__name__ in _CLASSES)
-    said = {name: getattr(error, name) for name in fields}
+    values = {name: getattr(error, name) for name in fields}
     return {
         "error": cls,
         "message": error.message[:_LONGEST],
-        "fields": {name: str(value)[:_LONGEST] for name, value in said.items() if value is not None},
+        "fields": {name: str(value)[:_LONGEST] for name, value in values.items() if value is not None},
         "trace": "".join(traceback.format_exception(error))[-_LONGEST:],
     }
 
 
 def decode_error(message: Message) -> EpctxError:
-    """Return the error that a message tells of; its cause is the traceback of the other process.
+    """Return the error of a message; its cause has the traceback of the other process.
 
     Raises:
-        ProtocolError: it tells of none.
+        ProtocolError: the message is not about an error.
     """
     cls, fields = _CLASSES.get(message.text("error")), message.head.get("fields")
     if cls is None or type(fields) is not dict:
         raise ProtocolError(f"an error {message.text('error')!r:.80}")
     allowed = _FIELDS + (_PLUGIN_FIELDS if issubclass(cls, PluginError) else ())
     if not all(name in allowed and type(value) is str for name, value in fields.items()):
-        raise ProtocolError("an error that names something else than errors do")
-    made = cls(message.text("message"), **fields)
-    made.__cause__ = RemoteError(message.text("trace"))
-    return made
+        raise ProtocolError("an error with unknown fields")
+    error = cls(message.text("message"), **fields)
+    error.__cause__ = RemoteError(message.text("trace"))
+    return error

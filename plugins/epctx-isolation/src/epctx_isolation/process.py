@@ -113,7 +113,7 @@ class ChildProcess:
         self._process.end()
         self._line.cut()
 
-    def end_what_it_left(self) -> bool:
+    def reap(self) -> bool:
         """Whether the process has ended by itself; what it started is ended then."""
         if not self._process.has_ended():
             return False
@@ -132,7 +132,7 @@ class ChildProcess:
         self._watch.close()
         self._folder.close()
 
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         """Return how the process ended and what it printed last; it has to be closed."""
         how = self._ended_because or f"it {self._process.ending}"
         said = "\n  ".join(self._printed.lines)
@@ -223,7 +223,7 @@ class _Watch:
         elif call.ended is not None:
             if now > call.ended + _LAST_WORDS_SECONDS:
                 self._process.cut()
-        elif self._process.end_what_it_left():
+        elif self._process.reap():
             call.ended = now
         elif call.stopping is not None:
             if now > call.stopping + GRACE_SECONDS:

@@ -1,29 +1,32 @@
-"""An EP that works in another process, as a class like any other: a proxy, whose hooks are answered there.
+"""Proxy of an EP that works in another process: a class like any other, whose hooks are called there.
 
-With `ep.isolate=compile` a session's runnables are loaded here from what was compiled there; with `all` they
-stay there, and arrays travel. Class methods of an EP are asked here: they come before there is a process.
+With `ep.isolate=compile` a session loads here what was compiled there; with `all` the runnables
+stay there, and arrays are sent. Class methods of an EP are called here: the core needs them before there is a process.
 """
 
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from epctx_core import Registry, SessionOptions
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginError
-from epctx_core.ext import HOOKS, PrivatePayloads, ProviderInstances, SentModel, implemented_hooks
+from epctx_core.ext import HOOKS, PrivatePayloads, ProviderSession, implemented_hooks
 from epctx_core.plugin import CompiledPartition, ExecutionProvider, Purpose
 from epctx_isolation.channel import Message, ProtocolError
-from epctx_isolation.codecs import ANSWERS, ARGUMENTS, Request
+from epctx_isolation.codecs import ARGUMENTS, RESULTS, Request
 from epctx_isolation.remote import IsolatedEp, RemoteProvider
 from epctx_isolation.values import decode_arrays, decode_attribute, encode_arrays
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.plugin import GraphView, Partition, PayloadView, ProviderContext
+    from epctx_core.ext import GraphIndex
+    from epctx_core.plugin import Partition, PayloadView, ProviderContext
 
 _KERNELS = "get_kernel_registry"
 _CONTEXT_HOOKS = {"get_ep_context_nodes", "load_context"}
@@ -31,13 +34,13 @@ _log = logging.getLogger("epctx.providers")
 
 
 def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
-    """Return the class whose instances a session uses: the EP's own where nothing is to be done elsewhere, else a proxy.
+    """Return the class whose instances a session uses: a proxy, or the EP's own if no work is to be isolated.
 
-    Kernels are functions and cannot leave their process: where an EP loads payloads there, its kernels stay out.
+    Kernels are functions and cannot leave their process: an EP that loads payloads in another one leaves them out.
 
     Raises:
-        InvalidArgument: the EP has kernels, and is asked for more than to load.
-        NotImplementedByProvider: it cannot load what it compiles, so that its runnables have to stay there.
+        InvalidArgument: the EP has kernels, and the purpose is not only to load.
+        NotImplementedByProvider: it cannot load what it compiles, so its runnables have to stay there.
     """
     if purpose is Purpose.LOAD and ep.mode == "compile":
         return ep.cls
@@ -52,10 +55,10 @@ def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
             f"{ep.record.label} runs single nodes by kernels of its own, which ep.isolate={ep.mode} "
             "cannot have in another process.",
             ep=ep.record.name,
-            hint="Leave ep.isolate out, or the EP.",
+            hint="Leave out ep.isolate or the EP.",
         )
-    loads_here = purpose is Purpose.RUN and ep.mode == "compile"
-    if loads_here and not hooks.keys() >= _CONTEXT_HOOKS:
+    loads_locally = purpose is Purpose.RUN and ep.mode == "compile"
+    if loads_locally and not hooks.keys() >= _CONTEXT_HOOKS:
         raise NotImplementedByProvider(
             f"{ep.record.label} cannot load what it compiled, which ep.isolate=compile needs in a session.",
             ep=ep.record.name,
@@ -63,13 +66,13 @@ def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
         )
     own: dict[str, Any] = {name: getattr(ep.cls, name) for name in ExecutionProvider.__annotations__}
     for name, hook in HOOKS.items():
-        if (name in hooks or name == "shutdown") and (hook.travels or (loads_here and hook.in_runs)):
-            own[name] = _answered_by_proxy(name)
-    base = LoadingProxy if loads_here else Proxy
+        if (name in hooks or name == "shutdown") and (hook.travels or (loads_locally and hook.in_runs)):
+            own[name] = _implementation(name)
+    base = LoadingProxy if loads_locally else Proxy
     return type(ep.cls.__name__, (base,), {**own, "isolated": ep})
 
 
-def _answered_by_proxy(name: str) -> Callable[..., Any]:
+def _implementation(name: str) -> Callable[..., Any]:
     hook = HOOKS[name]
     names = tuple(hook.arguments)[1:]
 
@@ -80,99 +83,105 @@ def _answered_by_proxy(name: str) -> Callable[..., Any]:
 
 
 class Proxy(ExecutionProvider):
-    """Proxy of an EP of which all is done in another process: its hooks send, and check what comes back."""
+    """Proxy of an EP that works in another process only: its hooks send, and check the results."""
 
     isolated: ClassVar[IsolatedEp]
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
-        self.remote = RemoteProvider(self.isolated, context, self.purpose_there(context.purpose))
+        self.remote = RemoteProvider(self.isolated, context, self.remote_purpose(context.purpose))
         exports = context.session_config.get("ep.context_enable") == "1"
         self.describes_later = exports or context.purpose is Purpose.EXPORT
-        self.model: SentModel
+        self._model: Callable[[], GraphIndex | None] = lambda: None
         self.compiled: list[Partition | None] = []
         self.sent_payloads: list[PayloadView] = []
 
-    def purpose_there(self, purpose: Purpose) -> Purpose:
-        """Return what the instance there is made for."""
+    def remote_purpose(self, purpose: Purpose) -> Purpose:
+        """Return the purpose of the instance in the other process."""
         return purpose
 
-    def shows(self, graph: GraphView) -> SentModel | None:
-        """Remember the model of a graph; return it if it has to be sent now."""
-        if hasattr(self, "model") and self.model.has(graph):
-            return None
-        self.model = SentModel(graph)
-        return self.model
+    @property
+    def model(self) -> GraphIndex:
+        """The main graph of the model that the other process has. Not kept alive: views and partitions hold it."""
+        model = self._model()
+        if model is None:
+            raise AssertionError("views and partitions hold their model's graphs")
+        return model
 
-    def forget(self) -> None:
-        """Let go of what was compiled: a partition holds its whole model."""
+    def set_model(self, root: GraphIndex) -> bool:
+        """Remember the model of a graph; return whether it has to be sent."""
+        if self._model() is root:
+            return False
+        self._model = weakref.ref(root)
+        return True
+
+    def forget_partitions(self) -> None:
+        """Release the compiled partitions: each holds its whole model."""
         self.compiled = [None] * len(self.compiled)
 
     def do(self, hook: str, arguments: Mapping[str, Any]) -> Any:
-        """Answer a hook."""
+        """Return the result of a hook."""
         if hook == "compile":
             return self.compile_partitions(**arguments)
         return self.end() if hook == "shutdown" else self.ask(hook, **arguments)
 
     def ask(self, hook: str, **arguments: Any) -> Any:
-        """Have a hook called in the other process; return its answer."""
+        """Call a hook in the other process; return its result."""
         row, request = HOOKS[hook], Request(self)
-        said = {
-            name: ARGUMENTS[row.arguments[name]].send(request, value) for name, value in arguments.items()
-        }
+        plain = {name: ARGUMENTS[row.arguments[name]].send(request, arguments[name]) for name in arguments}
         message = self.remote.call(
             hook,
-            {"arguments": said, "engine": self.remote.engine()},
+            {"arguments": plain, "engine": self.remote.engine()},
             chain.from_iterable(request.blobs),
-            request.answers,
+            request.handlers,
             sizes=request.sizes,
             model=request.model,
         )
         try:
-            return ANSWERS[row.answer].receive(request, message)
+            return RESULTS[row.answer].receive(request, message)
         except ProtocolError as error:
             raise self.remote.refuse(hook, error) from error
 
     def compile_partitions(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
-        """Answer `compile`."""
+        """Return the result of `compile`."""
         runnables: list[CompiledPartition] = self.ask("compile", partitions=partitions)
         if not self.describes_later:
-            self.forget()
+            self.forget_partitions()
         return runnables
 
     def end(self) -> None:
-        """Answer `shutdown`: end the EP and its process."""
+        """Do `shutdown`: end the EP and its process."""
         self.sent_payloads.clear()
         self.compiled.clear()
         self.remote.shutdown()
 
     def runnables(self, message: Message) -> list[Any]:
-        """Return what runs the runnables that were made there, and whatever else the EP gave.
+        """Return proxies of the runnables in the other process, and all other objects that the EP gave.
 
         Raises:
-            ProtocolError: the message does not say which.
+            ProtocolError: the message is malformed.
         """
-        first, made = message.number("first"), message.items("runnables")
+        first, items = message.number("first"), message.items("runnables")
         return [
-            CompiledPartition(partial(self._run, number) if can else None)
-            if isinstance(can, bool)
-            else decode_attribute(can)
-            for number, can in enumerate(made, first)
+            CompiledPartition(partial(self._run, number) if item else None)
+            if isinstance(item, bool)
+            else decode_attribute(item)
+            for number, item in enumerate(items, first)
         ]
 
     def _run(
         self, number: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
     ) -> Sequence[np.ndarray]:
-        kinds, blobs = encode_arrays(inputs)
-        message = self.remote.call("run", {"runnable": number, "arrays": kinds}, blobs)
+        types, blobs = encode_arrays(inputs)
+        message = self.remote.call("run", {"runnable": number, "arrays": types}, blobs)
         try:
             results = decode_arrays(message)
         except ProtocolError as error:
             raise self.remote.refuse("run", error) from error
         if outputs is None:
             return results
-        for given, result in zip(outputs, results, strict=True):
-            given[...] = result
+        for output, result in zip(outputs, results, strict=True):
+            output[...] = result
         return outputs
 
 
@@ -181,57 +190,58 @@ class LoadingProxy(Proxy):
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
-        self._here = ProviderInstances()
+        session = ProviderSession(SessionOptions(), Registry(entry_points=False))
+        self._local = session.instances
         self._payloads: list[PrivatePayloads] = []
         try:
-            self._here.add(self.isolated.record, self.isolated.cls, context)
+            self._local.add(self.isolated.record, self.isolated.cls, context)
         except BaseException:
             self.remote.shutdown()
             raise
 
-    def purpose_there(self, purpose: Purpose) -> Purpose:  # noqa: ARG002 - the same for all
-        """Return what the instance there is made for: it opens no device."""
+    def remote_purpose(self, purpose: Purpose) -> Purpose:  # noqa: ARG002 - the same for all
+        """Return the purpose of the instance in the other process: it opens no device."""
         return Purpose.EXPORT
 
     def do(self, hook: str, arguments: Mapping[str, Any]) -> Any:
-        """Answer a hook: what belongs to runs, by the instance here."""
+        """Return the result of a hook; hooks of runs are called on the instance in this process."""
         if HOOKS[hook].in_runs:
-            return self._here.call(self.isolated.record.name, hook, **arguments)
+            return self._local.call(self.isolated.record.name, hook, **arguments)
         return super().do(hook, arguments)
 
     def compile_partitions(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
-        """Answer `compile`: load here what was compiled there, from a private folder."""
+        """Return the result of `compile`: load in this process what the other one compiled, from a private folder."""
         name = self.isolated.record.name
         exported: list[CompiledPartition] = self.ask("compile", partitions=partitions)
         if len(exported) != len(partitions) or not all(isinstance(e, CompiledPartition) for e in exported):
-            return exported  # the core says what is wrong with that
+            return exported  # the core rejects it
         payloads = PrivatePayloads(name, partitions)
         self._payloads.append(payloads)
-        described = self.ask("get_ep_context_nodes", writer=payloads.writer)
+        descriptions = self.ask("get_ep_context_nodes", writer=payloads.writer)
         expected = {id(partition) for partition in partitions}
-        new = [node for node in described if id(node.partition) in expected]  # and none of earlier calls
+        new = [node for node in descriptions if id(node.partition) in expected]  # not those of earlier calls
         self._check_count("get_ep_context_nodes", new, partitions)
-        nodes, reader = payloads.read(new, self.model)
-        loaded = self._here.call(name, "load_context", nodes=nodes, reader=reader)
+        nodes, reader = payloads.read(new, self.model.types)
+        loaded = self._local.call(name, "load_context", nodes=nodes, reader=reader)
         self._check_count("load_context", loaded, nodes)
         if not self.describes_later:
-            self.forget()
-        found: dict[str, Any] = dict(zip([node.name for node in nodes], loaded, strict=True))
-        return [found[partition.name] for partition in partitions]
+            self.forget_partitions()
+        by_name: dict[str, Any] = dict(zip([node.name for node in nodes], loaded, strict=True))
+        return [by_name[partition.name] for partition in partitions]
 
-    def _check_count(self, hook: str, given: Sequence[object], wanted: Sequence[object]) -> None:
-        if len(given) != len(wanted):
+    def _check_count(self, hook: str, results: Sequence[object], expected: Sequence[object]) -> None:
+        if len(results) != len(expected):
             raise PluginError(
                 f"{self.isolated.record.label} broke the contract in {hook}: "
-                f"it gave {len(given)} results for {len(wanted)}.",
+                f"it gave {len(results)} results for {len(expected)}.",
                 hook=hook,
                 hint="This is a mistake in the plugin; report it to its vendor, or leave the EP out.",
             )
 
     def end(self) -> None:
-        """Answer `shutdown`: end both instances, and the process."""
+        """Do `shutdown`: end both instances, and the process."""
         try:
-            self._here.shutdown()
+            self._local.shutdown()
         finally:
             for payloads in self._payloads:
                 payloads.close()

@@ -1,6 +1,6 @@
-"""An EP in another process, as its host speaks with it: one call at a time, and what the EP asks for meanwhile.
+"""Host's side of an EP in another process: one call at a time, and the EP's requests during it.
 
-Every way in which the other side can fail ends in one typed error and a process that is gone. Knows no hook.
+Every failure of the other process ends in one typed error, and the process is ended. Knows no hook.
 """
 
 from __future__ import annotations
@@ -8,42 +8,44 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.errors import EpctxError, Fail, PluginError, concealed
-from epctx_core.ext import HOOKS, describe_instance
+from epctx_core.ext import HOOKS
+from epctx_core.plugin import EnginePolicy
 from epctx_isolation.channel import Channel, Message, ProtocolError, decode_error, describe, encode_error
+from epctx_isolation.model_copy import pack_model
 from epctx_isolation.process import ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core import PluginRecord
-    from epctx_core.ext import SentModel
+    from epctx_core.ext import GraphIndex
     from epctx_core.plugin import ExecutionProvider, ProviderContext, Purpose
 
-Answer: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
-Answers: TypeAlias = "Mapping[str, Callable[[Message], Answer]]"
-"""What the host does for an EP during a call, by the name of what it is asked for."""
+Reply: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
+"""Head and blobs of a message."""
+Handlers: TypeAlias = "dict[str, Callable[[Message], Reply]]"
+"""Functions that serve an EP during a call, by the name of its request."""
 
 _LONGEST_RECORD = 1 << 14
 _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
-"""What has nothing to do with a load, and with the host's wish to cancel one."""
+"""Calls that the cancellation of a load does not concern."""
 
 _START_SECONDS = 60
-"""What a process may take to start on a busy machine, whatever the host allows for one call."""
+"""Seconds for a process to start on a busy machine, whatever the host allows for one call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IsolatedEp:
-    """Which EP works elsewhere, how, and what its process may take.
+    """An EP that works in another process, and the limits of that process.
 
     Attributes:
-        record: what is known about the plugin.
+        record: the plugin's.
         cls: the EP's own class.
-        mode: which of its work is done there: `ep.isolate`, "compile" or "all".
+        mode: the part of its work that is done there: `ep.isolate`, "compile" or "all".
         seconds: for one call.
         max_bytes: of memory for data, and in one message; None for any.
     """
@@ -59,13 +61,13 @@ class RemoteProvider:
     """One EP instance in a process of its own.
 
     Args:
-        ep: which EP.
-        context: what an instance would get here.
-        purpose: what the one there is made for.
+        ep: the EP.
+        context: the context of an instance in this process.
+        purpose: the purpose of the instance in the other process.
 
     Raises:
-        EpctxError: it could not be made there; see `DescribedInstance`.
-        PluginError: its process died or took too long.
+        EpctxError: the EP's `__init__` raised it there.
+        PluginError: the EP cannot be made there, or its process died or took too long.
     """
 
     def __init__(self, ep: IsolatedEp, context: ProviderContext, purpose: Purpose) -> None:
@@ -74,25 +76,36 @@ class RemoteProvider:
         self._limit = ep.seconds
         self._lock = threading.RLock()
         self._closed = self._busy = False
-        self._describe = partial(describe_instance, ep.record, context, purpose)
+        # Errors of this process that the EP was told about during a call, and the one that ends it.
+        self._raised: list[Exception] = []
+        self._failure: Exception | None = None
         self._process = ChildProcess(context.scratch, limit=ep.max_bytes)
-        level = context.logger.getEffectiveLevel()
+        names = ("name", "sources", "distribution", "version", "entry_point")
+        head = {
+            "record": {name: getattr(ep.record, name) for name in names},
+            "options": dict(context.options),
+            "session_config": dict(context.session_config),
+            "purpose": purpose.value,
+            "model": {**vars(context.model), "opset_imports": dict(context.model.opset_imports)},
+            "weightless": int(context.weightless),
+            "threads": context.intra_op_num_threads,
+            "engine": self.engine(),
+            "level": context.logger.getEffectiveLevel(),
+            "max_bytes": ep.max_bytes,
+        }
         try:
-            self.call(
-                "__init__",
-                {**self._describe(), "label": ep.record.label, "level": level, "max_bytes": ep.max_bytes},
-            )
+            self.call("__init__", head)
         except BaseException:
             self._close()
             raise
 
-    def engine(self) -> Any:
-        """Return how engines are set up by now; a session says more of it while it is made."""
-        return self._describe()["engine"]
+    def engine(self) -> dict[str, Any]:
+        """Return the current settings of the engine; a session changes them while it is made."""
+        return asdict(getattr(self._context.engine, "policy", EnginePolicy()))
 
     @property
     def channel(self) -> Channel:
-        """For what an answer sends and receives besides itself."""
+        """The channel, for a handler that sends and receives besides its reply."""
         return self._process.channel
 
     def call(
@@ -100,33 +113,33 @@ class RemoteProvider:
         hook: str,
         head: Mapping[str, Any],
         blobs: Iterable[Buffer] = (),
-        answers: Answers | None = None,
+        handlers: Handlers | None = None,
         *,
         sizes: Sequence[int] | None = None,
-        model: SentModel | None = None,
+        model: GraphIndex | None = None,
     ) -> Message:
-        """Have the EP do something and return what it gave.
+        """Call the EP and return the message with its result.
 
         Args:
-            hook: what it is to do.
+            hook: the hook's name, or "__init__", "run".
             head, blobs, sizes: the arguments; see `Channel.send`.
-            answers: what is done for it meanwhile.
-            model: sent first, if given.
+            handlers: serve the EP during the call.
+            model: sent before the call.
 
         Raises:
-            EpctxError: the EP raised it, or what was done for it did.
-            PluginError: its process died, took too long, or sent what is no answer.
-            ModelLoadCanceled: the host asked to stop and the process did not.
-            Fail: it is called by what the host does for the EP.
+            EpctxError: the EP or a handler raised it.
+            PluginError: the process died, took too long, or sent a malformed message.
+            ModelLoadCanceled: the host canceled, and the process did not stop.
+            Fail: a handler called it.
         """
         with self._lock:
             if self._closed:
-                raise self._died(hook)
+                raise self._death(hook)
             if self._busy:
                 raise Fail(
-                    f"{hook} of {self._record.label} was called by what the host does for another hook of it.",
+                    f"{hook} of {self._record.label} was called while the host served another hook of it.",
                     ep=self._record.name,
-                    hint="An isolated EP does one thing at a time: close its session elsewhere than in a callback.",
+                    hint="An isolated EP does one thing at a time: do not close its session in a callback.",
                 )
             self._busy = True
             # The first call waits for a process that has yet to start.
@@ -134,16 +147,16 @@ class RemoteProvider:
             try:
                 with self._process.watched(seconds, None if hook in _OF_RUNS else self._context.cancel):
                     if model is not None:
-                        said, portions, lengths = model.packet()
-                        self.channel.send({"do": "model", **said}, portions, lengths)
+                        model_head, portions, lengths = pack_model(model)
+                        self.channel.send({"do": "model", **model_head}, portions, lengths)
                     self.channel.send({"do": "call", "hook": hook, "seconds": seconds, **head}, blobs, sizes)
-                    outcome = _Call(self, answers or {}).outcome()
+                    outcome = self._serve(handlers or {})
             except (OSError, EOFError) as error:
-                raise self._ended(hook) from error
+                raise self._close_after(hook) from error
             except ProtocolError as error:
                 raise self.refuse(hook, error) from error
             except BaseException:
-                # Whatever it does now is for nobody, and the next message would be of this call.
+                # The call is over for the host, and the next message would belong to it.
                 self._process.kill("it was ended because its call was")
                 self._close()
                 raise
@@ -153,13 +166,13 @@ class RemoteProvider:
             raise outcome
         return outcome
 
-    def refuse(self, hook: str, what: Exception) -> PluginError:
-        """End the process because of what it sent; return the error to raise."""
-        self._process.kill(f"it was ended because what it sent is no answer ({what})")
-        return self._ended(hook)
+    def refuse(self, hook: str, reason: Exception) -> PluginError:
+        """End the process because of a message that it sent; return the error to raise."""
+        self._process.kill(f"it was ended because it sent an invalid message ({reason})")
+        return self._close_after(hook)
 
     def shutdown(self) -> None:
-        """Have the EP shut down, and end its process; further calls do nothing."""
+        """Shut the EP down and end its process; further calls do nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -168,94 +181,80 @@ class RemoteProvider:
             finally:
                 self._close()
 
-    def told(self, message: Message) -> None:
-        """Take a record for the log, or progress."""
-        if message.text("what") == "progress":
-            self._context.progress(message.text("stage"), message.number("done"), message.number("total"))
-        else:
-            name = message.text("logger")
-            if name != "epctx" and not name.startswith("epctx."):
-                raise ProtocolError(f"a record for the logger {name!r:.80}")
-            text = concealed(message.text("text"))[:_LONGEST_RECORD]
-            logging.getLogger(f"epctx{name.removeprefix('epctx')}").log(message.number("level"), "%s", text)
-
-    def _ended(self, hook: str) -> PluginError:
-        """Close what is left of the process and return the error that says how it ended."""
-        self._close()
-        if hook not in _OF_RUNS:
-            self._context.cancel.raise_if_requested()
-        return self._died(hook)
-
-    def _died(self, hook: str) -> PluginError:
-        record = self._record
-        return PluginError(
-            f"{record.label} failed in {hook}: its process is gone; {self._process.how_it_ended()}",
-            ep=record.name,
-            hook=hook,
-            distribution=record.distribution,
-            version=record.version,
-            hint="Report it to the plugin's vendor with the model. ep.isolate_timeout_seconds and "
-            "ep.isolate_max_bytes are what its process may take.",
-        )
-
-    def _close(self) -> None:
-        self._closed = True
-        self._process.close()
-
-
-class _Call:
-    """One call on its way: what the EP asks for is done until the call is over."""
-
-    def __init__(self, remote: RemoteProvider, answers: Answers) -> None:
-        self._remote = remote
-        self._answers = answers
-        self._raised: list[Exception] = []
-        self._told: Exception | None = None
-
-    def outcome(self) -> Message | Exception:
-        """Return what the EP gave or raised."""
+    def _serve(self, handlers: Handlers) -> Message | Exception:
+        """Serve the EP until the call is over; return its result, or the error to raise."""
+        self._raised, self._failure = [], None
         while True:
-            message = self._remote.channel.receive()
+            message = self.channel.receive()
             say = message.text("say")
             if say == "result":
-                return self._told or message
+                return self._failure or message
             if say == "error":
-                return self._told or self._error(message)
-            self._serve(message, replies=say == "ask")
+                return self._failure or self._decode_error(message)
+            self._handle(message, handlers, replies=say == "ask")
 
-    def _error(self, message: Message) -> Exception:
-        """Return what the EP raised; an error of ours that came back is the one that we raised."""
+    def _decode_error(self, message: Message) -> Exception:
+        """Return the error that the EP raised; for one that this process raised before, the same object."""
         if "host" not in message.head:
             return decode_error(message)
         number = message.number("host")
         if number >= len(self._raised):
-            raise ProtocolError(f"our error {number}")
+            raise ProtocolError(f"error {number} of the host")
         return self._raised[number]
 
-    def _serve(self, message: Message, *, replies: bool) -> None:
-        what = message.text("what")
-        answer = self._answers.get(what)
-        if answer is None and what not in {"progress", "log"}:
-            raise ProtocolError(f"it asked for {what!r:.80}")
+    def _handle(self, message: Message, handlers: Handlers, *, replies: bool) -> None:
+        name = message.text("what")
+        handler = {"progress": self._report_progress, "log": self._log, **handlers}.get(name)
+        if handler is None:
+            raise ProtocolError(f"an unknown request {name!r:.80}")
         try:
-            reply = self._done(answer, message)
+            if self._failure is not None:
+                raise self._failure  # noqa: TRY301 - whatever is asked after it
+            head, blobs = handler(message)
         except (ProtocolError, EOFError):
             raise
         except Exception as error:  # noqa: BLE001 - the host's own; the EP gets it as it would without isolation
             self._raised.append(error)
             if not replies:
-                self._told = error
+                self._failure = error
                 return
-            said = encode_error(error) if isinstance(error, EpctxError) else {"text": describe(error)}
-            self._remote.channel.send({"do": "failed", "host": len(self._raised) - 1, **said})
+            facts = encode_error(error) if isinstance(error, EpctxError) else {"text": describe(error)}
+            self.channel.send({"do": "failed", "host": len(self._raised) - 1, **facts})
             return
         if replies:
-            self._remote.channel.send({"do": "reply", **reply[0]}, reply[1])
+            self.channel.send({"do": "reply", **head}, blobs)
 
-    def _done(self, answer: Callable[[Message], Answer] | None, message: Message) -> Answer:
-        if self._told is not None:
-            raise self._told
-        if answer is not None:
-            return answer(message)
-        self._remote.told(message)
+    def _report_progress(self, message: Message) -> Reply:
+        self._context.progress(message.text("stage"), message.number("done"), message.number("total"))
         return {}, ()
+
+    def _log(self, message: Message) -> Reply:
+        name = message.text("logger")
+        if name != "epctx" and not name.startswith("epctx."):
+            raise ProtocolError(f"a record for the logger {name!r:.80}")
+        text = concealed(message.text("text"))[:_LONGEST_RECORD]
+        logging.getLogger(name).log(message.number("level"), "%s", text)
+        return {}, ()
+
+    def _close_after(self, hook: str) -> PluginError:
+        """Close the process, and return the error about its end."""
+        self._close()
+        if hook not in _OF_RUNS:
+            self._context.cancel.raise_if_requested()
+        return self._death(hook)
+
+    def _death(self, hook: str) -> PluginError:
+        record = self._record
+        return PluginError(
+            f"{record.label} failed in {hook}: its process is gone; {self._process.describe_end()}",
+            ep=record.name,
+            hook=hook,
+            distribution=record.distribution,
+            version=record.version,
+            hint="Report it to the plugin's vendor with the model. ep.isolate_timeout_seconds and "
+            "ep.isolate_max_bytes limit its process.",
+        )
+
+    def _close(self) -> None:
+        self._closed = True
+        self._process.close()

@@ -1,8 +1,7 @@
-"""The process of an EP from inside: makes the one instance and does what the host asks of it.
+"""EP's side of its own process: makes the one instance and does the calls of the host.
 
-Hooks are called as in a host's own process, so that what an EP does wrong is noticed and named here. A thread reads
-all that comes, so that the host's wish to stop is heard in the middle of work, and the end of the host ends this
-process too.
+Hooks are called as in a host's own process, so that mistakes of an EP are noticed and named here. A thread reads
+all messages, so that a cancellation arrives in the middle of work, and the end of the host ends this process too.
 """
 
 from __future__ import annotations
@@ -11,16 +10,20 @@ import contextlib
 import faulthandler
 import logging
 import os
+import pkgutil
 import queue
 import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core import SessionOptions
+from epctx_core import PluginRecord, PluginState, Registry, SessionOptions
 from epctx_core.errors import EpctxError, PluginError, RuntimeException
-from epctx_core.ext import HOOKS, DescribedInstance, ReceivedModel
+from epctx_core.ext import HOOKS, CpuEngine, ProviderChoice, ProviderSession
+from epctx_core.plugin import EnginePolicy, ModelIdentity, Purpose, WeightlessMode
 from epctx_isolation.channel import (
     Channel,
     HostError,
@@ -30,24 +33,23 @@ from epctx_isolation.channel import (
     describe,
     encode_error,
 )
-from epctx_isolation.codecs import ANSWERS, ARGUMENTS
+from epctx_isolation.codecs import ARGUMENTS, RESULTS
+from epctx_isolation.model_copy import ReceivedModel
 from epctx_isolation.values import decode_arrays, encode_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core.plugin import CompiledPartition, ContextNode, GraphView, Partition
-    from epctx_isolation.remote import Answer
-    from epctx_isolation.stand_ins import RemotePayloadView, RemoteWriter
+    from epctx_isolation.host_proxies import RemotePayloadView, RemoteWriter
+    from epctx_isolation.remote import Reply
 
 _LATER = 3.0
-"""Seconds after a call's time at which the process ends by itself: its host should have ended it, and is gone."""
-
-_NOTHING: Answer = ({}, ())
+"""Seconds after the deadline of a call until the process ends by itself: the host should have ended it, and is gone."""
 
 
 def serve(source: int, sink: int) -> None:
-    """Do what the host asks for over a line, until it asks for the end."""
+    """Do the calls of the host until it calls `shutdown`."""
     faulthandler.enable()
     host = Host(Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb")))
     service = Service(host)
@@ -59,7 +61,7 @@ def serve(source: int, sink: int) -> None:
 
 
 def _perform(service: Service, host: Host, message: Message) -> bool:
-    """Do what one message says; return whether it was the last."""
+    """Do one message; return whether it was the last."""
     if message.head["do"] == "model":
         service.received = message
         return False
@@ -68,32 +70,32 @@ def _perform(service: Service, host: Host, message: Message) -> bool:
     try:
         with _time(message.number("seconds")):
             head, blobs = service.perform(hook, message)
-    except BaseException as error:  # noqa: BLE001 - all that an EP raises is the host's to judge
-        _limit_memory(None)  # saying what was wrong needs some, too
-        host.send({"say": "error", **_told(service, hook, error)})
+    except BaseException as error:  # noqa: BLE001 - the host handles all that an EP raises
+        _limit_memory(None)  # the report of an error needs memory, too
+        host.send({"say": "error", **_describe_error(service, hook, error)})
         _limit_memory(service.max_bytes)
     else:
         host.send({"say": "result", **head}, blobs)
     return hook == "shutdown"
 
 
-def _told(service: Service, hook: str, error: BaseException) -> dict[str, Any]:
-    """Return what the host is told of an error: its own, one of the tree, or a fault of the EP."""
-    # What an EP raised stands behind the error that blames it.
+def _describe_error(service: Service, hook: str, error: BaseException) -> dict[str, Any]:
+    """Return the head of a message about an error: the host's own, one of epctx's, or a fault of the EP."""
+    # The error that an EP raised is the cause of the one that blames it.
     origin = error.__cause__ if isinstance(error.__cause__, (HostError, MemoryError)) else error
     for number, raised in service.host.raised.items():
         if raised is origin:
             return {"host": number}
     if isinstance(origin, MemoryError) and service.max_bytes is not None:
         error = PluginError(
-            f"{service.label} needed more memory in {hook} than the {service.max_bytes:,} bytes that "
+            f"{service.record.label} needed more memory in {hook} than the {service.max_bytes:,} bytes that "
             "its process may have.",
             hint="Set ep.isolate_max_bytes higher, or leave it out.",
         )
     elif not isinstance(error, EpctxError):
         blamed = RuntimeException if hook == "run" else PluginError
-        said = blamed(f"{service.label} failed in {hook}: {describe(error)}")
-        said.__cause__, error = error, said
+        fault = blamed(f"{service.record.label} failed in {hook}: {describe(error)}")
+        fault.__cause__, error = error, fault
     return encode_error(error)
 
 
@@ -112,40 +114,42 @@ def _time(seconds: float) -> Iterator[None]:
 
 
 def _limit_memory(max_bytes: int | None) -> None:
-    """Set what this process may take from now on; None for as much as it might when it began."""
+    """Set the memory that this process may take from now on; None for the limit with which it started."""
     if sys.platform == "win32":
         return
     import resource
 
-    # What is mapped from files does not count: weights and payloads are.
+    # Files that are mapped, such as weights and payloads, do not count.
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    wanted = hard if max_bytes is None else max_bytes
+    limit = hard if max_bytes is None else max_bytes
     resource.setrlimit(
-        resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
     )
 
 
 class Service:
-    """One EP instance and what the host has shown it.
+    """The EP instance, and the parts of the model that the host showed it.
 
     Attributes:
-        instance: the EP's; made by the first call.
+        session: owner of the instance.
+        record: the plugin's.
         max_bytes: of memory that the process may take; None for any.
-        label: how messages call the EP.
-        received: a model that nobody asked for yet.
-        graph, nodes, writer, tokens, partitions, runnables, payloads: what codecs of one argument leave to those of others, and
-            of answers.
+        received: a model that is not indexed yet.
+        graph, nodes, writer, tokens, partitions, runnables, payloads: arguments and results that codecs of others refer to.
     """
 
-    instance: DescribedInstance
+    record: PluginRecord
     graph: GraphView
     writer: RemoteWriter
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.session = ProviderSession(
+            host.session, Registry(entry_points=False), progress=self._report_progress
+        )
         self.max_bytes: int | None = None
-        self.label = ""
         self.received: Message | None = None
+        self._engine = CpuEngine(EnginePolicy())
         self._model: ReceivedModel
         self.nodes: list[ContextNode] = []
         self.tokens: list[object] = []
@@ -153,17 +157,17 @@ class Service:
         self.runnables: list[CompiledPartition] = []
         self.payloads: dict[int, RemotePayloadView] = {}
 
-    def perform(self, hook: str, message: Message) -> Answer:
-        """Do what a message says; return what the host gets."""
+    def perform(self, hook: str, message: Message) -> Reply:
+        """Do a call of the host; return its result."""
         if hook == "__init__":
             self._start(message.head)
         elif hook == "run":
             return self._run(message)
         elif hook == "shutdown":
-            self.instance.close()
+            self.session.close()
         else:
             return self._call(hook, message)
-        return _NOTHING
+        return {}, ()
 
     @property
     def model(self) -> ReceivedModel:
@@ -173,48 +177,72 @@ class Service:
             self._model = ReceivedModel(message.head, message.blobs)
         return self._model
 
-    def _call(self, hook: str, message: Message) -> Answer:
-        """Call a hook by the table of hooks."""
-        row, said = HOOKS[hook], message.head["arguments"]
-        given = {
-            name: ARGUMENTS[kind].receive(self, message, said[name])
-            for name, kind in row.arguments.items()
-            if name in said
+    def _call(self, hook: str, message: Message) -> Reply:
+        """Call a hook by its row in the table of hooks."""
+        row, plain = HOOKS[hook], message.head["arguments"]
+        arguments = {
+            name: ARGUMENTS[row.arguments[name]].receive(self, message, value)
+            for name, value in plain.items()
         }
-        self.instance.set_engine(message.head["engine"])
-        answer: Answer = ANSWERS[row.answer].send(self, self.instance.call(hook, given))
-        return answer
+        self._set_engine(message.head["engine"])
+        result = self.session.instances.call(self.record.name, hook, **arguments)
+        reply: Reply = RESULTS[row.answer].send(self, result)
+        return reply
 
-    def _start(self, said: Mapping[str, Any]) -> None:
+    def _set_engine(self, settings: Mapping[str, Any]) -> None:
+        for name, value in settings.items():
+            setattr(self._engine.policy, name, value)
+
+    def _start(self, head: Mapping[str, Any]) -> None:
+        """Make the instance with the context that an instance in the host's process would have."""
         logger = logging.getLogger("epctx")
         logger.addHandler(LogToHost(self.host))
-        logger.setLevel(said["level"])
+        logger.setLevel(head["level"])
         logger.propagate = False
-        self.label, self.max_bytes = said["label"], said["max_bytes"]
+        self.record = PluginRecord(**head["record"], state=PluginState.DISCOVERED)
+        self.max_bytes = head["max_bytes"]
         _limit_memory(self.max_bytes)
         bytearray(1 << 20)  # with less left, native code fails in ways that do not say that it is memory
-        self.instance = DescribedInstance(said, self.host.session, self._progress)
+        self._set_engine(head["engine"])
+        self.session.weightless = WeightlessMode(head["weightless"])
+        try:
+            cls = pkgutil.resolve_name(self.record.entry_point)
+        except Exception as error:
+            raise PluginError(
+                f"{self.record.label} cannot be used in a process of its own: {describe(error)}.",
+                ep=self.record.name,
+                distribution=self.record.distribution,
+                version=self.record.version,
+                hint="Define its class in a module that can be imported, not in a script or a function.",
+            ) from error
+        choice = ProviderChoice(record=self.record, cls=cls, options=MappingProxyType(head["options"]))
+        context = self.session.context_of(
+            choice, Purpose(head["purpose"]), ModelIdentity(**head["model"]), self._engine
+        )
+        config = MappingProxyType(head["session_config"])
+        context = replace(context, session_config=config, intra_op_num_threads=head["threads"])
+        self.session.add(choice, cls, context)
 
-    def _progress(self, stage: str, done: int, total: int) -> None:
-        self.host.tell("progress", {"stage": stage, "done": done, "total": total})
+    def _report_progress(self, stage: str, done: int, total: int) -> None:
+        self.host.notify("progress", {"stage": stage, "done": done, "total": total})
 
-    def _run(self, message: Message) -> Answer:
+    def _run(self, message: Message) -> Reply:
         runnable = self.runnables[message.number("runnable")]
         if runnable.run is None:
-            raise AssertionError("the host runs only what can")
+            raise AssertionError("the host runs only what can run")
         inputs = decode_arrays(message)
         for array in inputs:
             array.setflags(write=False)
-        kinds, blobs = encode_arrays(runnable.run(inputs, None))
-        return {"arrays": kinds}, blobs
+        types, blobs = encode_arrays(runnable.run(inputs, None))
+        return {"arrays": types}, blobs
 
 
 class Host:
     """The other end of the channel.
 
     Attributes:
-        session: its flag says when the host wants the EP to stop.
-        raised: what the host's failures became here, by their numbers.
+        session: has the host's cancellation flag.
+        raised: the host's failures by their numbers, as they were raised here.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -235,46 +263,46 @@ class Host:
                 else:
                     self._messages.put(message)
         except (OSError, EOFError, ProtocolError):
-            _end_all()  # nobody is left to work for, and the EP may never come back
+            _kill_group()  # the host is gone, and the EP may never return
 
     def next_message(self) -> Message:
-        """Wait for what the host wants."""
+        """Wait for the next message."""
         return self._messages.get()
 
     def send(self, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()) -> None:
-        """Send a message that has no answer."""
+        """Send a message that has no reply."""
         with self._asking:
             if self._waiting is None:
                 self._channel.send(head, blobs)
             else:
-                # In the middle of a question nothing else is expected; an EP may log while it makes bytes.
+                # A request is under way, and nothing else is expected; an EP may log while it makes bytes.
                 self._waiting.append((head, blobs))
 
-    def tell(self, what: str, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()) -> None:
-        """Tell the host something; what goes wrong there is known when the call is over."""
-        self.send({"say": "tell", "what": what, **head}, blobs)
+    def notify(self, request: str, head: Mapping[str, Any], blobs: Iterable[Buffer] = ()) -> None:
+        """Send a request without a reply; a failure of it is raised by the host when the call is over."""
+        self.send({"say": "tell", "what": request, **head}, blobs)
 
-    def ask(self, what: str, head: Mapping[str, Any], pieces: Iterable[Buffer] = ()) -> Message:
-        """Ask the host for something and return its answer.
+    def ask(self, request: str, head: Mapping[str, Any], chunks: Iterable[Buffer] = ()) -> Message:
+        """Send a request and return the reply.
 
         Args:
-            what, head: the question.
-            pieces: sent one by one as the host asks for more.
+            request, head: the request.
+            chunks: sent one by one as the host asks for more.
 
         Raises:
             EpctxError, HostError: the host raised it.
         """
         with self._asking:
-            self._channel.send({"say": "ask", "what": what, **head})
+            self._channel.send({"say": "ask", "what": request, **head})
             self._waiting = []
             try:
-                return self._answer(iter(pieces))
+                return self._wait_for_reply(iter(chunks))
             finally:
                 waiting, self._waiting = self._waiting, None
-                for said in waiting:
-                    self._channel.send(*said)
+                for message in waiting:
+                    self._channel.send(*message)
 
-    def _answer(self, pieces: Any) -> Message:
+    def _wait_for_reply(self, chunks: Iterator[Buffer]) -> Message:
         while True:
             message = self._messages.get()
             do = message.head["do"]
@@ -285,23 +313,23 @@ class Host:
                 self.raised[message.number("host")] = error
                 raise error
             try:
-                piece = next(pieces, b"")
+                chunk = next(chunks, b"")
             except BaseException:
                 self._channel.send({"say": "chunk"}, [b""])
                 self._messages.get()
                 raise
-            self._channel.send({"say": "chunk"}, [piece])
+            self._channel.send({"say": "chunk"}, [chunk])
 
 
-def _end_all() -> None:
-    """End this process, and what it started where it leads a group of its own."""
+def _kill_group() -> None:
+    """Kill this process, and all processes of its group if it leads one."""
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 class LogToHost(logging.Handler):
-    """Gives records to the host's logger of the same name."""
+    """Sends records to the host's logger of the same name."""
 
     def __init__(self, host: Host) -> None:
         super().__init__()
@@ -311,6 +339,6 @@ class LogToHost(logging.Handler):
         """Send one record."""
         try:
             text = self.format(record)
-            self._host.tell("log", {"logger": record.name, "level": record.levelno, "text": text})
+            self._host.notify("log", {"logger": record.name, "level": record.levelno, "text": text})
         except Exception:  # noqa: BLE001 - as every handler: a record never fails the work
             self.handleError(record)

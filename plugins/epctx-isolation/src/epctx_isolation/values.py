@@ -1,6 +1,6 @@
-"""Small values on their way between processes: types, attributes, context nodes, arrays.
+"""Encoding of small values between processes: attributes, types, context nodes, arrays.
 
-What comes from an EP's process is checked against what it may be; a value that is none is a `ProtocolError`.
+Values from an EP's process are checked; a malformed one is a `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from epctx_core.plugin import ContextNode, TensorType, ValueInfo
 from epctx_isolation.channel import Message, ProtocolError, whole_numbers
 
 _LENGTH = np.dtype("<u8")
-"""The length of each element of a tensor of text, all of them before the text in UTF-8."""
+"""The length of each element of a tensor of text; all lengths precede the text in UTF-8."""
+_TEXT_KINDS = "OUST"
+"""numpy's kinds of arrays that may hold text."""
 _PROTOS = {
     cls.__name__: cls for cls in (onnx.TensorProto, onnx.SparseTensorProto, onnx.GraphProto, onnx.TypeProto)
 }
-
-
 _PLAIN, _SIDES = ("name", "partition_name", "source", "main_context"), ("inputs", "outputs")
 
 
 def encode_attribute(value: Any) -> Any:
-    """Return an attribute's value as JSON can hold it; of what no attribute can hold its type, for the core to judge."""
+    """Return an attribute's value as JSON can hold it; of an object that is not an attribute its type, which the core rejects."""
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, numbers.Real):
@@ -48,47 +48,47 @@ def encode_attribute(value: Any) -> Any:
 
 
 def foreign(value: object) -> dict[str, str]:
-    """Return what arrives as an object without any content, of a type of the same name."""
+    """Return the encoding of any object: it arrives as an empty one of a type of the same name."""
     return {"type": type(value).__name__}
 
 
 def decode_attribute(value: Any) -> Any:
-    """Return the value that `encode_attribute` made text of; tensors stay protobufs.
+    """Return the value that `encode_attribute` encoded; tensors stay protobufs.
 
     Raises:
-        ProtocolError: it made none of this.
+        ProtocolError: the encoding is malformed.
     """
     if isinstance(value, list):
         return [decode_attribute(item) for item in value]
     if not isinstance(value, dict):
         return value
     try:
-        ((kind, text),) = value.items()
-        if kind == "type":
+        ((tag, text),) = value.items()
+        if tag == "type":
             return type(text[:80], (), {})()
         data = base64.b64decode(text, validate=True)
-        return data if kind == "bytes" else _PROTOS[kind].FromString(data)
+        return data if tag == "bytes" else _PROTOS[tag].FromString(data)
     except (ValueError, TypeError, KeyError, binascii.Error, DecodeError):
-        raise ProtocolError(f"{value!r:.80} is no attribute") from None
+        raise ProtocolError(f"{value!r:.80} is not an attribute") from None
 
 
 def decode_attributes(pairs: object) -> dict[Any, Any]:
-    """Return a node's attributes, of which names and values are given; see `decode_attribute`."""
+    """Return a node's attributes from pairs of name and value; see `decode_attribute`."""
     try:
         return {decode_attribute(name): decode_attribute(value) for name, value in pairs}  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        raise ProtocolError(f"{pairs!r:.80} are no attributes") from None
+        raise ProtocolError(f"{pairs!r:.80} are not attributes") from None
     except RecursionError:
         raise ProtocolError("an attribute in lists within lists") from None
 
 
 def encode_nodes(nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
     """Return the nodes of a context model as JSON can hold them."""
-    places = {id(node): place for place, node in enumerate(nodes)}
+    indices = {id(node): index for index, node in enumerate(nodes)}
     return [
         {
             **{name: getattr(node, name) for name in _PLAIN},
-            "primary": None if node.primary is None else places[id(node.primary)],
+            "primary": None if node.primary is None else indices[id(node.primary)],
             **{side: [[v.name, *astuple(v.type)] for v in getattr(node, side)] for side in _SIDES},
             "attributes": {name: encode_attribute(value) for name, value in node.attributes.items()},
         }
@@ -97,13 +97,13 @@ def encode_nodes(nodes: Sequence[ContextNode]) -> list[dict[str, Any]]:
 
 
 def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
-    """Return the nodes that `encode_nodes` was given."""
+    """Return the nodes that `encode_nodes` encoded."""
     nodes = []
     for item in items:
-        said: dict[str, Any] = {name: item[name] for name in _PLAIN}
-        said |= {side: tuple([_value(*value) for value in item[side]]) for side in _SIDES}
+        fields: dict[str, Any] = {name: item[name] for name in _PLAIN}
+        fields |= {side: tuple([_value(*value) for value in item[side]]) for side in _SIDES}
         attributes = {name: _as_read(decode_attribute(value)) for name, value in item["attributes"].items()}
-        nodes.append(ContextNode(**said, primary=None, attributes=attributes))
+        nodes.append(ContextNode(**fields, primary=None, attributes=attributes))
     for node, item in zip(nodes, items, strict=True):
         if item["primary"] is not None:
             # A frozen value cannot name one that is made later, or itself.
@@ -128,19 +128,19 @@ def encode_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndar
     """Return element types and shapes, and the arrays as bytes.
 
     Raises:
-        TypeError, UnicodeError: see `_encode_text`.
+        TypeError: an element of an array of text is not text.
+        UnicodeError: UTF-8 cannot hold it.
     """
-    encoded = [_encode_array(array) for array in arrays]
-    return [[kind, list(a.shape)] for a, (kind, _) in zip(arrays, encoded, strict=True)], [
-        b for _, b in encoded
-    ]
-
-
-def _encode_array(array: np.ndarray) -> tuple[int, np.ndarray]:
-    if _is_text(array.dtype):
-        return int(onnx.TensorProto.STRING), _encode_text(array)
-    kind = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-    return kind, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    types, blobs = [], []
+    for array in arrays:
+        if array.dtype.kind in _TEXT_KINDS:
+            elem_type, blob = int(onnx.TensorProto.STRING), _encode_text(array)
+        else:
+            elem_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+            blob = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        types.append([elem_type, list(array.shape)])
+        blobs.append(blob)
+    return types, blobs
 
 
 def decode_arrays(message: Message) -> list[np.ndarray]:
@@ -149,61 +149,44 @@ def decode_arrays(message: Message) -> list[np.ndarray]:
     Raises:
         ProtocolError: bytes and shapes do not fit.
     """
-    kinds = message.items("arrays")
-    if len(kinds) != len(message.blobs):
-        raise ProtocolError(f"{len(message.blobs)} pieces of bytes for {len(kinds)} arrays")
-    return [_array(kind, blob) for kind, blob in zip(kinds, message.blobs, strict=True)]
+    types = message.items("arrays")
+    if len(types) != len(message.blobs):
+        raise ProtocolError(f"{len(message.blobs)} blobs for {len(types)} arrays")
+    return [_decode_array(item, blob) for item, blob in zip(types, message.blobs, strict=True)]
 
 
-def _array(kind: object, blob: memoryview) -> np.ndarray:
-    if type(kind) is not list or len(kind) != 2 or type(kind[0]) is not int:  # noqa: PLR2004 - type and shape
-        raise ProtocolError(f"{kind!r:.80} is no kind of array")
-    shape = whole_numbers(kind[1])
-    if kind[0] == onnx.TensorProto.STRING:
-        return _decode_text(shape, blob)
+def _decode_array(item: object, blob: memoryview) -> np.ndarray:
+    if type(item) is not list or len(item) != 2 or type(item[0]) is not int:  # noqa: PLR2004 - type and shape
+        raise ProtocolError(f"{item!r:.80} is not the type of an array")
+    elem_type, shape = item[0], whole_numbers(item[1])
     try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind[0]))
-    except (KeyError, TypeError, ValueError):
-        raise ProtocolError(f"element type {kind[0]}") from None
-    if math.prod(shape) * dtype.itemsize != blob.nbytes:
-        raise ProtocolError(f"{blob.nbytes:,} bytes for an array of shape {shape}")
-    try:
+        if elem_type == onnx.TensorProto.STRING:
+            return _decode_text(shape, blob)
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+        if math.prod(shape) * dtype.itemsize != blob.nbytes:
+            raise ProtocolError(f"{blob.nbytes:,} bytes for an array of shape {shape}")
         return np.frombuffer(blob, dtype).reshape(shape) if blob.nbytes else np.empty(shape, dtype)
-    except ValueError as error:  # more dimensions than numpy has
-        raise ProtocolError(str(error)) from None
-
-
-def _is_text(dtype: np.dtype[np.generic]) -> bool:
-    """Whether arrays of this type hold text: as objects or as one of numpy's own kinds."""
-    return dtype.kind in "OUST"
+    except (KeyError, TypeError, ValueError) as error:
+        # An unknown type, more dimensions than numpy has, or text that is not UTF-8.
+        raise ProtocolError(f"element type {elem_type}, shape {shape}: {error}") from None
 
 
 def _encode_text(array: np.ndarray) -> np.ndarray:
-    """Return the bytes of an array of text.
-
-    Raises:
-        TypeError: an element is no text.
-        UnicodeError: one that UTF-8 cannot hold.
-    """
-    texts = [_utf8(place, text) for place, text in enumerate(array.ravel().tolist())]
+    texts = [_utf8(index, text) for index, text in enumerate(array.ravel().tolist())]
     lengths = np.array([len(text) for text in texts], _LENGTH)
     return np.frombuffer(b"".join([lengths.tobytes(), *texts]), np.uint8)
 
 
-def _utf8(place: int, text: object) -> bytes:
+def _utf8(index: int, text: object) -> bytes:
     if isinstance(text, str):
         return text.encode()
     if isinstance(text, bytes):
         return text
-    raise TypeError(f"element {place} of a tensor of text is a {type(text).__name__}")
+    raise TypeError(f"element {index} of a tensor of text is a {type(text).__name__}")
 
 
 def _decode_text(shape: Sequence[int], blob: memoryview) -> np.ndarray:
-    """Return the array that `_encode_text` was given, its elements as `str`.
-
-    Raises:
-        ProtocolError: the bytes are not those of such an array.
-    """
+    """Return the array that `_encode_text` encoded, its elements as `str`."""
     count = math.prod(shape)
     start = count * _LENGTH.itemsize
     if start > blob.nbytes:
@@ -212,10 +195,7 @@ def _decode_text(shape: Sequence[int], blob: memoryview) -> np.ndarray:
     if start + sum(lengths) != blob.nbytes:
         raise ProtocolError(f"{blob.nbytes:,} bytes for text of {start + sum(lengths):,}")
     array = np.empty(count, object)
-    try:
-        for place, length in enumerate(lengths):
-            array[place] = str(blob[start : start + length], "utf-8")
-            start += length
-        return array.reshape(shape)
-    except ValueError as error:  # no UTF-8, or more dimensions than numpy has
-        raise ProtocolError(str(error)) from None
+    for index, length in enumerate(lengths):
+        array[index] = str(blob[start : start + length], "utf-8")
+        start += length
+    return array.reshape(shape)

@@ -8,10 +8,10 @@ import json
 import numpy as np
 import onnx
 import pytest
+from epctx_isolation.model_copy import pack_weights, unpack_weights
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.transfer import pack_weights, unpack_weights
 from epctx_core.graph.weights import Weight
 
 

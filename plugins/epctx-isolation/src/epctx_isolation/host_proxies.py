@@ -1,7 +1,4 @@
-"""What an EP gets in its own process in the place of the host's objects: views, writers, readers, payloads.
-
-They look the same, and ask the host for what is the host's to know.
-"""
+"""Proxies of the host's objects in the process of an EP: writers, readers, payloads. They ask the host."""
 
 from __future__ import annotations
 
@@ -9,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.ext import unpack_weights
+from epctx_isolation.model_copy import unpack_weights
 
 if TYPE_CHECKING:
     import os
 
-    from epctx_core.ext import ReceivedModel
     from epctx_core.plugin import ContextNode, KernelDef, NodeView, TensorView
     from epctx_isolation.channel import Message
+    from epctx_isolation.model_copy import ReceivedModel
     from epctx_isolation.service import Host
 
 _BUFFERED = 1 << 20
-"""Bytes of small writes that go to the host together."""
+"""Bytes of small writes that are sent together."""
 _CHUNK = 8 << 20
-"""Bytes of a large write that go at once."""
+"""Bytes of a large write in one message."""
 
 
 class NoKernels:
@@ -55,7 +52,7 @@ class RemotePayload:
             self.flush()
         if len(view) > _BUFFERED:
             for start in range(0, len(view), _CHUNK):
-                self._host.tell("write", {"payload": self.number}, [view[start : start + _CHUNK]])
+                self._host.notify("write", {"payload": self.number}, [view[start : start + _CHUNK]])
         else:
             self._buffer += view
         self.size += len(view)
@@ -64,7 +61,7 @@ class RemotePayload:
     def flush(self) -> None:
         """Send what was collected."""
         if self._buffer:
-            self._host.tell("write", {"payload": self.number}, [self._buffer])
+            self._host.notify("write", {"payload": self.number}, [self._buffer])
             self._buffer = bytearray()
 
     def align(self, alignment: int) -> int:
@@ -75,30 +72,30 @@ class RemotePayload:
     def write_tensor(self, view: TensorView) -> int:
         """Append a weight; return its offset. One of the model's own does not pass through this process."""
         self.flush()
-        place, head = self._model.place_of(view), {"payload": self.number}
-        if place is not None:
-            answer = self._host.ask("write_tensor", {**head, "place": place})
+        key, head = self._model.weight_key(view), {"payload": self.number}
+        if key is not None:
+            reply = self._host.ask("write_tensor", {**head, "weight": key})
         else:
-            claims = {"name": view.name, "nbytes": view.nbytes, "digest": view.digest}
-            answer = self._host.ask("write_tensor", head | claims, pieces=view.chunks())
-        self.size = answer.number("size")
-        return answer.number("offset")
+            facts = {"name": view.name, "nbytes": view.nbytes, "digest": view.digest}
+            reply = self._host.ask("write_tensor", head | facts, chunks=view.chunks())
+        self.size = reply.number("size")
+        return reply.number("offset")
 
     def add_file(self, path: str | os.PathLike[str]) -> int:
         """Append the content of a file; return its offset."""
         offset = self.size
         with Path(path).open("rb", buffering=0) as file:
-            while piece := file.read(_CHUNK):
-                self.write(piece)
+            while chunk := file.read(_CHUNK):
+                self.write(chunk)
         return offset
 
 
 class RemoteWriter:
     """Starts payloads at the host; implements `ContextWriter`."""
 
-    def __init__(self, host: Host, model: ReceivedModel, said: Mapping[str, Any]) -> None:
-        self.final: bool = said["final"]
-        self.graphs_by_model = tuple(tuple(names) for names in said["graphs_by_model"])
+    def __init__(self, host: Host, model: ReceivedModel, facts: Mapping[str, Any]) -> None:
+        self.final: bool = facts["final"]
+        self.graphs_by_model = tuple(tuple(names) for names in facts["graphs_by_model"])
         self.payloads: list[RemotePayload] = []
         self._host = host
         self._model = model
@@ -111,23 +108,23 @@ class RemoteWriter:
 
     def reference(self, view: TensorView) -> str | None:
         """Ask whether payloads leave a weight in the source model."""
-        place = self._model.place_of(view)
-        if place is None:
+        key = self._model.weight_key(view)
+        if key is None:
             return None
-        name: str | None = self._host.ask("reference", {"place": place}).head["name"]
+        name: str | None = self._host.ask("reference", {"weight": key}).head["name"]
         return name
 
 
 class RemotePayloadView:
-    """A payload to read; implements `PayloadView`. Mapped here where it lies in a file."""
+    """A payload to read; implements `PayloadView`. One in a file is mapped in this process."""
 
-    def __init__(self, host: Host, answer: Message) -> None:
+    def __init__(self, host: Host, reply: Message) -> None:
         self._host = host
-        self._number = answer.number("payload")
-        (content,) = unpack_weights(answer.head, answer.blobs)
+        self._number = reply.number("payload")
+        (content,) = unpack_weights(reply.head, reply.blobs)
         self.name, self.view = content.name, content.array().data
-        self.digest: str | None = answer.head["digest"]
-        self.verified = answer.flag("verified")
+        self.digest: str | None = reply.head["digest"]
+        self.verified = reply.flag("verified")
 
     def as_file(self) -> str:
         """Return a path with the same content."""
@@ -139,19 +136,19 @@ class RemoteReader:
 
     def __init__(self, host: Host, nodes: Sequence[ContextNode], known: dict[int, RemotePayloadView]) -> None:
         self._host = host
-        self._places = {id(node): place for place, node in enumerate(nodes)}
+        self._indices = {id(node): index for index, node in enumerate(nodes)}
         self._known = known
 
     def payload(self, node: ContextNode) -> RemotePayloadView:
         """Return the payload that holds a node's graph."""
-        answer = self._host.ask("load", {"node": self._places[id(node)]})
-        number = answer.number("payload")
+        reply = self._host.ask("load", {"node": self._indices[id(node)]})
+        number = reply.number("payload")
         if number not in self._known:
-            self._known[number] = RemotePayloadView(self._host, answer)
+            self._known[number] = RemotePayloadView(self._host, reply)
         return self._known[number]
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight that a payload left in the source model."""
-        answer = self._host.ask("source_tensor", {"name": name})
-        (weight,) = unpack_weights(answer.head, answer.blobs)
+        reply = self._host.ask("source_tensor", {"name": name})
+        (weight,) = unpack_weights(reply.head, reply.blobs)
         return weight
