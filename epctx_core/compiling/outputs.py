@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from epctx_core.context.node_writer import SerializedModel
     from epctx_core.options import CancellationFlag
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.missing_providers import SkippedProvider
+    from epctx_core.sessions.providers import SkippedProvider
 
 _log = logging.getLogger("epctx.compile")
 

@@ -15,12 +15,11 @@ from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.options import SessionOptions
 
 if TYPE_CHECKING:
-    from onnx import TypeProto
+    from onnx import ModelProto, TypeProto
 
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import TensorType
     from epctx_core.plugin.types import Dimension
-    from epctx_core.sessions.source import OpenModel
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -80,9 +79,8 @@ def _element(elem_type: int) -> str:
     return name.lower()
 
 
-def model_metadata(model: OpenModel) -> ModelMetadata:
+def model_metadata(proto: ModelProto) -> ModelMetadata:
     """Return what a model says about itself."""
-    proto = model.source.proto
     return ModelMetadata(
         producer_name=proto.producer_name,
         graph_name=proto.graph.name,

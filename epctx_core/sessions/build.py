@@ -117,7 +117,7 @@ def build_session(
                     # Compiling is an EP's business and may take long.
                     if model.context_nodes:
                         pause.enter_context(collection_paused(model.node_count))
-                    return _Builder(model, session, requested, registry, exporter).build()
+                    return _build(model, session, requested, registry, exporter)
             except ReplacedBinaryError:
                 if attempt == LOAD_ATTEMPTS - 1 or (model is not None and _is_unchanged(model)):
                     raise
@@ -154,159 +154,154 @@ class Exporter(Protocol):
         """Write the context model."""
 
 
-class _Builder:
-    """One session on its way."""
+def _build(
+    model: OpenModel,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+    exporter: Exporter | None,
+) -> SessionState:
+    """Return the session of a model that was read, or close what was begun."""
+    config, checks = session.config(), model.checks
+    manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
+    purpose = Purpose.LOAD if model.context_nodes and exporter is None else Purpose.RUN
+    routing = Routing(model.context_nodes, requested, session, registry, purpose, manifest)
+    providers = ProviderSession(session, registry)
+    try:
+        with contextlib.ExitStack() as stack:
+            folder = context_folder(model, config, compiles=exporter is not None)
+            routing.check_compatibility(model.source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
+            workspace_of: WorkspaceOf = private_workspace
+            if exporter is not None:
+                workspace_of = stack.enter_context(exporter.settled(model, routing.choices))
+            elif config.share_contexts:
+                from epctx_core.sessions.shared_workspaces import load_workspaces
 
-    def __init__(
-        self,
-        model: OpenModel,
-        session: SessionOptions,
-        requested: Sequence[tuple[str, Mapping[str, object]]] | None,
-        registry: Registry,
-        exporter: Exporter | None,
-    ) -> None:
-        self._model = model
-        self._exporter = exporter
-        self._checks = model.checks
-        self._session = session
-        self._config: SessionConfig = session.config()
-        self._manifest = read_manifest(model.source.proto, self._config.input_budget.manifest_entries)
-        loads = model.context_nodes and exporter is None
-        self._purpose = Purpose.LOAD if loads else Purpose.RUN
-        self._routing = Routing(
-            model.context_nodes, requested, session, registry, self._purpose, self._manifest
-        )
-        self._providers = ProviderSession(session, registry)
-        self._level = GraphOptimizationLevel(session.graph_optimization_level)
-        shares, latency = self._config.share_contexts, self._config.prefer_latency
-        self._engine = CpuEngine(
-            EnginePolicy(
-                engine=self._config.engine,
-                intra_op_num_threads=session.intra_op_num_threads,
-                # Prepacked weights are a copy of each session's own: in a share group only on request.
-                prefer_latency=False if shares and latency is None else latency,
-                optimizes=self._level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+                workspace_of = load_workspaces(routing.nodes, folder, config, manifest)
+            engine = _engine_of(session)
+            providers.start(
+                routing.choices,
+                purpose=purpose,
+                model=model.identity,
+                engine=engine,
+                workspace_of=workspace_of,
             )
+            if exporter is not None:
+                exporter.start(providers)
+            state = _plan(model, routing, folder, providers, engine, exporter)
+            checks.finish()
+            return state
+    except BaseException:
+        providers.close()
+        raise
+
+
+def _engine_of(session: SessionOptions) -> CpuEngine:
+    config = session.config()
+    shares, latency = config.share_contexts, config.prefer_latency
+    return CpuEngine(
+        EnginePolicy(
+            engine=config.engine,
+            intra_op_num_threads=session.intra_op_num_threads,
+            # Prepacked weights are a copy of each session's own: in a share group only on request.
+            prefer_latency=False if shares and latency is None else latency,
+            optimizes=session.graph_optimization_level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        )
+    )
+
+
+def _plan(
+    model: OpenModel,
+    routing: Routing,
+    folder: ModelFolder | None,
+    providers: ProviderSession,
+    engine: CpuEngine,
+    exporter: Exporter | None,
+) -> SessionState:
+    """Assign the nodes of a model, have EPs load and compile theirs, and make the plan."""
+    session, instances, checks = providers.session, providers.instances, model.checks
+    config = session.config()
+    if not model.context_nodes:
+        from epctx_core.sessions.optimise import optimise_model
+
+        model = optimise_model(model, providers, GraphOptimizationLevel(session.graph_optimization_level))
+    # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
+    settled = routing.settled if exporter is None else ()
+    eps = [
+        ep for ep in instances.names if ep not in settled or instances.implements(ep, "get_kernel_registry")
+    ]
+    assignment = assign_nodes(model, providers, eps, kernels_only=settled)
+    groups = [(part, part.cpu_groups()) for part in assignment.graphs]
+    _check_allowed(model.source.where, config, assignment, groups)
+    if exporter is not None:
+        exporter.check(model, assignment)
+    engine.policy.pieces = (
+        len(assignment.partitions) + len(model.context_nodes) + sum(len(cpu) for _, cpu in groups)
+    )
+    with routing.naming_others():
+        loaded = load_context_nodes(model, routing.nodes, folder, providers, routing.manifest)
+    planner = Planner(engine, instances, loaded, assignment.matchers)
+    if assignment.partitions:
+        from epctx_core.sessions.claims import compile_partitions
+
+        planner.add_compiled(compile_partitions(assignment, providers, Purpose.RUN))
+    providers.cancel.raise_if_requested()
+    for part, cpu in groups:
+        planner.prepare(part, cpu)
+    # Written last: a session that cannot be made leaves no files.
+    if exporter is not None:
+        checks.finish()
+        exporter.write()
+    for part, cpu in groups:
+        part.fix(cpu)
+    return _state_of(model, routing, assignment, planner, providers)
+
+
+def _check_allowed(
+    where: str,
+    config: SessionConfig,
+    assignment: Assignment,
+    groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]],
+) -> None:
+    """Raise if the host forbids compiling, or the CPU EP."""
+    if config.disable_model_compile and assignment.partitions:
+        first = assignment.partitions[0]
+        raise ModelRequiresCompilation(
+            f"{first.ep} would have to compile {len(first.node_indices)} nodes of {where}, and "
+            "session.disable_model_compile is set.",
+            ep=first.ep,
+            hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
+        )
+    # Control flow around an EP's work is the host's own doing and no fallback.
+    left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
+    if config.disable_cpu_ep_fallback and left:
+        node = left[0]
+        raise Fail(
+            f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left to the "
+            "CPU EP, and session.disable_cpu_ep_fallback is set.",
+            node=node.name,
+            ep=CPU_EP,
+            hint="Add an EP that takes them, or leave the option at 0.",
         )
 
-    def build(self) -> SessionState:
-        """Return the finished session, or close what was begun."""
-        try:
-            with contextlib.ExitStack() as stack:
-                state = self._build(stack)
-                self._checks.finish()
-                return state
-        except BaseException:
-            self._providers.close()
-            raise
 
-    def _build(self, stack: contextlib.ExitStack) -> SessionState:
-        nodes, exporter = self._model.context_nodes, self._exporter
-        folder = context_folder(self._model, self._config, compiles=exporter is not None)
-        self._routing.check_compatibility(
-            self._model.source.proto, fail_on_suboptimal=self._config.fail_on_suboptimal
-        )
-        workspace_of: WorkspaceOf = private_workspace
-        if exporter is not None:
-            workspace_of = stack.enter_context(exporter.settled(self._model, self._routing.choices))
-        elif self._config.share_contexts:
-            from epctx_core.sessions.shared_workspaces import load_workspaces
+def _state_of(
+    model: OpenModel, routing: Routing, assignment: Assignment, planner: Planner, providers: ProviderSession
+) -> SessionState:
+    graph, instances = model.graph, providers.instances
+    with collection_paused(model.node_count):
+        plan = planner.plan(assignment.main)
+    assigned = None
+    if providers.session.config().record_assignments:
+        from epctx_core.sessions.inspection import assigned_subgraphs
 
-            workspace_of = load_workspaces(self._routing.nodes, folder, self._config, self._manifest)
-        self._providers.start(
-            self._routing.choices,
-            purpose=self._purpose,
-            model=self._model.identity,
-            engine=self._engine,
-            workspace_of=workspace_of,
-        )
-        if exporter is not None:
-            exporter.start(self._providers)
-        if not nodes:
-            from epctx_core.sessions.optimise import optimise_model
-
-            self._model = optimise_model(self._model, self._providers, self._level)
-        # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
-        settled = self._routing.settled if exporter is None else ()
-        instances = self._providers.instances
-        eps = [
-            ep
-            for ep in instances.names
-            if ep not in settled or instances.implements(ep, "get_kernel_registry")
-        ]
-        assignment = assign_nodes(self._model, self._providers, eps, kernels_only=settled)
-        groups = [(part, part.cpu_groups()) for part in assignment.graphs]
-        self._check_allowed(assignment, groups)
-        if exporter is not None:
-            exporter.check(self._model, assignment)
-        self._engine.policy.pieces = (
-            len(assignment.partitions) + len(nodes) + sum(len(cpu) for _, cpu in groups)
-        )
-        planner = self._planner(assignment, folder)
-        for part, cpu in groups:
-            planner.prepare(part, cpu)
-        # Written last: a session that cannot be made leaves no files.
-        if exporter is not None:
-            self._checks.finish()
-            exporter.write()
-        for part, cpu in groups:
-            part.fix(cpu)
-        return self._finish(assignment, planner)
-
-    def _planner(self, assignment: Assignment, folder: ModelFolder | None) -> Planner:
-        """Have EPs load their nodes, then compile their partitions."""
-        with self._routing.naming_others():
-            loaded = load_context_nodes(
-                self._model, self._routing.nodes, folder, self._providers, self._session, self._manifest
-            )
-        planner = Planner(self._engine, self._providers.instances, loaded, assignment.matchers)
-        if assignment.partitions:
-            from epctx_core.sessions.claims import compile_partitions
-
-            planner.add_compiled(compile_partitions(assignment, self._providers, Purpose.RUN))
-        self._providers.cancel.raise_if_requested()
-        return planner
-
-    def _check_allowed(
-        self, assignment: Assignment, groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]]
-    ) -> None:
-        """Raise if the host forbids compiling, or the CPU EP."""
-        if self._config.disable_model_compile and assignment.partitions:
-            first = assignment.partitions[0]
-            raise ModelRequiresCompilation(
-                f"{first.ep} would have to compile {len(first.node_indices)} nodes of "
-                f"{self._model.source.where}, and session.disable_model_compile is set.",
-                ep=first.ep,
-                hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
-            )
-        # Control flow around an EP's work is the host's own doing and no fallback.
-        left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
-        if self._config.disable_cpu_ep_fallback and left:
-            node = left[0]
-            raise Fail(
-                f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left to the "
-                "CPU EP, and session.disable_cpu_ep_fallback is set.",
-                node=node.name,
-                ep=CPU_EP,
-                hint="Add an EP that takes them, or leave the option at 0.",
-            )
-
-    def _finish(self, assignment: Assignment, planner: Planner) -> SessionState:
-        graph = self._model.graph
-        instances = self._providers.instances
-        with collection_paused(self._model.node_count):
-            plan = planner.plan(assignment.main)
-        types, assigned = self._model.types, None
-        if self._config.record_assignments:
-            from epctx_core.sessions.inspection import assigned_subgraphs
-
-            assigned = assigned_subgraphs(assignment, instances.names, self._routing.nodes)
-        return SessionState(
-            metadata=model_metadata(self._model),
-            inputs=[node_arg(name, types) for name in graph.input_names],
-            outputs=[node_arg(name, types) for name in graph.output_names],
-            providers=self._providers,
-            run=_with_run_hooks(plan.run, instances),
-            defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
-            assigned=assigned,
-        )
+        assigned = assigned_subgraphs(assignment, instances.names, routing.nodes)
+    return SessionState(
+        metadata=model_metadata(model.source.proto),
+        inputs=[node_arg(name, model.types) for name in graph.input_names],
+        outputs=[node_arg(name, model.types) for name in graph.output_names],
+        providers=providers,
+        run=_with_run_hooks(plan.run, instances),
+        defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
+        assigned=assigned,
+    )

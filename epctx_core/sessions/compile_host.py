@@ -14,8 +14,7 @@ from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
 from epctx_core.registry.guard import describe
 from epctx_core.sessions.boundary import given_options, requested_providers
-from epctx_core.sessions.missing_providers import told_names
-from epctx_core.sessions.providers import Progress, no_progress
+from epctx_core.sessions.providers import Progress, no_progress, told_names
 
 R = TypeVar("R")
 _POLLED_EVERY = 0.05

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
-    from epctx_core.graph.index import BodyPath, GraphIndex
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.options import DataReader, SessionConfig, SessionOptions
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader, TensorView
     from epctx_core.registry import PluginRecord, Registry
@@ -147,6 +147,7 @@ class Routing:
         purpose: Purpose | None,
         manifest: Manifest | None = None,
     ) -> None:
+        self.manifest = manifest
         self.kernel_providers: list[str] = []
         self._session, self._registry = session, registry
         self._exhaustive = requested is not None
@@ -156,7 +157,8 @@ class Routing:
         self._by_source: dict[str, str] = {}
         for node in nodes:
             self.add(node)
-        for ep in manifest.kernel_providers if manifest is not None and requested is None and purpose else ():
+        known = manifest.kernel_providers if manifest is not None and requested is None else ()
+        for ep in known if purpose is not None else ():
             # Found by the rules for sources, or left out.
             from epctx_core.sessions.missing_providers import find_kernel_provider
 
@@ -289,50 +291,41 @@ def load_context_nodes(
     nodes: Mapping[str, Sequence[ContextNodeRecord]],
     folder: ModelFolder | None,
     providers: ProviderSession,
-    session: SessionOptions,
     manifest: Manifest | None,
 ) -> dict[GraphIndex, dict[int, StepSpec]]:
     """Have each EP load its nodes.
 
     Args:
         model: the context model, with the checks of its payloads, which the caller waits for.
-        nodes: EP type to its nodes.
+        nodes: EP name to its nodes.
         folder: where their binaries lie.
         providers: the live EPs.
-        session: the session's options.
         manifest: what the model says about its payloads, if it does.
 
     Returns:
-        For each graph, the main one or a body, a node's place in it to its step.
+        For each graph, the main one or a body, a node's index in it to its step.
 
     Raises:
-        InvalidGraph: a payload is missing or wrong.
+        InvalidGraph: a payload is missing or wrong, or two nodes have one name.
         NotImplementedByProvider: a node is in a body that a session cannot run.
         PluginError: an EP failed or broke the contract.
     """
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
-    if not nodes:
-        return steps
     named = {ep: _by_name(records) for ep, records in nodes.items()}
-    readers = _readers(model, named, folder, session.config(), providers, manifest)
+    readers = _readers(model, named, folder, providers, manifest) if nodes else {}
     for ep, records in nodes.items():
-        session.cancellation.raise_if_requested()
-        by_name, reader = named[ep], readers[ep]
+        providers.cancel.raise_if_requested()
         owner = providers.instances.record(ep)
-        graphs: dict[BodyPath, GraphIndex] = {}
-        for record in records:
-            if record.path not in graphs:
-                graph = graphs[record.path] = model.graph_of(record)
-                steps.setdefault(graph, {})
+        graphs = {path: model.graph_of(record) for path, record in {r.path: r for r in records}.items()}
         views = plugin_nodes(records, model.types, ep, manifest)
-        loaded = load_nodes(ep, views, reader, providers, Purpose.LOAD)
+        loaded = load_nodes(ep, views, readers[ep], providers, Purpose.LOAD)
         for view, runnable in zip(views, loaded, strict=True):
-            record = by_name[view.name]
+            record = named[ep][view.name]
             graph = graphs[record.path]
             run = cast("RunStep", runnable.run)
             spec = StepSpec(record.name, ep, run, record.inputs, record.outputs)
-            hook = f"the run of {record.name!r}"
-            steps[graph][record.index] = checked_step(spec, owner, hook, graph.types, is_loaded=True)
+            step = checked_step(spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True)
+            steps.setdefault(graph, {})[record.index] = step
     return steps
 
 
@@ -353,11 +346,11 @@ def _readers(
     model: OpenModel,
     nodes: Mapping[str, Mapping[str, ContextNodeRecord]],
     folder: ModelFolder | None,
-    config: SessionConfig,
     providers: ProviderSession,
     manifest: Manifest | None,
 ) -> dict[str, PayloadReader]:
     """Return for each EP what finds its payloads; all are checked now, or begin to be, if the host wants that."""
+    config = providers.session.config()
     every = [record for records in nodes.values() for record in records.values()]
     reading = reading_of(model, config, config.data_reader)
     source_tensor = source_tensors(every, folder, config, manifest)

@@ -1,102 +1,22 @@
-"""EPs that a session goes without: optional ones, those of kernels, and those of EPContext nodes that nobody loads."""
+"""EPs that a context model needs and a session does not have: those of kernels, and those of nodes that nobody loads."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from epctx_core.errors import EpctxError, InvalidArgument, NotImplementedByProvider, PluginError, suggestion
-from epctx_core.sessions.providers import check_availability
+from epctx_core.errors import EpctxError, NotImplementedByProvider
+from epctx_core.sessions.providers import check_availability, stem
 
 if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.plugin import Purpose
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
+    from epctx_core.sessions.providers import SkippedProvider
 
-_SUFFIX = "executionprovider"
 _log = logging.getLogger("epctx.providers")
-told_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
-"""Optional EPs that were named in the log since the host's call began; see `host_call`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedProvider:
-    """An optional EP that a session or a compile goes without.
-
-    Attributes:
-        name: as the host named it.
-        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
-        hint: what to do to have it, or None.
-    """
-
-    name: str
-    reason: str
-    hint: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
-        return asdict(self)
-
-
-def tell_skipped(skipped: Iterable[SkippedProvider]) -> None:
-    """Log what a host goes without."""
-    told = told_names.get()
-    for skip in skipped:
-        if told is None or _stem(skip.name) not in told:
-            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
-        if told is not None:
-            told.add(_stem(skip.name))
-
-
-class OptionalNames:
-    """The names in `ep.optional_providers`, checked against the EPs that a host asked for.
-
-    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
-
-    Raises:
-        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
-    """
-
-    def __init__(self, names: Iterable[str], requested: Sequence[str]) -> None:
-        self._stems = {_stem(name) for name in names}
-        asked = {_stem(name) for name in requested}
-        for name in names if requested else ():
-            if _stem(name) not in asked:
-                raise InvalidArgument(
-                    f"the session option 'ep.optional_providers' names {name!r}, which is not among the EPs that were asked for."
-                    f"{suggestion(name, requested)}",
-                    hint=f"They are: {', '.join(requested)}.",
-                )
-
-    def __contains__(self, name: str) -> bool:
-        """Whether a host can do without the EP that it gave this name."""
-        return _stem(name) in self._stems
-
-    @staticmethod
-    def find(name: str, registry: Registry, purpose: Purpose | None) -> PluginRecord | SkippedProvider:
-        """Return an EP's record if it loads and says that it is available, else why it cannot be had."""
-        try:
-            record = registry.resolve(name)
-            registry.load(record)
-            if purpose is not None:
-                check_availability(record, purpose, registry)
-        except EpctxError as error:
-            return SkippedProvider(name=name, reason=error.message, hint=error.hint)
-        return record
-
-    def is_option(self, key: str) -> bool:
-        """Whether `ep.<name>.<key>` is an option of one of them, which need not be installed."""
-        starts = [f"ep.{stem}{end}." for stem in self._stems for end in ("", _SUFFIX)]
-        return key.startswith(tuple(starts))
-
-
-def _stem(name: str) -> str:
-    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
-    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
 def find_kernel_provider(
@@ -107,18 +27,18 @@ def find_kernel_provider(
     Args:
         is_isolated: whether it would be in a process of its own, for its kernels alone: functions cannot leave that.
     """
-    if is_isolated:
-        reason = "ep.isolate=all leaves kernels out"
-    else:
-        try:
-            record = registry.route(ep)
-        except PluginError as error:
-            reason = error.message
-        else:
-            found = None if record is None else OptionalNames.find(record.name, registry, purpose)
-            if not isinstance(found, SkippedProvider) and found is not None:
-                return found
-            reason = registry.explain_missing(ep)[0] if found is None else found.reason
+    reason = "ep.isolate=all leaves kernels out"
+    try:
+        record = None if is_isolated else registry.route(ep)
+        if record is not None:
+            registry.load(record)
+            if purpose is not None:
+                check_availability(record, purpose, registry)
+            return record
+        if not is_isolated:
+            reason = registry.explain_missing(ep)[0]
+    except EpctxError as error:
+        reason = error.message
     _log.warning(
         "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s", ep, reason
     )
@@ -139,7 +59,7 @@ def nobody_loads(
         skipped: optional EPs that the session goes without.
         registry: where EPs are looked up.
     """
-    skip = next((skip for skip in skipped if _stem(skip.name) == _stem(node.source)), None)
+    skip = next((skip for skip in skipped if stem(skip.name) == stem(node.source)), None)
     # By names alone: the host named which EPs may be imported.
     known = {s.casefold() for record in registry.records() if record.usable for s in record.sources}
     hint: str | None

@@ -6,12 +6,20 @@ import contextlib
 import logging
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider, conceal, concealed, suggestion
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    NotImplementedByProvider,
+    conceal,
+    concealed,
+    suggestion,
+)
 from epctx_core.forwarding import import_installed
 from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.choices import CPU_EP
@@ -31,17 +39,16 @@ from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import ask, blame, check_answer, contract_broken, describe, plain
 from epctx_core.registry.instances import ProviderInstances, closers
-from epctx_core.registry.records import PluginRecord
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.options import CancellationFlag, SessionOptions
+    from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
-    from epctx_core.sessions.missing_providers import OptionalNames, SkippedProvider
-
 _log = logging.getLogger("epctx.providers")
 
 
+_SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 
@@ -117,6 +124,34 @@ def private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
     return PrivateWorkspace()
 
 
+told_names: ContextVar[set[str] | None] = ContextVar("epctx_told", default=None)
+"""Optional EPs that were named in the log since the host's call began; see `host_call`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedProvider:
+    """An optional EP that a session or a compile goes without.
+
+    Attributes:
+        name: as the host named it.
+        reason: why it cannot be had: not installed, broken, kept out, or unavailable on this machine.
+        hint: what to do to have it, or None.
+    """
+
+    name: str
+    reason: str
+    hint: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return asdict(self)
+
+
+def stem(name: str) -> str:
+    """Return what the names of one EP have in common: `distribution:QNN`, `QNN` and `qnnExecutionProvider`."""
+    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
+
+
 def choose_providers(
     requested: Sequence[tuple[str, Mapping[str, object]]],
     session: SessionOptions,
@@ -141,33 +176,55 @@ def choose_providers(
         InvalidArgument: no such EP, one asked for twice, or a wrong option.
         PluginError: a plugin is broken.
     """
-    optional: OptionalNames | None = None
-    if names := session.config().optional_providers:
-        from epctx_core.sessions.missing_providers import OptionalNames
-
-        optional = OptionalNames(names, [name for name, _ in requested])
+    optional = _optional_stems(session, [name for name, _ in requested])
     _refuse_unknown_eps(session, registry, optional)
     choices: list[ProviderChoice] = []
     skipped: list[SkippedProvider] = []
     for name, given in requested:
         if name.lower() in _CPU_NAMES:
             continue
-        if optional is None or name not in optional:
+        try:
             record = registry.resolve(name)
-        elif isinstance(found := optional.find(name, registry, purpose), PluginRecord):
-            record = found
-        else:
-            skipped.append(found)
+            if stem(name) in optional:
+                registry.load(record)
+                if purpose is not None:
+                    check_availability(record, purpose, registry)
+        except EpctxError as error:
+            if stem(name) not in optional:
+                raise
+            skipped.append(SkippedProvider(name=name, reason=error.message, hint=error.hint))
             continue
         choice = choose_provider(record, given, session, registry)
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
-    if tell and skipped and purpose is not None:
-        from epctx_core.sessions.missing_providers import tell_skipped
-
-        tell_skipped(skipped)
+    known = told_names.get()
+    told = set() if known is None else known
+    for skip in skipped if tell and purpose is not None else ():
+        if stem(skip.name) not in told:
+            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
+            told.add(stem(skip.name))
     return choices, tuple(skipped)
+
+
+def _optional_stems(session: SessionOptions, requested: Sequence[str]) -> frozenset[str]:
+    """Return the stems of the names in `ep.optional_providers`.
+
+    Without EPs asked for, they mean nothing: a model's EPContext nodes need theirs.
+
+    Raises:
+        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
+    """
+    names = session.config().optional_providers
+    asked = {stem(name) for name in requested}
+    for name in names if requested else ():
+        if stem(name) not in asked:
+            raise InvalidArgument(
+                f"the session option 'ep.optional_providers' names {name!r}, which is not among the EPs that were asked for."
+                f"{suggestion(name, requested)}",
+                hint=f"They are: {', '.join(requested)}.",
+            )
+    return frozenset(map(stem, names))
 
 
 def choose_provider(
@@ -190,14 +247,16 @@ def kept_functions(choices: Iterable[ProviderChoice]) -> frozenset[tuple[str, st
     return frozenset(function for choice in choices for function in choice.cls.keeps_functions)
 
 
-def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: OptionalNames | None) -> None:
+def _refuse_unknown_eps(session: SessionOptions, registry: Registry, optional: Collection[str]) -> None:
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an EP that is not there: a typo, mostly."""
     given = session.provider_option_keys
     if not given:
         return
     starts = [f"ep.{record.name.lower()}." for record in registry.records()]
+    # An optional EP need not be installed.
+    others = [f"ep.{name}{end}." for name in optional for end in ("", _SUFFIX)]
     for key in given:
-        if not key.startswith(tuple(starts)) and not (optional is not None and optional.is_option(key)):
+        if not key.startswith((*starts, *others)):
             known = [*SESSION_OPTIONS, *(start + key.rpartition(".")[2] for start in starts)]
             raise InvalidArgument(
                 f"the session option {key!r} is none, nor an option of an installed EP.{suggestion(key, known)}",
