@@ -17,7 +17,6 @@ from epctx_core.compiling.initializers import InitializerPlacement, check_weight
 from epctx_core.compiling.outputs import (
     CompileReport,
     ModelSink,
-    OpenDelivered,
     OutputFile,
     Outputs,
     make_report,
@@ -50,6 +49,7 @@ from epctx_core.sessions.providers import (
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
+    from epctx_core.context.callbacks import WriteCallback
     from epctx_core.publish.publication import Publication
 
 _log = logging.getLogger("epctx.compile")
@@ -70,7 +70,7 @@ class CompileRequest:
         progress: called with (stage, done, total).
         registry: where EPs are looked up.
         sink: gets the bytes of the model; None for the destination's file.
-        deliver: opens what the host's write callback gets; None for files.
+        deliver: the host's write callback; None for files.
         plain: whether a model of which nothing was compiled is written.
     """
 
@@ -84,7 +84,7 @@ class CompileRequest:
     progress: Progress = no_progress
     registry: Registry = default_registry
     sink: ModelSink | None = None
-    deliver: OpenDelivered | None = None
+    deliver: WriteCallback | None = None
     plain: bool = True
 
 

@@ -17,7 +17,6 @@ from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.group import Group, check_shared_options
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.outputs import CompileReport, ModelSink, OutputFile, make_report, to_stream
-from epctx_core.context.callbacks import WriteCallback, WriteFunction
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
@@ -31,6 +30,7 @@ from epctx_core.sessions.shared_workspaces import fingerprint
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from epctx_core.context.callbacks import WriteCallback
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.sessions.providers import Progress
 
@@ -99,7 +99,7 @@ class ModelCompiler:
         self._progress = reported_progress(if_given(given_function, "progress", progress))
         self._registry = registry
         self._binary_information: Path | None = None
-        self._write_function = WriteFunction()
+        self._write_function: WriteCallback | None = None
         self._running = threading.Lock()
         self._report: CompileReport | None = None
 
@@ -140,7 +140,7 @@ class ModelCompiler:
             Fail: a compile is in progress.
         """
         self._refuse_while_running("the write callback")
-        self._write_function.set(function)
+        self._write_function = given_function("set_ep_context_data_write_func", function)
 
     def clear_ep_context_data_write_func(self) -> None:
         """Write files again.
@@ -149,7 +149,7 @@ class ModelCompiler:
             Fail: a compile is in progress.
         """
         self._refuse_while_running("the write callback")
-        self._write_function.clear()
+        self._write_function = None
 
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> CompileReport:
         """Compile, and write the context model with its files, all or none.
@@ -225,7 +225,7 @@ class ModelCompiler:
                 level=self._level,
                 progress=self._progress,
                 registry=self._registry,
-                deliver=self._write_function.opener(),
+                deliver=self._write_function,
             )
             self._report = Compile(request).run()
         finally:

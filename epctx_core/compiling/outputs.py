@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
+from epctx_core.context.callbacks import MemorySink, deliver
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.options.choices import CPU_EP
 from epctx_core.publish.publication import Publication
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from epctx_core.compiling.compile import Compile, CompileRequest
     from epctx_core.compiling.destination import Destination
-    from epctx_core.context.callbacks import CallbackSink
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node_writer import SerializedModel
     from epctx_core.options import CancellationFlag
@@ -37,9 +37,6 @@ _log = logging.getLogger("epctx.compile")
 STREAM_CHUNK = 64 << 10
 """Bytes that a stream gets at once; the last piece has what is left."""
 
-
-OpenDelivered: TypeAlias = "Callable[[str], CallbackSink]"
-"""`open_delivered(name)` opens where a payload goes that the host's write callback shall get."""
 
 ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
 """Takes the bytes of a context model, piece by piece."""
@@ -100,7 +97,7 @@ class Outputs:
         self.embedded = request.embedded
         self._cancel = cancel
         self._request = request
-        self._delivered: list[CallbackSink] = []
+        self._delivered: dict[str, MemorySink] = {}
         self.files: list[str] = []
         self.states: Mapping[str, os.stat_result] = {}
         self._publication = publication
@@ -135,14 +132,11 @@ class Outputs:
         Raises:
             Fail: a file of that name belongs to another model.
         """
-        if self.embedded:
-            from epctx_core.context.callbacks import MemorySink
-
-            return MemorySink()
-        if self._request.deliver is None:
+        if not self.embedded and self._request.deliver is None:
             return self._create(name, "the context binary")
-        sink = self._request.deliver(name)
-        self._delivered.append(sink)
+        sink = MemorySink()
+        if not self.embedded:
+            self._delivered[name] = sink
         return sink
 
     def open_initializers(self, name: str) -> BinaryIO:
@@ -174,9 +168,10 @@ class Outputs:
                     f"get_initializer_location_func named the file {name!r}, which this compile writes itself.",
                     hint="Write initializers into a file of another name.",
                 )
-        for sink in self._delivered:
+        for name, sink in self._delivered.items():
             self._cancel.raise_if_requested()
-            sink.deliver()
+            if self._request.deliver is not None:
+                deliver(self._request.deliver, name, sink)
         if self._request.sink is not None:
             self._request.sink(self._watched(model.chunks()))
         written: OutputFile | None = None

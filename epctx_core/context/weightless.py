@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, TensorProto
 
-from epctx_core.context.model_head import BYTES, DamagedError, FieldCursor
+from epctx_core.context.model_head import BYTES, walk_fields
 from epctx_core.context.paths import ModelFolder, OpenedFile
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
@@ -155,7 +155,7 @@ def read_weights(
                 found[tensor.name] = weight_over(tensor, data, mapped=mapped, offset=place)
             else:
                 others.initializer.append(tensor)
-    except (DamagedError, DecodeError, UnicodeDecodeError) as error:
+    except (DecodeError, ValueError) as error:
         raise InvalidProtobuf(f"{where} is not an ONNX model: {error}.", hint="Fetch it again.") from error
     if others.initializer:
         found |= detach_weights(others, open_external, files=False)
@@ -163,31 +163,32 @@ def read_weights(
 
 
 def _initializers(view: memoryview, wanted: Collection[str] | None) -> Iterator[tuple[TensorProto, int, int]]:
-    """Yield tensors without their raw data, and where that lies: place and length."""
+    """Yield tensors without their raw data, and the offset and length of that."""
     if not view:
-        raise DamagedError("it is empty")
-    cursor = FieldCursor(lambda place, length: bytes(view[place : place + length]), len(view))
-    for number, kind, graph, size in cursor.fields(0, len(view)):
-        if (number, kind) == (_GRAPH, BYTES):
-            for inner, inner_kind, start, length in cursor.fields(graph, graph + size):
-                if (inner, inner_kind) == (_INITIALIZER, BYTES):
-                    yield from _tensor(cursor, view, (start, start + length), wanted)
+        raise ValueError("it is empty")
+
+    def fields(start: int, length: int) -> Iterator[tuple[int, int, int, int]]:
+        return walk_fields(lambda at, count: bytes(view[at : at + count]), start, start + length)
+
+    for number, kind, *graph in fields(0, len(view)):
+        for inner, inner_kind, *tensor in fields(*graph) if (number, kind) == (_GRAPH, BYTES) else ():
+            if (inner, inner_kind) == (_INITIALIZER, BYTES):
+                yield from _tensor(view, fields(*tensor), tensor[0], wanted)
 
 
 def _tensor(
-    cursor: FieldCursor, view: memoryview, extent: tuple[int, int], wanted: Collection[str] | None
+    view: memoryview, fields: Iterable[tuple[int, int, int, int]], begin: int, wanted: Collection[str] | None
 ) -> Iterator[tuple[TensorProto, int, int]]:
     head = bytearray()
     name, raw = "", (0, 0)
-    begin = extent[0]
-    for number, kind, place, length in cursor.fields(*extent):
+    for number, kind, offset, length in fields:
         if (number, kind) == (_RAW_DATA, BYTES):
-            raw = (place, length)
+            raw = (offset, length)
         else:
-            head += view[begin : place + length]
+            head += view[begin : offset + length]
         if (number, kind) == (_NAME, BYTES):
-            name = bytes(view[place : place + length]).decode()
-        begin = place + length
+            name = bytes(view[offset : offset + length]).decode()
+        begin = offset + length
     if wanted is None or name in wanted:
         yield TensorProto.FromString(bytes(head)), *raw
 

@@ -6,20 +6,19 @@ import gc
 
 import pytest
 
-from epctx_core.context.callbacks import CallbackSink, MemorySink, receive
+from epctx_core.context.callbacks import MemorySink, deliver, receive
 from epctx_core.options import DataReader
 
 
 @pytest.mark.entry(122)
 def test_an_empty_payload_is_a_payload_on_the_way():
     given = []
-    sink = CallbackSink(lambda name, data: given.append((name, data.size, data.read())), "m.bin")
 
-    sink.deliver()
+    deliver(lambda name, data: given.append((name, data.size, data.read())), "m.bin", MemorySink())
     payload = receive(DataReader(function=lambda _, buffer: buffer.allocate(0), max_size=1), "m.bin")
 
     assert given == [("m.bin", 0, b"")]
-    assert (payload.size, bytes(payload.view)) == (0, b"")
+    assert bytes(payload) == b""
 
 
 def test_bytes_in_memory_may_be_garbage_together_with_a_view_of_them():

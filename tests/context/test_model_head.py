@@ -131,14 +131,18 @@ def test_a_path_that_leads_nowhere_is_said_so(tmp_path):
     ("data", "why"),
     [
         (b"", "is empty"),
-        (b"\x3a", "it ends inside a field"),
-        (b"\x3a\x05abcd", "it ends inside a field, after 6 bytes"),
-        (b"\x00\x00", "a field of number 0"),
-        (b"\x0b", "a field of kind 3"),
-        (b"\x80" * 11, "a number in it has no end"),
-        (field(14, b"\x0a\x7fkey"), "it ends inside a field"),
-        (b"\x72\x02\x0a\x01" + field(7, b""), "a field in it is longer than what holds it"),
-        (b"\x72\x01\x08" + field(7, b""), "a field in it is longer than what holds it"),
+        pytest.param(b"\x3a", "it is damaged at byte 0", id="cut before a length"),
+        pytest.param(b"\x3a\x05abcd", "it is damaged at byte 0", id="cut in a field"),
+        pytest.param(b"\x08\x09\x00\x00", "it is damaged at byte 2", id="field 0"),
+        pytest.param(b"\x0b", "it is damaged at byte 0", id="a group"),
+        pytest.param(b"\x80" * 11, "it is damaged at byte 0", id="a number without end"),
+        pytest.param(field(14, b"\x0a\x7fkey"), "it is damaged at byte 2", id="cut in an entry"),
+        pytest.param(
+            b"\x72\x02\x0a\x01" + field(7, b""), "it is damaged at byte 2", id="longer than its message"
+        ),
+        pytest.param(
+            b"\x72\x01\x08" + field(7, b""), "it is damaged at byte 2", id="number beyond its message"
+        ),
         (b"PK\x03\x04" + bytes(100), "not an ONNX model"),
         (b'{"json": 1}', "not an ONNX model"),
     ],

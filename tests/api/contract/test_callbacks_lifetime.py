@@ -160,7 +160,7 @@ def test_a_callback_is_a_function_with_a_finite_size(function, size):
 @pytest.mark.entry(127)
 def test_a_write_callback_is_a_function(source):
     for wrong in (None, 5, "write"):
-        with refused(InvalidArgument, "write callback must be a function"):
+        with refused(InvalidArgument, "set_ep_context_data_write_func takes a function"):
             compiler_of(source, Alpha).set_ep_context_data_write_func(wrong)
 
 
