@@ -143,10 +143,9 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class ReplacedBinaryError(InvalidGraph):
-    """A file is not the one that the model was written with.
+    """Payload or file of weights that is not the one that the model was written with.
 
-    Raised when size, first digest or seal differ, so that a loader can look whether a publication was
-    under way before it gives up.
+    A load that gets it checks whether a publication was under way before it gives up.
     """
 
 
@@ -265,7 +264,7 @@ class PayloadEntry:
         few blocks spread over the payload are checked too. Weights are not read.
 
         Raises:
-            InvalidGraph: they differ.
+            ReplacedBinaryError: they differ.
         """
         self.check_size(view, node)
         # A weight without elements is a segment of no bytes, which tells nothing.
@@ -288,24 +287,24 @@ class PayloadEntry:
             forget: told which bytes were read, by offset and length: they need not stay in memory.
 
         Raises:
-            InvalidGraph: they differ.
+            ReplacedBinaryError: they differ.
         """
         self.check_size(view, node)
         for segment in damaged(view, self.segments, forget):
             raise self.replaced(segment, node)
 
     def check_size(self, view: memoryview, node: str | None = None) -> None:
-        """Raise InvalidGraph if a payload has another size."""
+        """Raise ReplacedBinaryError if a payload has another size."""
         if len(view) != self.size:
-            raise InvalidGraph(
+            raise ReplacedBinaryError(
                 f"the context binary {self.name!r} has {len(view):,} bytes; the model was written with one of {self.size:,}.",
                 node=node,
                 hint=_OTHER_BINARY,
             )
 
-    def replaced(self, segment: Segment, node: str | None) -> InvalidGraph:
+    def replaced(self, segment: Segment, node: str | None) -> ReplacedBinaryError:
         """Return the error for a range that is another one."""
-        return InvalidGraph(
+        return ReplacedBinaryError(
             f"the context binary {self.name!r} is not the one that the model was written with: "
             f"its bytes {segment.offset:,} to {segment.offset + segment.length:,} have another digest.",
             node=node,

@@ -8,14 +8,17 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from epctx_core.context.payload_reader import LoadedPayload, PayloadInMemory
 from epctx_core.context.receipts import keeping_receipt
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range
 
+if TYPE_CHECKING:
+    from epctx_core.context.payload_reader import LoadedPayload
 
-def private_copy(descriptor: int, path: str) -> PayloadInMemory:
+
+def private_copy(descriptor: int, path: str) -> memoryview:
     """Return the content of a file, read once; what happens to the file afterwards does not matter.
 
     Args:
@@ -38,7 +41,7 @@ def private_copy(descriptor: int, path: str) -> PayloadInMemory:
             path=path,
             hint="Let whatever writes it finish, then start again.",
         )
-    return PayloadInMemory(path, content)
+    return whole.toreadonly()
 
 
 _ON_DISK = (

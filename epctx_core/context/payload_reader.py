@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -31,27 +30,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin import TensorView
 
 BINARY = "the context binary"
-Content: TypeAlias = "memoryview | MappedFile | PayloadInMemory"
-"""Bytes of a payload as they were found: those in a node, or a file's."""
+Content: TypeAlias = "memoryview | MappedFile"
+"""Bytes of a payload as they were found: in memory, or in a file."""
 _log = logging.getLogger("epctx.session")
-
-
-class PayloadInMemory:
-    """A payload that a callback gave, or a copy of a file's content; where a `MappedFile` may be, too.
-
-    Attributes:
-        path: the payload's name, or where the file lay.
-        size: length in bytes.
-        view: the whole content.
-    """
-
-    def __init__(self, path: str, content: bytearray) -> None:
-        self.path = path
-        self.size = len(content)
-        self.view = memoryview(content).toreadonly()
-
-    def forget(self, offset: int, length: int) -> None:
-        """Keep everything: there is no file to read it from again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,45 +168,37 @@ class PayloadReader:
 
         return interrupted_copies(self._folder.folder, name) if self._folder is not None else iter(())
 
-    def load_all(self) -> None:
-        """Find and check all payloads, before any is asked for.
-
-        Raises:
-            InvalidGraph: as `payload`.
-        """
-        for record in self._records.values():
-            if record.main_context:
-                self.load(record)
-
-    def begin_checks(self, ep: str) -> None:
-        """Find the payloads in files and in the model that this machine has not checked, and begin to.
+    def check_all(self, ep: str) -> None:
+        """Check all payloads that the host wants to be checked before any is asked for, or begin to.
 
         Args:
-            ep: whose they are, for errors: it has not asked for them yet.
+            ep: the EP that loads them, for errors: it has not asked for them yet.
 
         Raises:
             InvalidGraph: as `payload`.
         """
         self._ep = ep
-        carriers: dict[tuple[str | None, bool], ContextNodeRecord] = {}
+        if self._reading.verification not in {Verification.FULL, Verification.ONCE}:
+            return
         try:
             for record in self._records.values():
-                if record.main_context:
-                    carriers.setdefault(payload_key(record), record)
-            for record in carriers.values():
-                known = self.entry(record)
-                if known is None:
-                    continue
-                if not record.embed_mode:
-                    if self._reading.data_reader is not None or self._folder is None:
-                        continue
-                    status = self._folder.status(known.name, what=BINARY, node=record.name)
-                    if status is not None and is_noted(file_receipt(status, known.root)):
-                        continue
-                self.load(record)
+                if record.main_context and not self._may_wait(record):
+                    self.load(record)
         except InvalidGraph as error:
             error.ep = error.ep or ep
             raise
+
+    def _may_wait(self, record: ContextNodeRecord) -> bool:
+        """Whether a payload is checked soon enough when its EP asks for it, or was checked before."""
+        if self._reading.verification is Verification.FULL:
+            return False
+        entry = self.entry(record)
+        if entry is None or record.embed_mode:
+            return entry is None
+        if self._reading.data_reader is not None or self._folder is None:
+            return True
+        status = self._folder.status(entry.name, what=BINARY, node=record.name)
+        return status is not None and is_noted(file_receipt(status, entry.root))
 
     def payload(self, node: ContextNode) -> LoadedPayload:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
@@ -244,15 +217,11 @@ class PayloadReader:
         key = payload_key(record)
         if key not in self.loaded:
             self.refuse_pending(record)
-            mode, is_listed = self._reading.verification, self.entry(record) is not None
-            if mode is Verification.ONCE and not is_listed:
+            mode = self._reading.verification
+            if mode is not Verification.HEAD and self.entry(record) is None:
+                level = logging.INFO if mode is Verification.ONCE else logging.WARNING
                 why = "the manifest does not list it" if self._manifest else "the model has no manifest"
-                _log.info("the payload %r is not checked, as nothing says its digest: %s.", key[0], why)
-            elif mode is not Verification.HEAD and not is_listed:
-                _log.warning(
-                    "ep.context_verify=%s: the model says nothing about the payload %r to check it against.",
-                    *(mode.value, key[0]),
-                )
+                _log.log(level, "the payload %r is not checked: %s.", key[0], why)
             content = self.find(record)
             refuse_empty(record, content)
             self.check(record, content)
@@ -299,18 +268,22 @@ class PayloadReader:
         """
         name, embedded = key = payload_key(record)
         entry, verified = self.entry(record), False
+        mapped = content if isinstance(content, MappedFile) else None
         if entry is not None:
             try:
-                verified = self._check(entry, content, record.name)
-            except InvalidGraph as error:
-                if isinstance(content, memoryview) or self._reading.data_reader is not None:
+                verified = self._check(record, entry, content)
+            except ReplacedBinaryError as error:
+                error.ep = self._ep
+                if embedded or self._reading.data_reader is not None or self._folder is None:
                     raise
-                content, verified = self._other_copy(entry, content.path, error)
+                error.path = str(self._folder.folder / name) if mapped is None else mapped.path
+                content, verified = self._other_copy(record, entry, error)
+                mapped = content if isinstance(content, MappedFile) else None
         self.loaded[key] = LoadedPayload(
             name,
-            content if isinstance(content, memoryview) else content.view,
+            content.view if isinstance(content, MappedFile) else content,
             digest=entry.root if entry else None,
-            mapped=content if isinstance(content, MappedFile) else None,
+            mapped=mapped,
             scratch=self._scratch,
             in_memory=self._reading.data_reader is not None and not embedded,
             verified=verified,
@@ -326,49 +299,36 @@ class PayloadReader:
             )
         return self._source_tensor(name)
 
-    def _check(self, entry: PayloadEntry, content: Content, node: str) -> bool:
+    def _check(self, record: ContextNodeRecord, entry: PayloadEntry, content: Content) -> bool:
         """Check a payload as far as the host wants; return whether every byte of it is known to be right."""
-        if isinstance(content, memoryview):
-            return self._check_embedded(entry, content, node)
-        mode, in_place = self._reading.verification, self._reading.map_binaries
+        mode, checks, node = self._reading.verification, self._reading.checks, record.name
+        file = content if isinstance(content, MappedFile) else None
+        view = content.view if isinstance(content, MappedFile) else content
+        in_place = record.embed_mode or self._reading.map_binaries
         if mode is Verification.HEAD and in_place:
-            entry.check_head(content.view, node)
-            return False
-        if mode is Verification.ONCE and in_place and isinstance(content, MappedFile):
-            checks, size = self._reading.checks, content.size
-            # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
-            beside = checks.is_beside(size) and not any(self._other_copies(entry.name))
-            (entry.check_head if beside else entry.check_size)(content.view, node)
-            refuse = partial(self._refusal, entry, node, content.path)
-            return checks.check(content, entry, refuse, beside=beside)
-        entry.check_whole(content.view, node, forget=content.forget)
-        return True
-
-    def _check_embedded(self, entry: PayloadEntry, view: memoryview, node: str) -> bool:
-        mode, checks = self._reading.verification, self._reading.checks
-        if mode is Verification.HEAD:
             entry.check_head(view, node)
             return False
-        receipt = self._model_receipt if mode is Verification.ONCE else ""
+        if mode is not Verification.ONCE or not in_place or (file is None and not record.embed_mode):
+            entry.check_whole(view, node, forget=None if file is None else file.forget)
+            return True
+        receipt = self._model_receipt if file is None else file_receipt(file.status, entry.root)
         if receipt and is_noted(receipt):
             return True
-        beside = mode is Verification.ONCE and checks.is_beside(len(view))
-        if beside:
-            entry.check_head(view, node)
-            checks.begin(view, entry, partial(self._refusal, entry, node, None))
-        else:
-            entry.check_whole(view, node)
-        if receipt:
+        # While files are being replaced, another copy may be the right one, and the EP must not get the wrong one.
+        beside = checks.is_beside(len(view)) and (file is None or not any(self._other_copies(entry.name)))
+        (entry.check_head if beside else entry.check_size)(view, node)
+
+        def refuse(segment: Segment) -> ReplacedBinaryError:
+            error = entry.replaced(segment, node)
+            error.ep, error.path = self._ep, None if file is None else file.path
+            return error
+
+        verified = checks.check(content, entry, refuse, beside=beside)
+        if file is None and receipt:
             checks.note_when_right(receipt)
-        return not beside
+        return verified
 
-    def _refusal(self, entry: PayloadEntry, node: str, path: str | None, segment: Segment) -> InvalidGraph:
-        """Return the error for a range of a payload, found while the EP loads it; `path` of its file."""
-        error = entry.replaced(segment, node)
-        kind = InvalidGraph if path is None else ReplacedBinaryError
-        return kind(error.message, node=node, ep=self._ep, path=path, hint=error.hint)
-
-    def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> MappedFile | PayloadInMemory:
+    def _open(self, descriptor: int, path: str, entry: PayloadEntry | None) -> Content:
         """Return a binary's content. One whose length is wrong is not copied: it may be as large as it likes."""
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size
         try:
@@ -386,15 +346,15 @@ class PayloadReader:
             ) from error
 
     def _other_copy(
-        self, entry: PayloadEntry, path: str, error: InvalidGraph
-    ) -> tuple[MappedFile | PayloadInMemory, bool]:
+        self, record: ContextNodeRecord, entry: PayloadEntry, error: ReplacedBinaryError
+    ) -> tuple[Content, bool]:
         """Return the binary that the model means from what an unfinished publication kept of it, and as `_check`."""
         for copy in self._other_copies(entry.name):
             with suppress(OSError, InvalidGraph):
                 with copy.open("rb") as file:
                     content = self._open(file.fileno(), str(copy), entry)
-                return content, self._check(entry, content, error.node or "")
-        raise ReplacedBinaryError(error.message, node=error.node, path=path, hint=error.hint) from error
+                return content, self._check(record, entry, content)
+        raise error
 
 
 def refuse_absent(record: ContextNodeRecord) -> None:
@@ -411,11 +371,12 @@ def refuse_absent(record: ContextNodeRecord) -> None:
 
 def refuse_empty(record: ContextNodeRecord, content: Content) -> None:
     """Raise InvalidGraph if a binary has no bytes."""
-    if not isinstance(content, memoryview) and not content.size:
+    file = content if isinstance(content, MappedFile) else None
+    if not record.embed_mode and not (file.size if file is not None else content):
         raise InvalidGraph(
             f"the context binary {record.file_name!r} of EPContext node {record.name!r} is empty.",
             node=record.name,
-            path=content.path,
+            path=None if file is None else file.path,
             hint="Fetch it again, or compile the model again.",
         )
 

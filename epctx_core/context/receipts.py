@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -198,58 +197,52 @@ class DigestChecks:
                 self._pool.shutdown(cancel_futures=True)
 
     def is_beside(self, size: int) -> bool:
-        """Whether a payload of that many bytes is checked beside the load, by `begin`; else the caller does it."""
+        """Whether a payload of that many bytes is checked beside the load."""
         return self._cancellation is not None and size >= BESIDE_FROM and not self._stopped.is_set()
-
-    def begin(
-        self, content: MappedFile | memoryview, entry: PayloadEntry, refuse: Callable[[Segment], InvalidGraph]
-    ) -> None:
-        """Start to check a payload.
-
-        Args:
-            content: a file, or bytes in memory that the load holds.
-            entry: its ranges and their digests.
-            refuse: makes the error for the first range that is another one.
-        """
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
-        begun = time.time_ns()
-        view = content.view if isinstance(content, MappedFile) else content
-
-        def forget(offset: int, length: int) -> None:
-            if self._stopped.is_set():
-                raise CancelledError
-            if isinstance(content, MappedFile):
-                content.forget(offset, length)
-
-        found = self._pool.submit(lambda: next(damaged(view, entry.segments, forget), None))
-        receipts = (
-            partial(_receipt_after, content, entry.root, begun) if isinstance(content, MappedFile) else list
-        )
-        self._under_way.append((found, refuse, receipts))
 
     def check(
         self,
-        content: MappedFile,
+        content: MappedFile | memoryview,
         entry: PayloadEntry,
         refuse: Callable[[Segment], InvalidGraph],
         *,
         beside: bool,
     ) -> bool:
-        """Check a file that this machine has not seen, as `begin` or at once; return whether it is known to be right.
+        """Check a payload that this machine has not seen; return whether it is known to be right.
+
+        Args:
+            content: a file, or bytes in memory that the load holds.
+            entry: its ranges and their digests.
+            refuse: makes the error for the first range that is another one.
+            beside: whether to check it on a thread, see `is_beside`; `finish` raises the error then.
 
         Raises:
             InvalidGraph: it is damaged.
         """
-        if is_noted(file_receipt(content.status, entry.root)):
-            return True
-        if beside:
-            self.begin(content, entry, refuse)
-            return False
         begun = time.time_ns()
-        for segment in damaged(content.view, entry.segments, content.forget):
+        file = content if isinstance(content, MappedFile) else None
+        view = content.view if isinstance(content, MappedFile) else content
+
+        def forget(offset: int, length: int) -> None:
+            if beside and self._stopped.is_set():
+                raise CancelledError
+            if file is not None:
+                file.forget(offset, length)
+
+        def find_damage() -> Segment | None:
+            return next(damaged(view, entry.segments, forget), None)
+
+        def receipts() -> list[str]:
+            return [] if file is None else _receipt_after(file, entry.root, begun)
+
+        if beside:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="epctx-check")
+            self._under_way.append((self._pool.submit(find_damage), refuse, receipts))
+            return False
+        if (segment := find_damage()) is not None:
             raise refuse(segment)
-        note(_receipt_after(content, entry.root, begun))
+        note(receipts())
         return True
 
     def note_when_right(self, receipt: str) -> None:
@@ -261,7 +254,7 @@ class DigestChecks:
         """Wait for all checks, and leave their receipts; further calls do nothing.
 
         Raises:
-            InvalidGraph: a payload is damaged: the first in the order of `begin`.
+            InvalidGraph: a payload is damaged: the first in the order of `check`.
             ModelLoadCanceled: the host asked to stop.
         """
         checks, self._under_way = self._under_way, []

@@ -25,7 +25,7 @@ from epctx_core.context.manifest import (
     stated_segments,
 )
 from epctx_core.context.paths import ModelFolder, OpenedFile
-from epctx_core.context.receipts import IN_PLACE, DigestChecks
+from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import FileIdentity, MappedFile
@@ -194,11 +194,12 @@ class WeightsFolder:
 
         if self._verification is not Verification.ONCE:
             return next(map(refuse, damaged(mapped.view, seal.segments, mapped.forget)), None)
-        beside = beside and self._checks.is_beside(seal.size)
-        try:
-            self._checks.check(mapped, seal, refuse, beside=beside)
-        except ReplacedBinaryError as fault:
-            return fault
+        if not is_noted(file_receipt(mapped.status, seal.root)):
+            beside = beside and self._checks.is_beside(seal.size)
+            try:
+                self._checks.check(mapped, seal, refuse, beside=beside)
+            except ReplacedBinaryError as fault:
+                return fault
         return None
 
 

@@ -17,7 +17,7 @@ from epctx_core.context.manifest import Manifest, all_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
-from epctx_core.options import Isolation, Verification
+from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import RunStep, StepSpec, checked_step
@@ -366,10 +366,7 @@ def _readers(
         for ep, records in nodes.items()
     }
     for ep, reader in readers.items():
-        if config.verification is Verification.FULL:
-            reader.load_all()
-        elif config.verification is Verification.ONCE:
-            reader.begin_checks(ep)
+        reader.check_all(ep)
     return readers
 
 
