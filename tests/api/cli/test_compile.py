@@ -41,7 +41,7 @@ def test_the_report_tells_partitions_shares_files_and_what_to_do_next(epctx, res
 def test_the_report_says_that_the_ep_is_simulated(epctx, resnet):
     said = epctx("compile", resnet.path, "--ep", "QNN")
 
-    assert "Simulated: what QNNExecutionProvider compiled does not run on hardware." in said.out
+    assert "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's hardware." in said.out
 
 
 def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(epctx, resnet):

@@ -6,11 +6,10 @@ progress; `streams` writes. Knows no command.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -59,6 +58,14 @@ class Console:
             self._tell(f"{text.printable(line.lstrip())}\n")
         else:
             self.say(line)
+
+    def note_simulated(self, names: Iterable[str]) -> list[str]:
+        """Write that EPs are simulated; return their names."""
+        eps = list(dict.fromkeys(names))
+        if eps:
+            verb = "computes" if len(eps) == 1 else "compute"
+            self.note(f"\nSimulated: {' and '.join(eps)} {verb} on this CPU, not on a vendor's hardware.")
+        return eps
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> None:
         """Write a table of the report, after an empty line. Numbers stand at the right.
@@ -228,26 +235,12 @@ def _layout(stream: TextIO | None, width: int | None = None) -> rich.console.Con
     return Layout(file=stream, width=width, markup=False, emoji=False, highlight=False, **plain)  # type: ignore[arg-type]
 
 
-class _LaidOut(io.StringIO):
-    """What a stream is to get; rich lays it out for what that one can show."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        super().__init__()
-        self._stream = stream
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return getattr(self._stream, "encoding", None) or "ascii"
-
-    def isatty(self) -> bool:
-        return self._stream is not None and self._stream.isatty()
-
-
 def _laid_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
-    """Return what a stream is to get, without spaces at the ends of lines."""
-    written = _LaidOut(stream)
-    _layout(written, _UNLIMITED).print(shown)
-    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
+    """Return text that a stream can show, without spaces at the ends of lines."""
+    layout = _layout(stream, _UNLIMITED)
+    with layout.capture() as written:
+        layout.print(shown)
+    return "".join(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 
 def _jsonable(value: Any) -> Any:

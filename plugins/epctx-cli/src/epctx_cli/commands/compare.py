@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, add_inputs, add_providers, session_options
-from epctx_cli.commands.run import made_words, simulated, simulated_words
+from epctx_cli.commands.run import made_words
 from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument
 
@@ -59,10 +59,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     outcome = run_both(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
     equal = all(d.equal for d in outcome.differences)
     inside = None if equal else _look_inside(a, b, outcome, tolerance, console)
-    simulations = list(dict.fromkeys(simulated(outcome.plugins)))
     _tell(arguments, outcome, inside, console)
-    if simulations:
-        console.note(simulated_words(simulations))
+    simulated = console.note_simulated(record.name for record in outcome.plugins if record.simulated)
     console.result(
         {
             "equal": equal,
@@ -71,7 +69,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
                 {"path": side.model, "providers": eps}
                 for side, eps in zip((a, b), outcome.providers, strict=True)
             ],
-            "simulated": simulations,
+            "simulated": simulated,
             "made_from_seed": None if arguments.input else arguments.seed,
             "atol": arguments.atol,
             "rtol": arguments.rtol,

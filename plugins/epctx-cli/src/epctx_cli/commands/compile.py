@@ -140,9 +140,7 @@ def _tell(model: str, report: CompileReport, console: Console) -> None:
             f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "
             "model, or ep.context_source_model_path."
         )
-    simulated = [r.name for r in report.providers if r.simulated and report.assignments.get(r.name)]
-    if simulated:
-        console.note(f"\nSimulated: what {' and '.join(simulated)} compiled does not run on hardware.")
+    console.note_simulated(r.name for r in report.providers if r.simulated and report.assignments.get(r.name))
 
 
 def _tell_partitions(report: CompileReport, console: Console) -> None:

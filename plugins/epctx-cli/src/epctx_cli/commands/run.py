@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -13,7 +13,7 @@ from epctx_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core import InferenceSession, NodeArg, PluginRecord
+    from epctx_core import InferenceSession, NodeArg
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -46,17 +46,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
         outputs = [_described(output, results[output.name]) for output in session.get_outputs()]
         providers = session.get_providers()
-        simulations = simulated(session.get_provider_records())
+        records = session.get_provider_records()
     if arguments.output is not None:
         save_arrays(arguments.output, results)
     _tell(arguments, providers, outputs, seconds, console)
-    if simulations:
-        console.note(simulated_words(simulations))
+    simulated = console.note_simulated(record.name for record in records if record.simulated)
     console.result(
         {
             "model": arguments.model,
             "providers": providers,
-            "simulated": simulations,
+            "simulated": simulated,
             "inputs": [
                 {"name": name, "type": str(array.dtype), "shape": list(array.shape)}
                 for name, array in inputs.items()
@@ -79,17 +78,6 @@ def _inputs(arguments: argparse.Namespace, session: InferenceSession, console: C
     made = make_inputs(wanted, arguments.seed)
     console.note(f"{made_words(made, arguments.seed)} (no --input).")
     return made
-
-
-def simulated(records: Iterable[PluginRecord]) -> list[str]:
-    """Return the EPs that compute on this CPU in place of a vendor's hardware."""
-    return [record.name for record in records if record.simulated]
-
-
-def simulated_words(names: Sequence[str]) -> str:
-    """Say that what a session did is no vendor's work."""
-    verb = "computes" if len(names) == 1 else "compute"
-    return f"Simulated: {' and '.join(names)} {verb} on this CPU, not on a vendor's hardware."
 
 
 def made_words(made: Mapping[str, Any], seed: int) -> str:

@@ -1,14 +1,11 @@
-"""`epctx share`: compiles several models into a share group, with one binary for each EP.
-
-Takes its arguments in the form of onnxruntime's `ep_weight_sharing_ctx_gen`, too.
-"""
+"""`epctx share`: compile several models into a share group, with one binary for each EP."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from epctx_cli import ctx_gen_form, text
+from epctx_cli import text
 from epctx_cli.arguments import (
     CommandParser,
     add_allow_uncompiled,
@@ -33,7 +30,7 @@ def add_arguments(parser: CommandParser) -> None:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="the ONNX models; the first one's name begins that of the binary. Commas between them do as well",
+        help="the ONNX models; the binary is named after the first",
     )
     parser.list_among_options = "models"
     add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
@@ -49,7 +46,6 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if a context model exists")
     add_allow_uncompiled(parser)
-    ctx_gen_form.add_arguments(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -58,19 +54,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compile all models, publish them together, report."""
     from epctx_core import OrtCompileApiFlags, ShareGroup
 
-    models = [model for given in arguments.models for model in ctx_gen_form.split_models(given)]
+    models = arguments.models
     names: list[str | None] = [*arguments.name] or [None] * len(models)
     if len(names) != len(models):
         raise InvalidArgument(
             f"there are {text.counted(len(models), 'model')} and {text.counted(len(names), 'name')}.",
             hint="Give --name once for each model, or not at all.",
         )
-    ctx_gen_form.take(arguments, console)
     if not arguments.ep:
         raise no_ep("share")
-    flags = OrtCompileApiFlags.NONE
-    if arguments.no_clobber:
-        flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    no_clobber = OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    flags = no_clobber if arguments.no_clobber else OrtCompileApiFlags.NONE
     session = session_options(arguments, console)
     with (
         console.progress() as progress,
@@ -93,8 +87,6 @@ def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
     ]
     console.table(("model", "context model", "partitions", "nodes run by"), rows)
     used = {partition.ep for member in report.members for partition in member.partitions}
-    simulated = [r.name for r in report.members[0].providers if r.simulated and r.name in used]
-    if simulated:
-        console.note(f"\nSimulated: what {' and '.join(simulated)} compiled does not run on hardware.")
+    console.note_simulated(r.name for r in report.members[0].providers if r.simulated and r.name in used)
     console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
     console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")
