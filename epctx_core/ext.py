@@ -28,7 +28,7 @@ A package that imports this module requires exactly its own version of the core.
 | `implemented_hooks` | epctx-cli, epctx-conformance, epctx-isolation | knowing which hooks an EP has |
 | `import_installed` | epctx-cli | naming the package that a command needs |
 | `internal_error` | epctx-cli | reporting a mistake of epctx in the words of the core |
-| `known_name` | epctx-cli | keeping vendors' names from new plugins |
+| `known_ep` | epctx-cli | keeping vendors' names from new plugins |
 | `lasting_threads` | epctx-conformance | naming the threads that a plugin left |
 | `OpenModel`, `open_model` | epctx-onnxruntime | reading a model that is to be converted |
 | `read_manifest` | epctx-conformance | knowing which bytes of a payload are weights before damaging it |
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from epctx_core.process_group import *
     from epctx_core.publish.files import *
     from epctx_core.registry.explaining import *
-    from epctx_core.registry.loading import *
+    from epctx_core.registry.importing import *
     from epctx_core.sessions.compile_host import *
     from epctx_core.sessions.inspection import *
     from epctx_core.sessions.providers import *
@@ -86,8 +86,8 @@ _HOME = {
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.process_group": ("ProcessGroup", "end_in_any_case", "lasting_threads"),
     "epctx_core.publish.files": ("remove_tree",),
-    "epctx_core.registry.explaining": ("known_name",),
-    "epctx_core.registry.loading": ("MarkedMethod", "find_problems", "implemented_hooks"),
+    "epctx_core.registry.explaining": ("known_ep",),
+    "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
     "epctx_core.sessions.compile_host": ("host_call", "with_providers"),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),

@@ -1,23 +1,19 @@
 """Discovery: the entry points of installed distributions, without importing a plugin.
 
-Reads metadata only, and lets no distribution disturb another. The inventory keeps what was found, an entry for each EP;
-what becomes of it when that is done again is known to `refreshing`.
+Reads metadata only, and lets no distribution disturb another.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
 from importlib_metadata import EntryPoint, IDistribution, PackageNotFoundError, distribution, distributions
 
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.lookup import Selection
-from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, normalised, sort_key
+from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
@@ -32,9 +28,7 @@ SIMULATED_PACKAGES = frozenset({"epctx-sim-openvino", "epctx-sim-qnn", "epctx-si
 """The distributions whose EPs are known to be simulated before any of them is imported."""
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
-_log = logging.getLogger("epctx.registry")
 _TARGET = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[.*\]\s*)?")
-_UNNAMED = "unnamed distribution"
 # METADATA is missing, can't be decoded or lacks the field; versions of the library raise differently.
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
@@ -90,29 +84,33 @@ def _fact(dist: IDistribution, field: Literal["name", "version"]) -> str | None:
 def _read(dist: IDistribution) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points can't be read."""
     name, version = _fact(dist, "name"), _fact(dist, "version")
-    label = name or _UNNAMED
+    label = name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
     try:
         entries = list(dist.entry_points)
     except Exception as error:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
-        return [broken_record(label, label, version, _why_unreadable(dist, error))]
+        return [_broken_record(label, label, version, _why_unreadable(dist, error))]
     for entry in entries:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
     sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
     records = [_record(mine, sources, label, version) for mine in providers.values()]
-    targets = {class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
-    for entry in sources:
-        if class_path(entry.value) not in targets:
-            reason = (
-                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
-                f"which its group {EP_GROUP} does not have"
-            )
-            records.append(broken_record(entry.name, label, version, reason))
+    targets = {_class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
+    records += [
+        _broken_record(
+            entry.name,
+            label,
+            version,
+            f"its group {SOURCE_GROUP} gives the source {entry.name!r} to {entry.value!r}, "
+            f"which its group {EP_GROUP} does not have",
+        )
+        for entry in sources
+        if _class_path(entry.value) not in targets
+    ]
     if name is not None:
         return records
-    reason = f"the metadata of the distribution that brings it has no name, so reinstall it: {dist}"
-    return [broken_record(r.name, _UNNAMED, version, reason) for r in records]
+    reason = f"the metadata of the distribution that provides it has no name, so reinstall it: {dist}"
+    return [_broken_record(r.name, label, version, reason) for r in records]
 
 
 def _why_unreadable(dist: IDistribution, error: Exception) -> str:
@@ -131,7 +129,7 @@ def _record(
 ) -> PluginRecord:
     """Return the record of one EP type, for which `mine` holds one entry unless the metadata is wrong."""
     name, value = mine[0].name, mine[0].value
-    target, problem = class_path(value), ""
+    target, problem = _class_path(value), ""
     if len(mine) > 1:
         problem = f"its group {EP_GROUP} has {name!r} more than once"
     elif not EP_NAME.fullmatch(name):
@@ -141,8 +139,8 @@ def _record(
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     if problem or target is None:
-        return broken_record(name, distribution, version, problem)
-    further = sorted({s.name for s in sources if class_path(s.value) == target} - {name})
+        return _broken_record(name, distribution, version, problem)
+    further = sorted({s.name for s in sources if _class_path(s.value) == target} - {name})
     return PluginRecord(
         name=name,
         sources=(name, *further),
@@ -154,14 +152,14 @@ def _record(
     )
 
 
-def class_path(text: str) -> str | None:
+def _class_path(text: str) -> str | None:
     """Return `module:Class` without spaces and extras, or None if a text is not of that form."""
     # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
     match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
 
 
-def broken_record(name: str, distribution: str | None, version: str | None, reason: str) -> PluginRecord:
+def _broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
     """Return the BROKEN record of what is no EP yet."""
     return PluginRecord(
         name=name,
@@ -182,60 +180,3 @@ class Entry:
         self.cls = cls
         # Apart from the registry's lock: an import may start threads that ask the registry something.
         self.loading = RLock()
-
-
-class Inventory:
-    """Found EPs by key; read on first use and after `forget`.
-
-    Args:
-        entry_points: False to look only into folders and wheels that the host added.
-    """
-
-    def __init__(self, *, entry_points: bool) -> None:
-        """Make an empty one; reads nothing yet."""
-        self.selection = Selection()
-        self.paths: list[str] = []
-        self._entry_points = entry_points
-        self._found: dict[RecordKey, Entry] | None = None
-        self._seen: dict[RecordKey, PluginRecord] = {}
-        self._imported: dict[RecordKey, Entry] = {}
-
-    def entries(self, given: Collection[str] = ()) -> dict[RecordKey, Entry]:
-        """Return what there is.
-
-        Args:
-            given: EP types that have a class without a package, which the environment may name, too.
-
-        Raises:
-            InvalidArgument: the environment's preference is malformed. Nothing is kept then, so that the
-                next call tries again.
-        """
-        if self._found is None:
-            selection = Selection.from_environment(os.environ)
-            records = discover(None if self._entry_points else self.paths)
-            found: dict[RecordKey, Entry] = {}
-            for record in records:  # of two records with one key, the EP comes before a complaint about it
-                found.setdefault(record.key, Entry(record))
-            if self._seen:
-                from epctx_core.registry.refreshing import met_again
-
-                found = met_again(found, self._seen, self._imported)
-            self._seen |= {record.key: record for record in records if record.entry_point}
-            self.selection, self._found = selection, found
-            if self._entry_points and selection != Selection():
-                from epctx_core.registry.explaining import misspelt
-
-                for sentence in misspelt(selection, records, given):
-                    _log.warning("%s.", sentence)
-        return self._found
-
-    def forget(self) -> None:
-        """Have everything found anew; what was imported stays known."""
-        self._found = None
-
-    def imported(self, entry: Entry) -> None:
-        """Remember what an import gave; what was found anew while it went on does not know of it."""
-        key = entry.record.key
-        self._imported[key] = Entry(entry.record, entry.cls)
-        if self._found is not None and self._found.get(key) is not entry:
-            self.forget()

@@ -6,7 +6,7 @@ Imported when something is to be explained. Also knows which EPs of onnxruntime 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
@@ -19,64 +19,49 @@ if TYPE_CHECKING:
     from epctx_core.registry.lookup import Selection
 
 
-class KnownEp(NamedTuple):
-    """An EP of onnxruntime that writes EPContext nodes, and who brings it.
+_KNOWN = {
+    "QNNExecutionProvider": ("Qualcomm", "epctx-qnn"),
+    "OpenVINOExecutionProvider": ("Intel", "epctx-openvino"),
+    "VitisAIExecutionProvider": ("AMD", "epctx-vitisai"),
+    "MorphiZenExecutionProvider": ("AMD", "epctx-morphizen"),
+    "TensorrtExecutionProvider": ("NVIDIA", "epctx-tensorrt"),
+    "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx"),
+}
+"""Each EP of onnxruntime that writes EPContext nodes: its vendor, and the distribution name reserved for that."""
 
-    Attributes:
-        ep: the EP type.
-        vendor: whose hardware it stands for.
-        reserved: the name kept for the vendor's own distribution.
-        exact: whether nodes spell the source exactly so; else case does not count.
-    """
 
-    ep: str
-    vendor: str
-    reserved: str
-    exact: bool = False
+def known_ep(name: str) -> tuple[str, str, str] | None:
+    """Return EP name, vendor and reserved distribution of an EP of onnxruntime; `X` or `XExecutionProvider`, without case."""
+    return next(((ep, *facts) for ep, facts in _KNOWN.items() if means(name, ep)), None)
 
-    def hint(self, source: str) -> str:
-        """Say how to get an EP for this source, and that it is not the vendor's."""
-        package = self.reserved.replace("epctx-", "epctx-sim-", 1)
-        if package not in SIMULATED_PACKAGES:
-            return (
-                f"epctx brings no package for {self.ep} ({self.vendor}): install the vendor's plugin for epctx "
-                f"if there is one ({self.reserved} is reserved for it), or use an onnxruntime built with that EP."
-            )
-        text = (
-            f"{package} brings a simulated one (pip install {package}), which does not read "
-            f"payloads made for {self.vendor} hardware. The name {self.reserved} is reserved for the vendor."
+
+def _known_hint(name: str, other: str) -> str:
+    """Return how to get an EP of onnxruntime, with a warning that a simulated one is not the vendor's; or another hint."""
+    known = known_ep(name)
+    if known is None:
+        return other
+    ep, vendor, reserved = known
+    package = reserved.replace("epctx-", "epctx-sim-", 1)
+    if package in SIMULATED_PACKAGES:
+        return (
+            f"{package} brings a simulated one (pip install {package}) for the source {ep!r}, which does not read "
+            f"payloads made for {vendor} hardware. The name {reserved} is reserved for the vendor."
         )
-        if self.exact and source != self.ep:
-            text += f" It takes only the source {self.ep!r}, exactly; this node says {source!r}."
-        return text
+    return (
+        f"epctx brings no package for {ep} ({vendor}): install the vendor's plugin for epctx "
+        f"if there is one ({reserved} is reserved for it), or use an onnxruntime built with that EP."
+    )
 
 
-_KNOWN = (
-    KnownEp("QNNExecutionProvider", "Qualcomm", "epctx-qnn"),
-    KnownEp("OpenVINOExecutionProvider", "Intel", "epctx-openvino", exact=True),
-    KnownEp("VitisAIExecutionProvider", "AMD", "epctx-vitisai", exact=True),
-    KnownEp("MorphiZenExecutionProvider", "AMD", "epctx-morphizen"),
-    KnownEp("TensorrtExecutionProvider", "NVIDIA", "epctx-tensorrt"),
-    KnownEp("NvTensorRTRTXExecutionProvider", "NVIDIA", "epctx-tensorrt-rtx"),
-)
-"""Each EP of onnxruntime that writes EPContext nodes."""
-
-
-def known_name(name: str) -> KnownEp | None:
-    """Return the EP that a host or a node's source means: `X` or `XExecutionProvider`, without case."""
-    return next((known for known in _KNOWN if means(name, known.ep)), None)
-
-
-def misspelt(selection: Selection, records: Sequence[PluginRecord], given: Collection[str] = ()) -> list[str]:
+def misspelt(selection: Selection, records: Sequence[PluginRecord], registered: Collection[str]) -> list[str]:
     """Return a sentence for each name in the environment that fits no record: most likely misspelt.
 
     Args:
+        selection: the environment.
         records: as discovered.
-        given: EP types of which the host registered a class, which may be used in any case.
+        registered: names of EPs of which the host registered a class; EPCTX_PLUGINS may name them, too.
     """
-    named = [
-        (ONLY_VARIABLE, name) for name in selection.only or () if not any(means(name, ep) for ep in given)
-    ]
+    named = [(ONLY_VARIABLE, n) for n in selection.only or () if not any(means(n, ep) for ep in registered)]
     named += [(DISABLE_VARIABLE, name) for name in selection.disabled]
     found = [
         f"{variable} names {name!r}, which is neither an installed EP nor its distribution"
@@ -138,19 +123,15 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
         return unusable(named)
     if means(short, CPU_EP):
         return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
-    # What EPCTX_PLUGIN names has no EP type where it is too broken to tell it.
-    nameless = [r for r in records if r.state is PluginState.BROKEN and r.distribution is None]
-    there = [r for r in records if r.entry_point and r.state is not PluginState.REMOVED]
-    installed = sorted({r.name for r in there if r not in nameless})
-    known = known_name(short)
+    installed = sorted({r.name for r in records if r.entry_point and r.state is not PluginState.REMOVED})
     return InvalidArgument(
         f"no installed plugin brings the Execution Provider {name!r}.{_closest(short, installed)}"
-        f" Installed: {_listed(installed)}."
-        + "".join(f" What EPCTX_PLUGIN gives is broken: {r.reason}." for r in nameless),
-        hint=known.hint(known.ep)
-        if known
-        else "`epctx plugins list` shows every plugin, "
-        "`epctx doctor` what keeps one from being found, `epctx plugins new` begins one.",
+        f" Installed: {_listed(installed)}.",
+        hint=_known_hint(
+            short,
+            "`epctx plugins list` shows every plugin, `epctx doctor` what keeps one from being found, "
+            "`epctx plugins new` begins one.",
+        ),
     )
 
 
@@ -173,19 +154,13 @@ def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: obje
     """
     if isinstance(maker, str) and same_distribution(record.distribution, maker):
         return ""
-    names = [
-        r
-        for r in records
-        if r.name == record.name
-        and r.key != record.key
-        and r.distribution
-        and r.state is not PluginState.REMOVED
-    ]
-    made = [r for r in names if isinstance(maker, str) and same_distribution(r.distribution, maker)]
+    others = [r for r in records if r.name == record.name and r.key != record.key and r.distribution]
+    others = [r for r in others if r.state is not PluginState.REMOVED]
+    made = [r for r in others if isinstance(maker, str) and same_distribution(r.distribution, maker)]
     return "".join(
         f" {r.origin} brings {r.name}, too{', and made this' if made else ''}: name it "
         f'"{r.distribution}:{r.name}" among the providers.'
-        for r in made or names
+        for r in made or others
     )
 
 
@@ -214,22 +189,18 @@ def _most_telling(records: Sequence[PluginRecord]) -> PluginRecord:
 
 
 def taken(record: PluginRecord) -> InvalidArgument:
-    """Return the error for a class that a host registers under the EP type of a record, and what frees that one."""
+    """Return the error for a class that a host registers under the EP name of a record, and what frees that one."""
+    hint = f"Call unregister({record.name!r}) first."
     if record.distribution is not None:
         hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
-    else:
-        hint = f"Call unregister({record.name!r}) first, or take it out of EPCTX_PLUGIN."
     return InvalidArgument(f"the EP type {record.name} is taken: {record.origin}.", ep=record.name, hint=hint)
 
 
 def why_unusable(record: PluginRecord) -> tuple[str, str]:
     """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
-    if record.distribution is None:
-        hint = "Fix it, or take it out of EPCTX_PLUGIN, and call refresh_plugins()."
-    elif record.passed_over:
+    hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
+    if record.passed_over:
         hint = f'Name it "{record.distribution}:{record.name}" among the providers to have it all the same.'
-    else:
-        hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
     if record.undecided:
         return f"{record.name} is ambiguous: {record.reason}", hint
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
@@ -247,38 +218,25 @@ def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
             "The node says no source, and which EP made it is never guessed.",
             "Have the context model compiled again; its EPContext nodes need the attribute 'source'.",
         )
-    exact = [r for r in records if source in r.sources]
-    near = [
-        r for r in records if r not in exact and any(s.casefold() == source.casefold() for s in r.sources)
-    ]
-    for group in (exact, near):
-        unusable_ones = [r for r in group if not r.usable]
-        if unusable_ones and len(unusable_ones) == len(group):
-            why, hint = why_unusable(_most_telling(unusable_ones))
-            gone = all(r.state is PluginState.REMOVED for r in unusable_ones)
-            return (
-                f"The plugin for the source {source!r} {'was' if gone else 'is'} installed, but {why}.",
-                hint,
-            )
+    near = [r for r in records if any(s.casefold() == source.casefold() for s in r.sources)]
+    exact = [r for r in near if source in r.sources]
+    usable = [r for r in exact or near if r.usable]
+    if near and not usable:
+        why, hint = why_unusable(_most_telling(exact or near))
+        verb = "was" if all(r.state is PluginState.REMOVED for r in exact or near) else "is"
+        return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint
     if exact:
-        usable = next(r for r in exact if r.usable)
         return (
-            f"{usable.label} takes the source {source!r}, but is not among this session's providers.",
-            f"Add {usable.name!r} to the providers, or give no list to use every installed plugin.",
+            f"{usable[0].label} takes the source {source!r}, but is not among this session's providers.",
+            f"Add {usable[0].name!r} to the providers, or give no list to use every installed plugin.",
         )
-    if usable_near := [r for r in near if r.usable]:
-        names = _listed(sorted({f"{s!r}" for r in usable_near for s in r.sources}))
+    if near:
+        names = _listed(sorted({repr(s) for r in usable for s in r.sources}))
         return (
-            f"No EP of this session takes the source {source!r}; {usable_near[0].label} goes by {names}.",
-            f"Case counts unless the EP says otherwise. Is {usable_near[0].name!r} among the session's providers?",
+            f"No EP of this session takes the source {source!r}; {usable[0].label} goes by {names}.",
+            f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
         )
     sources = sorted({s for r in records if r.usable for s in r.sources})
-    close = _closest(source, sources)
-    why = f"No installed plugin takes the source {source!r}.{close} Sources installed: {_listed(sources)}."
-    known = known_name(source)
-    if known is not None:
-        return why, known.hint(source)
-    return (
-        why,
-        "Install the EP package that made this context model; `epctx plugins list` shows what is there.",
-    )
+    why = f"No installed plugin takes the source {source!r}.{_closest(source, sources)} Sources installed: {_listed(sources)}."
+    hint = "Install the EP package that made this context model; `epctx plugins list` shows what is there."
+    return why, _known_hint(source, hint)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument, NotFound, NotImplementedByProvider, suggestion
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.registry.guard import answered, blame, kind_of, plugin_error
-from epctx_core.registry.loading import MarkedMethod, implemented_hooks
+from epctx_core.registry.importing import MarkedMethod, implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
@@ -30,18 +30,6 @@ TRACE_VARIABLE = "EPCTX_TRACE"
 
 Implementation = Callable[[Mapping[str, Any]], Any]
 """Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
-
-
-class _Live:
-    """One EP instance with its hooks."""
-
-    def __init__(self, record: PluginRecord, provider: ExecutionProvider) -> None:
-        self.record = record
-        self.provider = provider
-        self.hooks = {
-            hook: _implementation(record, provider, method)
-            for hook, method in implemented_hooks(type(provider)).items()
-        }
 
 
 def _implementation(
@@ -74,52 +62,26 @@ class ProviderInstances:
         Raises:
             PackageMissing: it asks, and epctx-conformance is not installed.
         """
-        self._live: dict[str, _Live] = {}
+        self._records: dict[str, PluginRecord] = {}
+        self._hooks: dict[str, dict[str, Implementation]] = {}
+        self._waiting: list[str] = []
         self._lock = threading.Lock()
-        self._open: list[_Live] = []
         self._trace: Callable[[Implementation, str, Mapping[str, Any]], Any] | None = None
         if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
             self._trace = import_installed("epctx_conformance.tracing", needed_by=TRACE_VARIABLE).traced
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The EP types, in order of priority."""
-        return tuple(self._live)
-
-    def get(self, name: str) -> ExecutionProvider:
-        """Return the instance of an EP type.
-
-        Raises:
-            NotFound: the session has no such EP.
-        """
-        return self._known(name).provider
+        """The EP names, in order of priority."""
+        return tuple(self._hooks)
 
     def record(self, name: str) -> PluginRecord:
-        """Return the record of an EP type.
-
-        Raises:
-            NotFound: the session has no such EP.
-        """
-        return self._known(name).record
-
-    def _known(self, name: str) -> _Live:
-        live = self._live.get(name)
-        if live is None:
-            there = ", ".join(self._live) or "none"
-            raise NotFound(
-                f"this session has no Execution Provider {name!r}.{suggestion(name, self._live)}",
-                ep=name,
-                hint=f"Its Execution Providers: {there}.",
-            )
-        return live
+        """Return the record of an EP."""
+        return self._records[name]
 
     def implements(self, ep: str, hook: str) -> bool:
-        """Whether an EP of this session has an optional hook; cheap enough for every run.
-
-        Raises:
-            NotFound: the session has no such EP.
-        """
-        return hook in self._known(ep).hooks
+        """Whether an EP of this session has an optional hook; cheap enough for every run."""
+        return hook in self._hooks[ep]
 
     def add(self, record: PluginRecord, cls: type[ExecutionProvider], context: ProviderContext) -> None:
         """Make an instance and register it; on failure nothing stays registered.
@@ -135,7 +97,7 @@ class ProviderInstances:
             EpctxError: its `__init__` raised this one, such as InvalidArgument for options that
                 contradict each other.
         """
-        if record.name in self._live:
+        if record.name in self._hooks:
             raise InvalidArgument(
                 f"{record.name} is listed twice among the session's providers.",
                 ep=record.name,
@@ -150,9 +112,11 @@ class ProviderInstances:
                 hook="__init__",
                 hint="Leave out __new__.",
             )
-        live = _Live(record, provider)
-        self._live[record.name] = live
-        self._open.append(live)
+        self._hooks[record.name] = {
+            hook: _implementation(record, provider, method) for hook, method in implemented_hooks(cls).items()
+        }
+        self._records[record.name] = record
+        self._waiting.append(record.name)
 
     def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:
         """Call one EP's implementation of a hook and return its result.
@@ -163,23 +127,22 @@ class ProviderInstances:
             arguments: all other arguments of the hook.
 
         Raises:
-            NotFound: the session has no such EP.
             NotImplementedByProvider: the EP does not implement the hook.
             EPFail: the EP raised in `compile`.
             PluginError: the EP raised in another hook, or its answer is not what the table of hooks says.
             EpctxError: the EP raised it; it passes.
         """
-        live = self._known(ep)
-        if hook not in live.hooks:
+        implementation = self._hooks[ep].get(hook)
+        if implementation is None:
             raise NotImplementedByProvider(
-                f"{live.record.label} does not implement the hook {hook}.",
+                f"{self._records[ep].label} does not implement the hook {hook}.",
                 ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
         arguments["ep"] = ep
         if self._trace is not None:
-            return self._trace(live.hooks[hook], hook, arguments)
-        return live.hooks[hook](arguments)
+            return self._trace(implementation, hook, arguments)
+        return implementation(arguments)
 
     def shutdown(self) -> None:
         """Call `shutdown` once on each EP that has it, in reverse order, and let go of all; further calls do nothing.
@@ -188,19 +151,19 @@ class ProviderInstances:
         KeyboardInterrupt is raised again at the end.
         """
         with self._lock:
-            waiting, self._open = self._open, []
+            waiting, self._waiting = self._waiting, []
         interrupt: KeyboardInterrupt | None = None
-        for live in reversed(waiting):
+        for ep in reversed(waiting):
             try:
-                if "shutdown" in live.hooks:
-                    self.call(live.record.name, "shutdown")
+                if self.implements(ep, "shutdown"):
+                    self.call(ep, "shutdown")
             except KeyboardInterrupt as error:
                 interrupt = error
             except Exception as error:  # noqa: BLE001 - the other EPs hold devices and memory too
-                _log.error("shutdown of %s: %s", live.record.label, error)
-                _log.debug("shutdown of %s", live.record.label, exc_info=error)
+                _log.error("shutdown of %s: %s", self._records[ep].label, error)
+                _log.debug("shutdown of %s", self._records[ep].label, exc_info=error)
         if waiting:  # else somebody else has taken them and is still at it
-            self._live.clear()
+            self._hooks.clear()
         if interrupt is not None:
             raise interrupt
 

@@ -12,8 +12,6 @@ from epctx_core.registry.records import PluginRecord, PluginState, means, same_d
 ONLY_VARIABLE = "EPCTX_PLUGINS"
 DISABLE_VARIABLE = "EPCTX_DISABLE_PLUGINS"
 PREFER_VARIABLE = "EPCTX_PREFER"
-CLASS_VARIABLE = "EPCTX_PLUGIN"
-"""Classes without a package, `module:Class`, separated by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)

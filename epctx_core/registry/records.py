@@ -57,7 +57,7 @@ class PluginRecord:
     Attributes:
         name: the EP type; where that cannot be told, the distribution's name or `module:Class`.
         sources: every source key it is found by, its name first.
-        distribution: the pip package that brings it, or None for a class that the host registered or EPCTX_PLUGIN names.
+        distribution: the pip package that brings it, or None for a class that the host registered.
         version: the distribution's version, or None. Of what this process has loaded, if it has.
         vendor: who is responsible for it, known once it is loaded; None before.
         availability: what its class answered about each purpose that was asked about.

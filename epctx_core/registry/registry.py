@@ -15,18 +15,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, NotFound, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
-from epctx_core.options.table import names_in
 from epctx_core.plugin.types import Availability
-from epctx_core.registry.discovery import Entry, Inventory, discover
+from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
-from epctx_core.registry.loading import find_problems, import_class, import_provider
-from epctx_core.registry.lookup import CLASS_VARIABLE, pick_by_name, route_source
+from epctx_core.registry.importing import find_problems, import_provider
+from epctx_core.registry.lookup import Selection, pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
@@ -48,9 +46,8 @@ _log = logging.getLogger("epctx.registry")
 class Registry:
     """All EPs that a process can use: those of installed packages, and what the host adds.
 
-    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER, EPCTX_PLUGIN) are read on
-    first use and by `refresh`. No plugin is imported before it is named; EPCTX_PLUGIN names those that it has. Every
-    method may be called from any thread.
+    Entry points and the environment (EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS, EPCTX_PREFER) are read on first use and by
+    `refresh`. No plugin is imported before it is named. Every method may be called from any thread.
 
     Args:
         entry_points: False to know only what the host registers or adds.
@@ -62,9 +59,11 @@ class Registry:
         # change. Each step leaves them whole; what is derived from them is dropped before the first.
         self._locks = PerProcess(threading.RLock)
         self._entry_points = entry_points
-        self._inventory = Inventory(entry_points=entry_points)
+        self._paths: list[str] = []
+        self._selection = Selection()
+        self._found: dict[RecordKey, Entry] = {}
+        self._is_stale = True
         self._registered: dict[str, Entry] = {}
-        self._developed: dict[str, Entry] | None = None if entry_points else {}
         self._users: dict[RecordKey, list[str]] = {}
         self._preferred: dict[str, str] = {}
         self._noticed: set[str] = set()
@@ -73,9 +72,7 @@ class Registry:
     # -- what there is ---------------------------------------------------------------------------
 
     def records(self) -> list[PluginRecord]:
-        """Return a record for each EP, usable or not, by EP type and distribution.
-
-        Imports no plugin but those that EPCTX_PLUGIN names.
+        """Return a record for each EP, usable or not, by EP name and distribution; import no plugin.
 
         Raises:
             InvalidArgument: EPCTX_PREFER is malformed.
@@ -92,56 +89,45 @@ class Registry:
         return [*(record.name for record in records if record.usable), CPU_EP]
 
     def refresh(self) -> None:
-        """Forget what was discovered and discover again; what the host registered or added stays."""
+        """Discover EPs again and read the environment again; what the host registered or added stays."""
         importlib.invalidate_caches()
         with self._locks.get():
-            self._selected = None
-            self._inventory.forget()
-            self._developed = None if self._entry_points else {}
+            self._selected, self._is_stale = None, True
             self._view()
 
     def _view(self) -> dict[RecordKey, PluginRecord]:
         """Return every record as selection leaves it, in order."""
         with self._locks.get():
-            if self._developed is None:
-                self._develop()
             if self._selected is None:
-                classes = self._classes()
-                given = [name for name, entry in classes.items() if entry.cls]
-                found = self._inventory.entries(given)
-                records = self._inventory.selection.apply(
-                    [entry.record for entry in found.values()], chosen=self._preferred, given=given
-                )
-                records += [entry.record for entry in classes.values()]
+                found = [entry.record for entry in self._entries().values()]
+                records = self._selection.apply(found, chosen=self._preferred, given=self._registered)
+                records += [entry.record for entry in self._registered.values()]
                 self._selected = {record.key: record for record in sorted(records, key=sort_key)}
             return self._selected
 
-    def _develop(self) -> None:
-        """Import the classes that EPCTX_PLUGIN names; one that cannot be used is a BROKEN record of the name given.
+    def _entries(self) -> dict[RecordKey, Entry]:
+        """Return the EPs of distributions, discovered anew where that is due.
 
-        Only a class knows its EP type, so this is the one variable that has plugins imported. What such an import
-        asks the registry is answered without them.
+        Raises:
+            InvalidArgument: the environment's preference is malformed. Nothing is kept then, so that the
+                next call tries again.
         """
-        self._developed = {}
-        try:
-            for given in dict.fromkeys(names_in(os.environ.get(CLASS_VARIABLE, ""))):
-                outcome = import_class(given)
-                record = outcome.record
-                if outcome.cls is not None and record.name in {CPU_EP, *self._classes()}:
-                    reason = f"the EP type {record.name} is built in or has a class already"
-                    record = replace(record, name=given, state=PluginState.BROKEN, reason=reason)
-                if not record.usable:
-                    _log.warning("%s: %s", CLASS_VARIABLE, record.reason)
-                self._developed[record.name] = Entry(record, outcome.cls if record.usable else None)
-        except BaseException:  # the user's interrupt
-            self._developed = None
-            raise
-        finally:
-            self._selected = None
+        if self._is_stale:
+            selection = Selection.from_environment(os.environ)
+            records = discover(None if self._entry_points else self._paths)
+            if self._found:
+                from epctx_core.registry.refreshing import merge_entries
 
-    def _classes(self) -> dict[str, Entry]:
-        """Return the classes without a package by EP type, those that the host registered first."""
-        return {**(self._developed or {}), **self._registered}
+                self._found = merge_entries(records, self._found)
+            for record in records:  # of two with one key, the EP comes before a complaint about it
+                self._found.setdefault(record.key, Entry(record))
+            self._selection, self._is_stale = selection, False
+            if self._entry_points and selection != Selection():
+                from epctx_core.registry.explaining import misspelt
+
+                for sentence in misspelt(selection, records, self._registered):
+                    _log.warning("%s.", sentence)
+        return self._found
 
     # -- what the host says ----------------------------------------------------------------------
 
@@ -159,12 +145,11 @@ class Registry:
         self._register(cls, sources)
 
     def _register(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
-        problems = find_problems(cls)
-        if problems:
-            kind = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
+        if problems := find_problems(cls):
+            label = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
             raise PluginError(
-                f"{kind} is no valid Execution Provider: {'; '.join(problem.what for problem in problems)}.",
-                hint=" ".join(dict.fromkeys(problem.hint for problem in problems)),
+                f"{label} is no valid Execution Provider: {'; '.join(what for what, _ in problems)}.",
+                hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
         if isinstance(sources, str) or not all(isinstance(s, str) and s for s in sources):
             raise InvalidArgument(
@@ -274,9 +259,9 @@ class Registry:
             self._selected = None
             if place not in sys.path:
                 sys.path.append(place)
-            if place not in self._inventory.paths:
-                self._inventory.paths.append(place)
-            self._inventory.forget()
+            if place not in self._paths:
+                self._paths.append(place)
+            self._is_stale = True
             view = self._view()
         brought = [(record.name, normalised(record.distribution or "")) for record in found]
         return [r for r in view.values() if (r.name, normalised(r.distribution or "")) in brought]
@@ -304,8 +289,8 @@ class Registry:
             InvalidArgument: that distribution is not installed or does not bring it.
         """
         with self._locks.get():
-            found = [entry.record for entry in self._inventory.entries().values()]
-            bringing = [record for record in found if means(ep, record.name)]
+            records = [entry.record for entry in self._entries().values()]
+            bringing = [record for record in records if means(ep, record.name)]
             chosen = [record for record in bringing if same_distribution(record.distribution, distribution)]
             if not chosen:
                 from epctx_core.registry.explaining import not_brought
@@ -375,8 +360,8 @@ class Registry:
 
     def _entry_of(self, record: PluginRecord) -> Entry:
         with self._locks.get():
-            classes = {entry.record.key: entry for entry in self._classes().values()}
-            entry = classes.get(record.key) or self._inventory.entries().get(record.key)
+            entry = self._registered.get(record.name) if record.distribution is None else None
+            entry = entry or self._entries().get(record.key)
         if entry is None:
             raise plugin_error(f"{record.label} is not known any more: unregistered or uninstalled.", record)
         return entry
@@ -398,21 +383,21 @@ class Registry:
                 raise unusable([current])
             if entry.cls is not None:
                 return entry.cls
-            outcome = import_provider(entry.record)
-            entry.cls = outcome.cls
-            self._keep(entry, outcome.record)
-            if outcome.cls is None:
+            loaded, entry.cls, error = import_provider(entry.record)
+            self._keep(entry, loaded)
+            if entry.cls is None:
                 from epctx_core.registry.explaining import unusable
 
-                raise unusable([outcome.record]) from outcome.error
-            return outcome.cls
+                raise unusable([loaded]) from error
+            return entry.cls
 
     def _keep(self, entry: Entry, record: PluginRecord) -> None:
         with self._locks.get():
             self._selected = None
             entry.record = record
-            if record.distribution is not None:
-                self._inventory.imported(entry)
+            if record.distribution is not None and self._found.get(record.key) is not entry:
+                # What was found anew while this import went on does not know of it.
+                self._found[record.key], self._is_stale = entry, True
 
     def availability(self, record: PluginRecord, purpose: Purpose) -> Availability:
         """Ask a class whether this machine has what a purpose needs; loads it.
@@ -489,7 +474,7 @@ class Registry:
         from epctx_core.registry.explaining import misspelt
 
         records = self.records()  # reads the environment, too
-        return misspelt(self._inventory.selection, records, self._classes())
+        return misspelt(self._selection, records, self._registered)
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:

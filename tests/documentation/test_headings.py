@@ -15,7 +15,7 @@ from epctx_cli.command_table import OWN
 from epctx_core import PluginState, errors, plugin
 from epctx_core.plugin import ExecutionProvider
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
-from epctx_core.registry.loading import find_problems
+from epctx_core.registry.importing import find_problems
 from epctx_core.testing import GROUPS
 
 REFERENCE = sections("hooks.md")
@@ -101,7 +101,7 @@ def test_an_example_of_the_reference_keeps_the_contract(name):
     exec(f"class Example(ExecutionProvider):\n    name = 'Example'\n{indented(example)}", names)  # noqa: S102 - the page's own code
 
     missing = [f"the required hook {hook} is missing" for hook in ("get_capability", "compile")]
-    problems = [problem.what for problem in find_problems(names["Example"])]
+    problems = [what for what, _ in find_problems(names["Example"])]
     assert name in vars(names["Example"])
     assert [what for what in problems if what not in missing] == []
 

@@ -10,7 +10,7 @@ from registry.providers import ep
 
 from epctx_core.errors import PluginError
 from epctx_core.plugin.hookspecs import HOOKS, Hook, HookSpecs, hookspec
-from epctx_core.registry.loading import find_problems
+from epctx_core.registry.importing import find_problems
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Refusal
@@ -48,6 +48,6 @@ def test_a_new_hook_is_traced_by_its_row(own_hook, session, monkeypatch, capsys)
 
 
 def test_implementations_of_a_new_hook_are_checked_by_its_row(own_hook):
-    (problem,) = find_problems(ep("A", prefer=lambda self, tags: []))
+    ((problem, _),) = find_problems(ep("A", prefer=lambda self, tags: []))
 
-    assert "takes 'tags', which the hook does not give (it gives ep, nodes, tag)" in problem.what
+    assert "takes 'tags', which the hook does not give (it gives ep, nodes, tag)" in problem

@@ -38,7 +38,7 @@ def test_each_variable_that_chooses_plugins_or_the_engine_is_in_the_table_and_no
     documented = set(re.findall(r"^\| `(EPCTX_\w+)` \|", TEXT, flags=re.MULTILINE))
 
     assert documented == set(re.findall(r'= "(EPCTX_\w+)"$', sources, flags=re.MULTILINE))
-    assert len(documented) == 6
+    assert len(documented) == 5
 
 
 @pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE))

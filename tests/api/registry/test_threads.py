@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from registry.packages import PROVIDER
 from registry.providers import ep
 
 from epctx_core import Registry
@@ -14,12 +13,11 @@ from epctx_core.plugin import Purpose
 ROUNDS = 30
 
 
-def test_threads_that_ask_register_and_refresh_at_once_never_see_half_a_registry(packages, monkeypatch):
+def test_threads_that_ask_register_and_refresh_at_once_never_see_half_a_registry(packages):
     packages.install("epctx-a", "A", sources=["Alfa"])
     packages.install("epctx-b", "B", code="1 / 0")
-    packages.write_module("draft", PROVIDER.format(name="Draft", body=""))
-    monkeypatch.setenv("EPCTX_PLUGIN", "draft:Provider")
     registry = Registry()
+    registry.register(ep("Draft"))
 
     threads = [
         lambda: ask(registry),

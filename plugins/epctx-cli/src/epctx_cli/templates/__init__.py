@@ -17,7 +17,7 @@ from string import Template
 
 from epctx_core import __version__
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.ext import known_name
+from epctx_core.ext import known_ep
 from epctx_core.plugin import PLUGIN_API
 
 LONGEST = 40
@@ -98,14 +98,14 @@ def _refuse_bad_word(word: str) -> None:
             "dashes, and begins with a letter.",
             hint=f"Try {near!r}." if near else "Try one such as 'acme'.",
         )
-    known = known_name(word)
     if word.partition("-")[0] in _OWN_WORDS:
         raise InvalidArgument(
             f"the plugin name {word!r} is epctx's own.", hint="Name it after your device or company."
         )
-    if known is not None:
+    if (known := known_ep(word)) is not None:
+        ep, vendor, reserved = known
         raise InvalidArgument(
-            f"the name {known.reserved} and the EP type {known.ep} are reserved for {known.vendor}.",
+            f"the name {reserved} and the EP type {ep} are reserved for {vendor}.",
             hint="Name it after your device or company.",
         )
 

@@ -24,8 +24,8 @@ FOREIGN_INFOS = ("written by another EP", "", "{}", '{"version": 999999}', "\x00
 @check("signatures", "the class, its options and its hooks are as the contract has them")
 def check_class(scene: Scene) -> None:
     """Hold the class against the contract."""
-    for problem in find_problems(scene.provider):
-        raise CheckFailed(f"{scene.provider.__qualname__}: {problem.what}.", hint=problem.hint)
+    for what, hint in find_problems(scene.provider):
+        raise CheckFailed(f"{scene.provider.__qualname__}: {what}.", hint=hint)
 
 
 @check("signatures", "it is written for a plugin API that this core has")
