@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_core.errors import NotImplementedByProvider
 from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.registry.guard import answered, blame, kind_of, plugin_error
@@ -92,17 +92,10 @@ class ProviderInstances:
             context: what the instance gets.
 
         Raises:
-            InvalidArgument: the session has an EP of this type already.
             PluginError: its `__init__` raised.
             EpctxError: its `__init__` raised this one, such as InvalidArgument for options that
                 contradict each other.
         """
-        if record.name in self._hooks:
-            raise InvalidArgument(
-                f"{record.name} is listed twice among the session's providers.",
-                ep=record.name,
-                hint="List it once.",
-            )
         with blame(record, "__init__"):
             provider = cls(context)
         if type(provider) is not cls:

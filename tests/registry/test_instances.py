@@ -131,16 +131,6 @@ def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(
     assert (caught.value.ep, caught.value.hook) == ("A", hook)
 
 
-def test_one_ep_is_listed_once(session, record_of, context):
-    cls = ep("A")
-    instances = session(cls)
-
-    with pytest.raises(InvalidArgument, match="listed twice"):
-        instances.add(record_of(cls), cls, context)
-
-    assert instances.call("A", "compile", partitions=[1]) == [("A", 1)]
-
-
 # -- errors ------------------------------------------------------------------------------------
 
 
