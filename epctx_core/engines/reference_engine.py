@@ -8,7 +8,8 @@ write. What it lacks it refuses; results are as exact as numpy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,14 @@ from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, all_nodes, opset_imports
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 
 _ML = "ai.onnx.ml"
+_ANY_VERSION = 1 << 31
+_CORRECTED: list[tuple[Any, int]] = []
+"""Operators in place of the evaluator's own, each with the version of the default domain from which that one does."""
 
 
 class ReferenceEngine(BaseEngine):
@@ -46,10 +51,10 @@ class ReferenceEngine(BaseEngine):
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
-        opsets = {opset.domain or "ai.onnx": opset.version for opset in own.opset_import}
-        version = opsets.get("ai.onnx", 0)
-        operators = [kind for kind, below in _REPLACED.items() if below is None or version < below]
+        version = opset_imports(own).get("", 0)
+        operators = [operator for operator, below in _CORRECTED if version < below]
         try:
+            _refuse_missing(own, version)
             return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)
         except Exception as error:
             # The evaluator raises a different class for each way in which it lacks an operator.
@@ -86,175 +91,155 @@ def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:
     return np.ascontiguousarray(result).reshape(result.shape)
 
 
-class GatherElements(OpRun):
+def _refuse_missing(model: ModelProto, version: int) -> None:
+    """Raise NotImplementedError for versions that the evaluator computes wrongly and nothing here corrects."""
+    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
+        if node.domain not in DEFAULT_DOMAINS:
+            continue
+        if node.op_type == "Scan" and version < 9:  # noqa: PLR2004 - the version that lost the batch dimension
+            raise NotImplementedError("Scan of version 8 is not there.")
+        if node.op_type == "BatchNormalization" and version < 14:  # noqa: PLR2004
+            tests = version >= 7 or any(a.name == "is_test" and a.i for a in node.attribute)  # noqa: PLR2004 - there is no flag from 7 on
+            if not tests or len([name for name in node.output if name]) > 1:
+                raise NotImplementedError("BatchNormalization below version 14 is there for inference only.")
+
+
+def _corrected(
+    op_type: str,
+    domain: str = "",
+    *,
+    below: int = _ANY_VERSION,
+    base: type[OpRun] = OpRun,
+    method: str = "_run",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have a function compute an operator, called with its inputs and, by name, its attributes.
+
+    Args:
+        op_type, domain: the operator.
+        below: the version of the default domain from which the evaluator's own is right.
+        base: what the evaluator's class is made from.
+        method: that function's name in it; the evaluator gives its instance to any but `_run`.
+    """
+
+    def correct(function: Callable[..., Any]) -> Callable[..., Any]:
+        is_static = method == "_run"
+        members = {"op_domain": domain, method: staticmethod(function) if is_static else function}
+        if op_type in EXECUTABLE:
+            members["need_context"] = lambda _: True
+        _CORRECTED.append((type(op_type, (base,), members), below))
+        return function
+
+    return correct
+
+
+@_corrected("GatherElements")
+def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
     """The evaluator's own fails above 64 elements along the axis."""
-
-    op_domain = ""
-
-    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
-        axis %= data.ndim
-        # Along the other axes the indices may be shorter than the data.
-        window = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
-        return (np.take_along_axis(data[window], indices, axis),)
+    axis %= data.ndim
+    # Along the other axes the indices may be shorter than the data.
+    window = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
+    return (np.take_along_axis(data[window], indices, axis),)
 
 
-class Flatten(OpRun):
+@_corrected("Flatten")
+def _flatten(x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
     """The operator for tensors without elements, too, whose number of columns numpy cannot find."""
-
-    op_domain = ""
-
-    def _run(self, x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
-        return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
+    return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
 
 
-class Scatter(OpRun):
+@_corrected("Scatter", below=11)
+def _scatter(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
     """ScatterElements under its name before version 11, which the evaluator does not have."""
-
-    op_domain = ""
-
-    def _run(
-        self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0
-    ) -> tuple[np.ndarray]:
-        result: np.ndarray = scatter_elements(data, indices, updates, axis=axis)  # type: ignore[no-untyped-call]
-        return (result,)
+    result: np.ndarray = scatter_elements(data, indices, updates, axis=axis)  # type: ignore[no-untyped-call]
+    return (result,)
 
 
-class DequantizeLinear(OpRun):
+@_corrected("DequantizeLinear", below=19)
+def _dequantize_linear(
+    x: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray | None = None,
+    axis: int = 1,
+    **_newer: Any,
+) -> tuple[np.ndarray]:
     """Versions 10 and 13, which the evaluator refuses: by a scale and zero point for all or for each slice."""
-
-    op_domain = ""
-
-    def _run(
-        self,
-        x: np.ndarray,
-        scale: np.ndarray,
-        zero_point: np.ndarray | None = None,
-        axis: int = 1,
-        **_newer: Any,
-    ) -> tuple[np.ndarray]:
-        each = [-1 if place == axis % x.ndim else 1 for place in range(x.ndim)] if scale.size > 1 else []
-        centred = x.astype(np.float32)
-        if zero_point is not None:
-            centred -= zero_point.astype(np.float32).reshape(each)
-        return ((centred * scale.reshape(each)).astype(scale.dtype),)
+    each = [-1 if place == axis % x.ndim else 1 for place in range(x.ndim)] if scale.size > 1 else []
+    centred = x.astype(np.float32)
+    if zero_point is not None:
+        centred -= zero_point.astype(np.float32).reshape(each)
+    return ((centred * scale.reshape(each)).astype(scale.dtype),)
 
 
-class BatchNormalization(OpRun):
+@_corrected("BatchNormalization", below=14)
+def _batch_normalization(
+    x: np.ndarray, *statistics: np.ndarray, epsilon: float = 1e-5, spatial: int | None = 1, **_other: Any
+) -> tuple[np.ndarray]:
     """Versions below 14, of which the evaluator takes batches' own means where it should take the given ones."""
-
-    op_domain = ""
-
-    def __init__(self, onnx_node: Any, run_params: dict[str, Any]) -> None:
-        super().__init__(onnx_node, run_params)
-        trains = run_params["opsets"][""] < 7 and not getattr(self, "is_test", 0)  # noqa: PLR2004 - there is no flag from 7 on
-        if trains or len([name for name in onnx_node.output if name]) > 1:
-            raise NotImplementedError("BatchNormalization below version 14 is there for inference only.")
-
-    def _run(  # noqa: PLR0913 - as onnx.reference calls an operator
-        self,
-        x: np.ndarray,
-        scale: np.ndarray,
-        bias: np.ndarray,
-        mean: np.ndarray,
-        variance: np.ndarray,
-        epsilon: float = 1e-5,
-        spatial: int | None = 1,
-        **_other: Any,
-    ) -> tuple[np.ndarray]:
-        each = (-1,) + (1,) * (x.ndim - 2) if spatial != 0 else scale.shape
-        given = [array.reshape(each) for array in (scale, bias, mean, variance)]
-        result = given[0] * (x - given[2]) / np.sqrt(given[3] + epsilon) + given[1]
-        return (result.astype(x.dtype),)
+    each = (-1,) + (1,) * (x.ndim - 2) if spatial != 0 else statistics[0].shape
+    scale, bias, mean, variance = [array.reshape(each) for array in statistics]
+    return ((scale * (x - mean) / np.sqrt(variance + epsilon) + bias).astype(x.dtype),)
 
 
-class _BodyRunner(OpRun):
-    """An operator with a body; it runs that over its own inputs, which hide what values outside are called."""
-
-    op_domain = ""
-    body: Any
-    _run_body: Any  # the evaluator makes this method for each attribute that is a graph
-
-    def need_context(self) -> bool:
-        """Ask for the values outside."""
-        return True
-
-    def run_body(self, own: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
-        """Return the body's results."""
-        results: list[Any] = self._run_body(
-            {**(given.get("context") or {}), **own},
-            attributes=given.get("attributes"),
-            bindings=given.get("bindings"),
-        )
-        return results
+def _run_subgraph(
+    body: Any, inputs: Mapping[str, Any], *, context: Mapping[str, Any], attributes: Any = None, **_other: Any
+) -> list[Any]:
+    """Return the results of an operator's subgraph, whose inputs hide values outside of the same names."""
+    results: list[Any] = body.run(None, {**context, **inputs}, attributes=attributes)
+    return results
 
 
-class Loop(_BodyRunner):
+@_corrected("Loop")
+def _loop(
+    most: np.ndarray | None, condition: np.ndarray | None, *carried: Any, body: Any, **scope: Any
+) -> tuple[Any, ...]:
     """The evaluator's own lets values outside hide carried ones of the same name, which onnxscript writes.
 
     It also joins results of iterations along their first dimension, and takes a condition left out as false.
     """
-
-    def _run(
-        self, most: np.ndarray | None, condition: np.ndarray | None, *carried: Any, **given: Any
-    ) -> tuple[Any, ...]:
-        names = self.body.input_names
-        values = list(carried)
-        scans: list[list[Any]] = [[] for _ in self.body.output_names[1 + len(carried) :]]
-        going, number = condition is None or bool(condition), 0
-        while going and (most is None or number < most):
-            own = dict(zip(names, [np.array(number, np.int64), np.array(True), *values], strict=True))
-            last, *results = self.run_body(own, given)
-            values, parts = results[: len(values)], results[len(values) :]
-            for scan, part in zip(scans, parts, strict=True):
-                scan.append(part)
-            going, number = bool(last), number + 1
-        types = self.body.output_types[1 + len(carried) :]
-        return (*values, *(_stacked(scan, kind) for scan, kind in zip(scans, types, strict=True)))
+    values = list(carried)
+    scans: list[list[Any]] = [[] for _ in body.output_names[1 + len(carried) :]]
+    going, number = condition is None or bool(condition), 0
+    while going and (most is None or number < most):
+        inputs = [np.array(number, np.int64), np.array(True), *values]
+        last, *results = _run_subgraph(body, dict(zip(body.input_names, inputs, strict=True)), **scope)
+        values, parts = results[: len(values)], results[len(values) :]
+        for scan, part in zip(scans, parts, strict=True):
+            scan.append(part)
+        going, number = bool(last), number + 1
+    types = body.output_types[1 + len(carried) :]
+    return (*values, *(_stacked(scan, kind) for scan, kind in zip(scans, types, strict=True)))
 
 
-class Scan(_BodyRunner):
+@_corrected("Scan")
+def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[Any, ...]:
     """The evaluator's own knows neither axes nor directions, nor inputs without elements. Version 8 is not there."""
-
-    num_scan_inputs: int
-    scan_input_axes: Sequence[int] | None
-    scan_input_directions: Sequence[int] | None
-    scan_output_axes: Sequence[int] | None
-    scan_output_directions: Sequence[int] | None
-
-    def __init__(self, onnx_node: Any, run_params: dict[str, Any]) -> None:
-        OpRun.__init__(self, onnx_node, run_params)
-        if run_params["opsets"][""] < 9:  # noqa: PLR2004 - the version that lost the batch dimension
-            raise NotImplementedError("Scan of version 8 is not there.")
-
-    def _run(self, *args: Any, **given: Any) -> tuple[Any, ...]:
-        count = len(args) - self.num_scan_inputs
-        values, sources = list(args[:count]), args[count:]
-        inward = _scan_settings(self.scan_input_axes, self.scan_input_directions, len(sources))
-        slices = [
-            np.moveaxis(source, axis, 0)[:: -1 if backwards else 1]
-            for source, (axis, backwards) in zip(sources, inward, strict=True)
-        ]
-        scans: list[list[np.ndarray]] = [[] for _ in self.body.output_names[count:]]
-        for number in range(len(slices[0])):
-            own = dict(zip(self.body.input_names, [*values, *(s[number] for s in slices)], strict=True))
-            results = self.run_body(own, given)
-            values = results[:count]
-            for scan, part in zip(scans, results[count:], strict=True):
-                scan.append(part)
-        outward = _scan_settings(self.scan_output_axes, self.scan_output_directions, len(scans))
-        stacked = [
-            _stacked(scan[::-1] if backwards else scan, kind, axis)
-            for scan, kind, (axis, backwards) in zip(
-                scans, self.body.output_types[count:], outward, strict=True
-            )
-        ]
-        return (*values, *stacked)
+    count = len(args) - num_scan_inputs
+    values, sources = list(args[:count]), args[count:]
+    slices = [
+        np.moveaxis(source, axis, 0)[:: -1 if backwards else 1]
+        for source, (axis, backwards) in zip(
+            sources, _scan_settings(given, "input", len(sources)), strict=True
+        )
+    ]
+    scans: list[list[np.ndarray]] = [[] for _ in body.output_names[count:]]
+    for number in range(len(slices[0])):
+        inputs = dict(zip(body.input_names, [*values, *(s[number] for s in slices)], strict=True))
+        results = _run_subgraph(body, inputs, **given)
+        values = results[:count]
+        for scan, part in zip(scans, results[count:], strict=True):
+            scan.append(part)
+    outward = _scan_settings(given, "output", len(scans))
+    stacked = [
+        _stacked(scan[::-1] if backwards else scan, kind, axis)
+        for scan, kind, (axis, backwards) in zip(scans, body.output_types[count:], outward, strict=True)
+    ]
+    return (*values, *stacked)
 
 
-def _scan_settings(
-    axes: Sequence[int] | None, directions: Sequence[int] | None, count: int
-) -> Iterator[tuple[int, int]]:
-    return zip(axes or [0] * count, directions or [0] * count, strict=True)
+def _scan_settings(attributes: Mapping[str, Any], side: str, count: int) -> Iterator[tuple[int, int]]:
+    """Yield axis and direction of each of Scan's inputs or outputs."""
+    columns = (attributes.get(f"scan_{side}_{what}") or [0] * count for what in ("axes", "directions"))
+    return zip(*columns, strict=True)
 
 
 def _stacked(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.ndarray:
@@ -267,135 +252,96 @@ def _stacked(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.
     )
 
 
-class Optional(OpRun):
+@_corrected("Optional")
+def _optional(x: Any = None, **_type: Any) -> tuple[Any]:
     """The evaluator's own puts a value into a list, which the operators that take it out do not expect."""
-
-    op_domain = ""
-
-    def _run(self, x: Any = None, type: Any = None) -> tuple[Any]:  # noqa: A002, ARG002 - ONNX's attribute
-        return (x,)
+    return (x,)
 
 
-class ZipMap(OpRun):
+@_corrected("ZipMap", _ML)
+def _zip_map(
+    x: np.ndarray,
+    classlabels_int64s: Sequence[int] | None = None,
+    classlabels_strings: Sequence[str] | None = None,
+) -> tuple[list[dict[Any, float]]]:
     """One mapping from classes to numbers a row; the evaluator has none."""
-
-    op_domain = _ML
-
-    def _run(
-        self,
-        x: np.ndarray,
-        classlabels_int64s: Sequence[int] | None = None,
-        classlabels_strings: Sequence[str] | None = None,
-    ) -> tuple[list[dict[Any, float]]]:
-        labels = classlabels_strings or classlabels_int64s or ()
-        return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
+    labels = classlabels_strings or classlabels_int64s or ()
+    return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
 
 
-class DictVectorizer(OpRun):
+@_corrected("DictVectorizer", _ML)
+def _dict_vectorizer(
+    x: Mapping[Any, Any],
+    int64_vocabulary: Sequence[int] | None = None,
+    string_vocabulary: Sequence[str] | None = None,
+) -> tuple[np.ndarray]:
     """The evaluator's own fails for a key that the vocabulary lacks, and computes in double."""
-
-    op_domain = _ML
-
-    def _run(
-        self,
-        x: Mapping[Any, Any],
-        int64_vocabulary: Sequence[int] | None = None,
-        string_vocabulary: Sequence[str] | None = None,
-    ) -> tuple[np.ndarray]:
-        values = [x.get(key) for key in string_vocabulary or int64_vocabulary or ()]
-        first = next(iter(x.values()), 0.0)
-        whole = isinstance(first, int | np.integer)
-        dtype: type = object if isinstance(first, str) else np.int64 if whole else np.float32
-        made = [type(first)() if value is None else value for value in values]
-        return (np.array([made], dtype),)
+    values = [x.get(key) for key in string_vocabulary or int64_vocabulary or ()]
+    first = next(iter(x.values()), 0.0)
+    whole = isinstance(first, int | np.integer)
+    dtype: type = object if isinstance(first, str) else np.int64 if whole else np.float32
+    made = [type(first)() if value is None else value for value in values]
+    return (np.array([made], dtype),)
 
 
-class CategoryMapper(OpRun):
+@_corrected("CategoryMapper", _ML)
+def _category_mapper(
+    x: np.ndarray,
+    cats_int64s: Sequence[int] = (),
+    cats_strings: Sequence[str] = (),
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> tuple[np.ndarray]:
     """Strings to numbers or back by a table; the evaluator has none."""
-
-    op_domain = _ML
-
-    def _run(
-        self,
-        x: np.ndarray,
-        cats_int64s: Sequence[int] = (),
-        cats_strings: Sequence[str] = (),
-        default_int64: int = -1,
-        default_string: str = "_Unused",
-    ) -> tuple[np.ndarray]:
-        if x.dtype.kind in "iu":
-            names = dict(zip(cats_int64s, cats_strings, strict=True))
-            found: list[Any] = [names.get(number, default_string) for number in x.ravel().tolist()]
-            return (np.array(found, object).reshape(x.shape),)
-        numbers = dict(zip(cats_strings, cats_int64s, strict=True))
-        found = [numbers.get(name, default_int64) for name in x.ravel().tolist()]
-        return (np.array(found, np.int64).reshape(x.shape),)
+    if x.dtype.kind in "iu":
+        names = dict(zip(cats_int64s, cats_strings, strict=True))
+        found: list[Any] = [names.get(number, default_string) for number in x.ravel().tolist()]
+        return (np.array(found, object).reshape(x.shape),)
+    numbers = dict(zip(cats_strings, cats_int64s, strict=True))
+    found = [numbers.get(name, default_int64) for name in x.ravel().tolist()]
+    return (np.array(found, np.int64).reshape(x.shape),)
 
 
-class CastMap(OpRun):
+@_corrected("CastMap", _ML)
+def _cast_map(
+    x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> tuple[np.ndarray]:
     """The values of a mapping in the order of its keys; the evaluator has none."""
-
-    op_domain = _ML
-
-    def _run(
-        self, x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
-    ) -> tuple[np.ndarray]:
-        kinds: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
-        empty: Any = "" if cast_to == "TO_STRING" else 0
-        keys = range(max_map) if map_form == "SPARSE" else sorted(x)
-        values = [x.get(key, empty) for key in keys]
-        made = [str(value) for value in values] if cast_to == "TO_STRING" else [float(v) for v in values]
-        return (np.array([made]).astype(kinds[cast_to]),)
+    kinds: dict[str, type] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+    empty: Any = "" if cast_to == "TO_STRING" else 0
+    keys = range(max_map) if map_form == "SPARSE" else sorted(x)
+    values = [x.get(key, empty) for key in keys]
+    made = [str(value) for value in values] if cast_to == "TO_STRING" else [float(v) for v in values]
+    return (np.array([made]).astype(kinds[cast_to]),)
 
 
-class FeatureVectorizer(OpRun):
+@_corrected("FeatureVectorizer", _ML)
+def _feature_vectorizer(*inputs: np.ndarray, inputdimensions: Sequence[int] = ()) -> tuple[np.ndarray]:
     """The evaluator's own takes a vector for a column, refuses more than two dimensions, and gives integers."""
-
-    op_domain = _ML
-
-    def _run(self, *inputs: np.ndarray, inputdimensions: Sequence[int] = ()) -> tuple[np.ndarray]:
-        columns = []
-        for values, width in zip(inputs, inputdimensions, strict=True):
-            rows = 1 if values.ndim == 1 else values.shape[0]
-            found = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[:, :width]
-            columns.append(np.pad(found, ((0, 0), (0, width - found.shape[1]))))
-        return (np.concatenate(columns, axis=1).astype(np.float32),)
+    columns = []
+    for values, width in zip(inputs, inputdimensions, strict=True):
+        rows = 1 if values.ndim == 1 else values.shape[0]
+        found = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[:, :width]
+        columns.append(np.pad(found, ((0, 0), (0, width - found.shape[1]))))
+    return (np.concatenate(columns, axis=1).astype(np.float32),)
 
 
-class SVMClassifier(op_svm_classifier.SVMClassifier):
-    """The evaluator's own gives wrong probabilities for three and more classes."""
+@_corrected("SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities")
+def _couple_probabilities(classifier: Any, scores: np.ndarray, class_count_: int) -> np.ndarray:
+    """Couple the classes' pairwise probabilities: the least squares of r[j, i] p[i] - r[i, j] p[j], p adding up to 1.
 
-    def _probabilities(self, scores: np.ndarray, class_count_: int) -> np.ndarray:
-        """Couple the classes' pairwise probabilities: the least squares of r[j, i] p[i] - r[i, j] p[j], p adding up to 1."""
-        pairwise = np.full((class_count_, class_count_), 0.0)
-        pairs = zip(*np.triu_indices(class_count_, 1), strict=True)
-        attributes: Any = self._svm.atts
-        for (i, j), score, a, b in zip(pairs, scores, attributes.prob_a, attributes.prob_b, strict=False):
-            # The logistic function in a form that does not overflow.
-            chance = 0.5 - 0.5 * np.tanh(0.5 * (float(score) * a + b))
-            pairwise[i, j] = np.clip(chance, 1e-7, 1 - 1e-7)
-            pairwise[j, i] = 1 - pairwise[i, j]
-        system = np.zeros((class_count_ + 1, class_count_ + 1))
-        system[:-1, :-1] = -pairwise * pairwise.T + np.diag((pairwise**2).sum(axis=0))
-        system[-1, :-1] = system[:-1, -1] = 1
-        solved = np.linalg.solve(system, np.eye(class_count_ + 1)[-1])
-        return np.asarray(solved[:-1], scores.dtype)
-
-
-_REPLACED: dict[type[OpRun], int | None] = {
-    Flatten: None,
-    GatherElements: None,
-    Scatter: 11,
-    DequantizeLinear: 19,
-    BatchNormalization: 14,
-    Loop: None,
-    Scan: None,
-    Optional: None,
-    ZipMap: None,
-    DictVectorizer: None,
-    CategoryMapper: None,
-    CastMap: None,
-    FeatureVectorizer: None,
-    SVMClassifier: None,
-}
-"""Each class, and the version of the default domain from which the evaluator's own does."""
+    The evaluator's own are wrong for three and more classes.
+    """
+    pairwise = np.full((class_count_, class_count_), 0.0)
+    pairs = zip(*np.triu_indices(class_count_, 1), strict=True)
+    attributes = classifier._svm.atts  # noqa: SLF001 - the evaluator's own
+    for (i, j), score, a, b in zip(pairs, scores, attributes.prob_a, attributes.prob_b, strict=False):
+        # The logistic function in a form that does not overflow.
+        chance = 0.5 - 0.5 * np.tanh(0.5 * (float(score) * a + b))
+        pairwise[i, j] = np.clip(chance, 1e-7, 1 - 1e-7)
+        pairwise[j, i] = 1 - pairwise[i, j]
+    system = np.zeros((class_count_ + 1, class_count_ + 1))
+    system[:-1, :-1] = -pairwise * pairwise.T + np.diag((pairwise**2).sum(axis=0))
+    system[-1, :-1] = system[:-1, -1] = 1
+    solved = np.linalg.solve(system, np.eye(class_count_ + 1)[-1])
+    return np.asarray(solved[:-1], scores.dtype)
