@@ -7,7 +7,6 @@ models in caches made of links work), and what is handed out is the open file, n
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import stat
@@ -15,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import OpenedFile
 
 _DRIVE = re.compile(r"[A-Za-z]:" if os.name == "nt" else r"[A-Za-z]:[\\/]")
 """Elsewhere than on Windows, a colon is a character like any other, unless a path follows it."""
@@ -121,14 +121,6 @@ class ModelFolder:
 
     def _holds(self, real: str) -> bool:
         return any(os.path.commonpath((real, base)) == str(base) for base in self._roots)
-
-
-class OpenedFile(io.FileIO):
-    """A file opened by descriptor that still knows its path."""
-
-    def __init__(self, descriptor: int, path: str) -> None:
-        super().__init__(descriptor, "rb")
-        self.path = path
 
 
 def checked_name(name: str, owner: str, node: str | None = None) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 from epctx_core.context.manifest import Manifest, PayloadEntry, ReplacedBinaryError, Segment
 from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted, model_receipt
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile
+from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
@@ -98,8 +98,9 @@ class LoadedPayload:
         Raises:
             InvalidGraph: the file was written to since it was mapped.
         """
-        if self.mapped is not None and isinstance(sink, CopiesMapped):
-            sink.copy_mapped(self.mapped, 0, self.mapped.size)
+        copy_mapped = getattr(sink, "copy_mapped", None)
+        if self.mapped is not None and copy_mapped is not None:
+            copy_mapped(self.mapped, 0, self.mapped.size)
             self.mapped.check_unchanged()
             return
         for piece in self.chunks():

@@ -27,7 +27,7 @@ from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
 from epctx_core.context.scratch import Scratch
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
-from epctx_core.graph.mapping import CHUNK, CopiesMapped, MappedFile, start_writing_back
+from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
@@ -149,8 +149,9 @@ class PayloadWriter:
         mapping = weight.mapping
         if mapping is not None:
             mapping[0].check_unchanged()
-        if mapping is not None and isinstance(self._sink, CopiesMapped):
-            self._sink.copy_mapped(*mapping, weight.nbytes)
+        copy_mapped = getattr(self._sink, "copy_mapped", None)
+        if mapping is not None and copy_mapped is not None:
+            copy_mapped(*mapping, weight.nbytes)
             self.size += weight.nbytes
         else:
             for chunk in weight.chunks():

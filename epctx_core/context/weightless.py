@@ -20,10 +20,10 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, TensorProto
 
 from epctx_core.context.model_head import BYTES, walk_fields
-from epctx_core.context.paths import ModelFolder, OpenedFile
+from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.tensor_bytes import detach_weights, weight_of, weight_over
 from epctx_core.graph.weights import OpenExternal, Weight, digests_ahead, raw_size
 from epctx_core.options import WeightlessMode
@@ -31,6 +31,7 @@ from epctx_core.options import WeightlessMode
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.paths import ModelFolder
     from epctx_core.plugin import TensorView
 
 MODE_KEY = "weightless_mode"

@@ -24,11 +24,11 @@ from epctx_core.context.manifest import (
     read_segments,
     stated_segments,
 )
-from epctx_core.context.paths import ModelFolder, OpenedFile
+from epctx_core.context.paths import ModelFolder
 from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
-from epctx_core.graph.mapping import FileIdentity, MappedFile
+from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, file_identity
 from epctx_core.graph.model_io import text_of
 from epctx_core.options import Verification
 
@@ -168,7 +168,7 @@ class WeightsFolder:
         """Return a file that is as its seal says; one that is not is closed, and looked at once."""
         with ExitStack() as stack:
             stack.enter_context(file)
-            state = FileIdentity.of(os.fstat(file.fileno()))
+            state = file_identity(os.fstat(file.fileno()))
             if state not in self._faults:
                 self._faults[state] = self._fault(file, seal, beside=beside)
             fault = self._faults[state]

@@ -13,30 +13,12 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TypeAlias
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 
 CHUNK = 8 << 20
 """Bytes handled at once: what one pass over a large file keeps resident."""
-
-
-def open_regular(path: Path) -> io.FileIO:
-    """Open a regular file for reading, unbuffered; never wait, as opening a pipe would.
-
-    Raises:
-        NotRegularError: it is something else; a folder, too.
-        OSError, ValueError: the system refuses the path.
-    """
-    # Looked at before, as opening a device may do something; and after, as another may lie there by then.
-    _refuse_irregular(path.stat())
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        _refuse_irregular(os.fstat(descriptor))
-        return io.FileIO(descriptor)
-    except OSError:
-        os.close(descriptor)
-        raise
 
 
 @contextmanager
@@ -51,12 +33,15 @@ def opened_model(model: object) -> Iterator[tuple[io.FileIO, Path]]:
         raise InvalidArgument(f"a model is a path or bytes, not {model!r:.80}.")
     path = Path(model)
     try:
-        with open_regular(path) as file:
+        # Looked at before, as opening a device may do something; and after, as another may lie there by then.
+        _refuse_irregular(path, path.stat())
+        with io.FileIO(path, opener=_open_without_waiting) as file:
+            _refuse_irregular(path, os.fstat(file.fileno()))
             yield file, path
+    except InvalidArgument:
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"there is no model file {str(path)!r}.", path=path) from None
-    except NotRegularError as error:
-        raise InvalidArgument(f"{str(path)!r} is {error}, not a model file.", path=path) from None
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"the model file {str(path)!r} cannot be read: {error}.",
@@ -65,28 +50,32 @@ def opened_model(model: object) -> Iterator[tuple[io.FileIO, Path]]:
         ) from error
 
 
-class NotRegularError(OSError):
-    """A path leads to something that is not a regular file; the text says what it is."""
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _refuse_irregular(status: os.stat_result) -> None:
+def _refuse_irregular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise NotRegularError(kinds.get(stat.S_IFMT(status.st_mode), "a device"))
+        names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        what = names.get(stat.S_IFMT(status.st_mode), "a device")
+        raise InvalidArgument(f"{str(path)!r} is {what}, not a model file.", path=path)
 
 
-class FileIdentity(NamedTuple):
-    """What tells one state of one file from all others."""
+class OpenedFile(io.FileIO):
+    """A file opened by descriptor that still knows its path."""
 
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
+    def __init__(self, descriptor: int, path: str) -> None:
+        super().__init__(descriptor, "rb")
+        self.path = path
 
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileIdentity:
-        """Return the identity of the file that a status is of."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+FileIdentity: TypeAlias = "tuple[int, int, int, int]"
+"""Device, inode, size and time of change: these tell one state of one file from all others."""
+
+
+def file_identity(status: os.stat_result) -> FileIdentity:
+    """Return the identity of the file that a status is of."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class MappedFile:
@@ -113,7 +102,7 @@ class MappedFile:
     @property
     def identity(self) -> FileIdentity:
         """Which file this is, in the state in which it was mapped."""
-        return FileIdentity.of(self.status)
+        return file_identity(self.status)
 
     def check_unchanged(self) -> None:
         """Raise if the file was written to or cut since it was mapped.
@@ -187,14 +176,3 @@ def start_writing_back(target: int, offset: int, length: int) -> None:
     """Start writing a range to disk without waiting; on Linux this is what DONTNEED does to dirty pages."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(target, offset, length, os.POSIX_FADV_DONTNEED)
-
-
-@runtime_checkable
-class CopiesMapped(Protocol):
-    """A sink that appends bytes of a mapped file without bringing them into memory.
-
-    From the file that is mapped and was digested: another one may lie at its path by now.
-    """
-
-    def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
-        """Append a range of a mapped file."""

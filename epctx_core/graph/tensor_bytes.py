@@ -15,11 +15,10 @@ from onnx import AttributeProto, FunctionProto, GraphProto, SparseTensorProto, T
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import bodies, inner_tensors, may_hold_bodies
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     MAX_RANK,
-    ExternalFile,
     OpenExternal,
     Weight,
     detached_tensor,
@@ -184,7 +183,7 @@ def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProt
     return onnx.numpy_helper.from_array(array.reshape(shape), name)
 
 
-def _no_files(location: str, tensor: str) -> ExternalFile:
+def _no_files(location: str, tensor: str) -> OpenedFile:
     raise InvalidGraph(f"the tensor {tensor!r} names the file {location!r}, which was not read.")
 
 

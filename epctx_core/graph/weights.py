@@ -11,22 +11,20 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from epctx_core.graph.mapping import CHUNK, FileIdentity, MappedFile
+from epctx_core.graph.mapping import CHUNK, FileIdentity, MappedFile, OpenedFile
 from epctx_core.plugin import Extent
 
 MAX_RANK = 32
 """Dimensions that every numpy takes."""
 PACKED_BITS: dict[int, int] = {
-    TensorProto.UINT4: 4, TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4,
-    # onnx 1.19 does not have these yet.
-    **({TensorProto.UINT2: 2, TensorProto.INT2: 2} if hasattr(TensorProto, "INT2") else {}),
-    **({TensorProto.FLOAT6E2M3: 6, TensorProto.FLOAT6E3M2: 6} if hasattr(TensorProto, "FLOAT6E2M3") else {}),
+    TensorProto.UINT2: 2, TensorProto.INT2: 2, TensorProto.UINT4: 4, TensorProto.INT4: 4,
+    TensorProto.FLOAT4E2M1: 4, TensorProto.FLOAT6E2M3: 6, TensorProto.FLOAT6E3M2: 6,
 }  # fmt: skip
 """Of types of which several elements share a byte, the bits of one."""
 
@@ -45,19 +43,7 @@ def is_detached(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
-class ExternalFile(Protocol):
-    """An open file that knows its path."""
-
-    path: str
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-    def close(self) -> None:
-        """Close it; a mapping of it stays."""
-
-
-OpenExternal: TypeAlias = Callable[[str, str], ExternalFile]
+OpenExternal: TypeAlias = Callable[[str, str], OpenedFile]
 """`open_external(location, tensor_name)` opens a file that a model names, or raises InvalidGraph."""
 
 DETACHED_LOCATION = "epctx-weight"

@@ -6,7 +6,7 @@ Whatever comes back is checked like a model that was read. Knows no files.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx import GraphProto, ModelProto
 
@@ -15,7 +15,7 @@ from epctx_core.engines.cpu_engine import INSTALL, blame_engine, engine_class
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
-from epctx_core.graph.weights import INLINE_LIMIT, ExternalFile, Weight, is_detached
+from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_broken
 from epctx_core.sessions.source import OpenModel, index_model
@@ -161,7 +161,7 @@ def _accepted(found: ModelProto, model: OpenModel, known: Mapping[str, TensorVie
 def _weights(graph: GraphProto, known: Mapping[str, TensorView]) -> dict[str, Weight]:
     """Return all weights by name: mapped ones as they were, new ones out of the protobuf."""
 
-    def no_files(location: str, tensor: str) -> ExternalFile:
+    def no_files(location: str, tensor: str) -> NoReturn:
         raise _Unacceptable(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
 
     weights: dict[str, Any] = {}

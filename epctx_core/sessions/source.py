@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from epctx_core.context.paths import OpenedFile
     from epctx_core.context.weights_folder import WeightsFolder
+    from epctx_core.graph.mapping import OpenedFile
     from epctx_core.graph.normalise import FunctionId
     from epctx_core.graph.weights import OpenExternal, Weight
     from epctx_core.options import SessionConfig
