@@ -24,22 +24,37 @@ _TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataTyp
 
 
 class KernelMatcher:
-    """One EP's kernels with what is known of operators; the same for all graphs of a model.
+    """One EP's kernels with what is known of operators and of one graph's values; implements `epctx_core.plugin.KernelLookup`.
 
     Args:
         registry: the EP's, None for an EP without kernels.
         carried: the operators that the model's metadata describes.
+        types: of the graph's values.
 
     Attributes:
         own: the operators that the EP describes.
     """
 
-    def __init__(self, registry: KernelRegistry | None, carried: Sequence[OperatorTypes] = ()) -> None:
+    def __init__(
+        self, registry: KernelRegistry | None, carried: Sequence[OperatorTypes], types: TypeTable
+    ) -> None:
         self.own: Sequence[OperatorTypes] = registry.operators if registry is not None else ()
-        self._registry = registry
-        self._carried = carried
+        self._registry, self._carried, self._types = registry, carried, types
 
-    def find(self, node: NodeView, types: TypeTable) -> tuple[KernelDef | None, list[str]]:
+    def over(self, types: TypeTable) -> KernelMatcher:
+        """Return a matcher of the same kernels for another graph."""
+        return KernelMatcher(self._registry, self._carried, types)
+
+    def lookup(self, node: NodeView) -> KernelDef | None:
+        """Return the first kernel that fits the node, or None."""
+        return self._find(node)[0]
+
+    def refusal(self, node: NodeView) -> str | None:
+        """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
+        kernel, misfits = self._find(node)
+        return "; ".join(misfits) if kernel is None and misfits else None
+
+    def _find(self, node: NodeView) -> tuple[KernelDef | None, list[str]]:
         """Return the first kernel that fits a node, or None; and why those before it do not.
 
         Raises:
@@ -47,22 +62,18 @@ class KernelMatcher:
         """
         misfits: list[str] = []
         candidates = self._registry.candidates(node.domain, node.op_type) if self._registry else ()
-        table = self.operator(node) if candidates else None
+        if not candidates:
+            return None, misfits
+        schema = _schema(node.domain, node.op_type, node.opset_version)
+        table = schema or described(self.own, node) or described(self._carried, node)
         for kernel in candidates:
-            misfit = self._misfit(kernel, node, table, types)
+            misfit = self._misfit(kernel, node, table)
             if misfit is None:
                 return kernel, misfits
             misfits.append(misfit)
         return None, misfits
 
-    def operator(self, node: NodeView) -> OperatorTypes | None:
-        """Return what ties the types of a node's operator together, None if nothing says."""
-        schema = _schema(node.domain, node.op_type, node.opset_version)
-        return schema or described(self.own, node) or described(self._carried, node)
-
-    def _misfit(
-        self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None, types: TypeTable
-    ) -> str | None:
+    def _misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None) -> str | None:
         """Return why a kernel does not fit, None if it does."""
         version = node.opset_version if table is None else table.since_version
         since, end = kernel.since_version, kernel.end_version
@@ -71,14 +82,12 @@ class KernelMatcher:
         if not since <= version <= last:
             return f"{kernel}: this node is version {version} of the operator"
         if table is not None:
-            return self._type_misfit(kernel, node, table, types)
+            return self._type_misfit(kernel, node, table)
         if kernel.type_constraints:
             return f"{kernel}: nothing says to which inputs and outputs its type constraints apply"
         return None
 
-    def _type_misfit(
-        self, kernel: KernelDef, node: NodeView, table: OperatorTypes, types: TypeTable
-    ) -> str | None:
+    def _type_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes) -> str | None:
         for name, allowed in kernel.type_constraints.items():
             sides = ((node.inputs, table.inputs), (node.outputs, table.outputs))
             places = [(values, i) for values, own in sides for i, other in enumerate(own) if other == name]
@@ -93,27 +102,10 @@ class KernelMatcher:
                 )
             # The first that the node has: they all have one type.
             value = next((values[i] for values, i in places if i < len(values) and values[i]), None)
-            if value is not None and types.get(value).elem_type not in allowed:
+            if value is not None and self._types.get(value).elem_type not in allowed:
                 wanted = ", ".join(_TYPE_NAMES.get(kind, str(kind)) for kind in sorted(allowed)) or "nothing"
-                return f"{kernel} is for {name} = {wanted}; {value!r} is {types.get(value)}"
+                return f"{kernel} is for {name} = {wanted}; {value!r} is {self._types.get(value)}"
         return None
-
-
-class RegistryLookup:
-    """Answers for one graph from one EP's kernels; implements `epctx_core.plugin.KernelLookup`."""
-
-    def __init__(self, matcher: KernelMatcher, types: TypeTable) -> None:
-        self._matcher = matcher
-        self._types = types
-
-    def lookup(self, node: NodeView) -> KernelDef | None:
-        """Return the first kernel that fits the node, or None."""
-        return self._matcher.find(node, self._types)[0]
-
-    def refusal(self, node: NodeView) -> str | None:
-        """Return why none of the EP's kernels fits; None if one does, or if it has none of the operator."""
-        kernel, misfits = self._matcher.find(node, self._types)
-        return "; ".join(misfits) if kernel is None and misfits else None
 
 
 def described(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTypes | None:

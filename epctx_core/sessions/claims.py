@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.context.node import BOUNDARY_TYPES
-from epctx_core.engines.matching import KernelMatcher, RegistryLookup
+from epctx_core.engines.matching import KernelMatcher
 from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.garbage import collection_resumed
 from epctx_core.graph.index import GraphIndex, Node
@@ -227,12 +227,12 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
     instances, record = providers.instances, providers.instances.record(ep)
     has_kernels = instances.implements(ep, "get_kernel_registry")
     registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
-    matcher = KernelMatcher(registry, assignment.carried)
+    matcher = KernelMatcher(registry, assignment.carried, assignment.main.graph.types)
     if registry is not None:
         assignment.matchers[ep] = matcher
     for part, parent in _open_graphs(assignment.main):
         view = GraphSlice(part.graph, part.partitioner, part.taken, parent, assignment.main.graph)
-        lookup = RegistryLookup(matcher, part.graph.types)
+        lookup = matcher.over(part.graph.types)
         claims = Claims(part, record, assignment.refusals)
         answer = instances.call(ep, "get_capability", graph=view, kernels=lookup)
         with blame(record, "get_capability"):  # whose iterators and items run

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from epctx_core.engines.matching import RegistryLookup
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
 from epctx_core.graph.index import GraphIndex, Node, attribute_value
 from epctx_core.graph.subgraph import Subgraph
@@ -84,7 +83,7 @@ def _refusals_of_kernels(planner: Planner, graph: GraphIndex, group: Sequence[in
         f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
         for node in nodes
         for ep, matcher in planner.matchers.items()
-        if (reason := RegistryLookup(matcher, graph.types).refusal(node)) is not None
+        if (reason := matcher.over(graph.types).refusal(node)) is not None
     )
 
 
