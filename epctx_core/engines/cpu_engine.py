@@ -311,9 +311,9 @@ class CpuEngine:
             # The reference would stumble in a run over what nobody has checked.
             return blamed(checked_piece(model))
         except NotImplementedByProvider as error:
-            from epctx_core.engines.splitting import Fallback
+            from epctx_core.engines.splitting import prepare_in_parts
 
-            return Fallback(self._engine, weights, blamed, error).prepare(model)
+            return prepare_in_parts(model, weights, self._engine, blamed, error)
 
 
 def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> bytes | None:

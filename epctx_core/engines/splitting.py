@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 from onnx import AttributeProto, ModelProto
@@ -28,104 +28,96 @@ if TYPE_CHECKING:
 _LISTED = 20
 """Nodes of a piece that the log names."""
 
+_Kernels: TypeAlias = "dict[tuple[Any, ...], bool]"
+"""A node without its names, to whether an engine has a kernel for it."""
+
 _log = logging.getLogger("epctx.engines")
 
-_MOST_KNOWN = 4096
-_KNOWN: dict[tuple[Any, ...], bool] = {}
-"""What a node is but for its names, to whether there is a kernel for it, for the whole process; at most `_MOST_KNOWN`."""
 
-
-class Fallback:
-    """Prepares a piece that the first engine refused, as much of it as can be on that engine and the rest on the other.
+def prepare_in_parts(
+    model: ModelProto,
+    weights: Mapping[str, np.ndarray],
+    first: BaseEngine,
+    fast: Callable[[ModelProto], RunnableModel],
+    refusal: NotImplementedByProvider,
+) -> RunnableModel:
+    """Prepare a piece that an engine refused: as much of it as can be on that engine, and the rest on the reference.
 
     Args:
+        model: the piece.
+        weights: arrays for its detached initializers.
         first: the engine.
-        weights: arrays for the detached initializers.
-        fast: prepares a model on the first engine.
+        fast: prepares a model on it.
         refusal: what it said of the whole piece.
+
+    Raises:
+        InvalidGraph: the piece is wrong.
+        NotImplementedByProvider: no engine can run it; it names the node.
     """
+    model = checked_piece(model)
+    _check_types(model, refusal)
+    reference = None if isinstance(first, ReferenceEngine) else ReferenceEngine(first.policy)
 
-    def __init__(
-        self,
-        first: BaseEngine,
-        weights: Mapping[str, np.ndarray],
-        fast: Callable[[ModelProto], RunnableModel],
-        refusal: NotImplementedByProvider,
-    ) -> None:
-        self._engines: list[BaseEngine] = [first]
-        if not isinstance(first, ReferenceEngine):
-            self._engines.append(ReferenceEngine(first.policy))
-        self._weights, self._fast, self._refusal = weights, fast, refusal
+    def slow(part: ModelProto, refusal: NotImplementedByProvider) -> RunnableModel:
+        if reference is None:
+            raise _lacking(part, [first], [refusal]) from refusal
+        try:
+            prepared = reference.prepare(part, weights)
+        except NotImplementedByProvider as error:
+            raise _lacking(part, [first, reference], [refusal, error]) from error
+        _log.info("%s runs %s: %s", reference.name, _listed(part), refusal.message)
+        return prepared
 
-    def prepare(self, model: ModelProto) -> RunnableModel:
-        """Return the piece, ready to run.
+    def either(part: ModelProto, *, is_fast: bool) -> RunnableModel:
+        if not is_fast:
+            return slow(part, refusal)
+        try:
+            prepared = fast(part)
+        except NotImplementedByProvider as error:
+            return slow(part, error)
+        _log.info("%s runs %s", first.name, _listed(part))
+        return prepared
 
-        Raises:
-            InvalidGraph: the piece is wrong.
-            NotImplementedByProvider: no engine can run it; it names the node.
-        """
-        model = checked_piece(model)
-        _check_types(model, self._refusal)
-        first, *others = self._engines
-        parts = split(model, first) if others and len(model.graph.node) > 1 else None
-        if parts is not None:
-            prepared = SplitModel(model, parts, self._part)
-            slow = [node.op_type for part in parts if not part.fast for node in part.model.graph.node]
-            _log.warning(
-                "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
-                len(slow),
-                len(model.graph.node),
-                others[0].name,
-                ", ".join(sorted(set(slow))),
-            )
-            return prepared
-        whole = self._on_another(model, self._refusal)
+    parts = split(model, first) if reference is not None and len(model.graph.node) > 1 else None
+    if reference is None or parts is None:
+        whole = slow(model, refusal)
         _log.warning(
-            "a piece of the model runs on %s, which is slow: %s", others[0].name, self._refusal.message
+            "a piece of the model runs on %s, which is slow: %s", ReferenceEngine.name, refusal.message
         )
         return whole
+    # Only what Constant nodes give is a weight here: other initializers go in as they stand.
+    runs = [either(part.model(inline_weights=True), is_fast=is_fast).run for part, is_fast in parts]
+    lacking = [node.op_type for part, is_fast in parts if not is_fast for node in part.nodes]
+    _log.warning(
+        "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
+        len(lacking),
+        len(model.graph.node),
+        reference.name,
+        ", ".join(sorted(set(lacking))),
+    )
+    return SplitModel(model, [part for part, _ in parts], runs)
 
-    def _part(self, part: Part) -> RunnableModel:
-        refusal = self._refusal
-        if part.fast:
-            try:
-                prepared = self._fast(part.model)
-            except NotImplementedByProvider as error:
-                refusal = error
-            else:
-                _log.info("%s runs %s", self._engines[0].name, _listed(part.model))
-                return prepared
-        return self._on_another(part.model, refusal)
 
-    def _on_another(self, model: ModelProto, refusal: NotImplementedByProvider) -> RunnableModel:
-        """Prepare on the other engine, if there is one."""
-        refusals = [refusal]
-        for engine in self._engines[1:]:
-            try:
-                prepared = engine.prepare(model, self._weights)
-            except NotImplementedByProvider as error:
-                refusals.append(error)
-            else:
-                _log.info("%s runs %s: %s", engine.name, _listed(model), refusal.message)
-                return prepared
-        # The first node that, alone, is one too many for every engine.
-        graph = _indexed(model, self._engines[0])
-        lacking = (
-            node
-            for index, node in enumerate(graph.nodes)
-            if not any(_has_kernel(graph, index, engine) for engine in self._engines)
-        )
-        node = next(lacking, None)
-        what = (
-            _listed(model)
-            if node is None
-            else f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
-        )
-        raise NotImplementedByProvider(
-            f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
-            node=None if node is None else node.name,
-            hint=f"Add an EP that takes this operator, or install onnxruntime's kernels: {INSTALL}.",
-        )
+def _lacking(
+    model: ModelProto, engines: Sequence[BaseEngine], refusals: Sequence[NotImplementedByProvider]
+) -> NotImplementedByProvider:
+    """Return the error for a model that no engine runs; it names the first node that, alone, is too much for all."""
+    graph = _indexed(model, engines[0])
+    known: _Kernels = {}
+    lacking = (
+        node
+        for index, node in enumerate(graph.nodes)
+        if not any(_has_kernel(graph, index, engine, known) for engine in engines)
+    )
+    node = next(lacking, None)
+    what = _listed(model)
+    if node is not None:
+        what = f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
+    return NotImplementedByProvider(
+        f"no engine can run {what}: {'; '.join(refusal.message for refusal in refusals)}",
+        node=None if node is None else node.name,
+        hint=f"Add an EP that takes this operator, or install onnxruntime's kernels: {INSTALL}.",
+    )
 
 
 def checked_piece(model: ModelProto) -> ModelProto:
@@ -165,27 +157,20 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         return
 
 
-class Part:
-    """Some nodes of a piece, as a model, and whether the fast engine runs them."""
-
-    def __init__(self, graph: GraphIndex, nodes: Sequence[int], *, fast: bool) -> None:
-        cut = Subgraph(graph, nodes)
-        self.inputs, self.outputs = cut.input_names, cut.output_names
-        # Only what Constant nodes give is a weight here: other initializers go in as they stand.
-        self.model = cut.model(inline_weights=True)
-        self.fast = fast
-
-
-def split(model: ModelProto, engine: BaseEngine) -> list[Part] | None:
+def split(model: ModelProto, engine: BaseEngine) -> list[tuple[Subgraph, bool]] | None:
     """Return the parts of a model in execution order, as few as there can be; None if it is one part.
 
     Args:
         model: detached weights stay as they are, in the parts too.
         engine: the fast one.
+
+    Returns:
+        Each part, and whether the fast engine runs it.
     """
     graph = _indexed(model, engine)
+    known: _Kernels = {}
     given = graph.constants & set(graph.output_names) - graph.producer.keys()
-    slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine)}
+    slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, known)}
     if given or len(slow) == len(graph.nodes):
         return None
     while True:
@@ -193,13 +178,12 @@ def split(model: ModelProto, engine: BaseEngine) -> list[Part] | None:
         groups = partitioner.group([[i] for i in range(len(graph.nodes)) if i not in slow])
         partitioner.take(groups)
         partitioner.take(partitioner.group([[i] for i in sorted(slow)]))
-        order, fast = partitioner.execution_order(), {group[0] for group in groups}
-        parts = [Part(graph, group, fast=group[0] in fast) for group in order]
-        stuck = _stuck(graph, order, fast, engine)
+        fast = {group[0] for group in groups}
+        parts = [(Subgraph(graph, group), group[0] in fast) for group in partitioner.execution_order()]
+        stuck = {i for part, is_fast in parts if is_fast for i in _stuck(part, engine)}
         if not stuck:
-            break
+            return parts if len(parts) > 1 else None
         slow |= stuck
-    return parts if len(parts) > 1 else None
 
 
 def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
@@ -207,49 +191,35 @@ def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
     return GraphIndex(model.graph, types=infer_types(model, engine.resolve_types), weights={}, owner=model)
 
 
-def _stuck(graph: GraphIndex, order: Iterable[Sequence[int]], fast: set[int], engine: BaseEngine) -> set[int]:
-    """Return fast nodes at a boundary of their part that the engine cannot pass values over."""
-    stuck: set[int] = set()
-    for group in order:
-        if group[0] not in fast:
-            continue
-        cut = Subgraph(graph, group)
-        names = {
-            name
-            for name in (*cut.input_names, *cut.output_names)
-            if not engine.can_pass(graph.types.get(name).elem_type)
-        }
-        if names:
-            stuck.update(i for i in group if not names.isdisjoint((*graph.inputs[i], *graph.outputs[i])))
-    return stuck
+def _stuck(part: Subgraph, engine: BaseEngine) -> list[int]:
+    """Return the nodes at a part's boundary that an engine cannot pass values over."""
+    graph, values = part.graph, (*part.inputs, *part.outputs)
+    names = {value.name for value in values if not engine.can_pass(value.type.elem_type)}
+    return [i for i in part.node_indices if not names.isdisjoint((*graph.inputs[i], *graph.outputs[i]))]
 
 
-def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
-    """Ask the engine for a node alone; once a process for equal operators on equal types."""
+def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels) -> bool:
+    """Ask an engine for a node alone; once for equal operators on equal types, which `known` collects."""
     node = graph.nodes[index]
     probe = structure(Subgraph(graph, [index]).model())
     if any(True for _ in bodies(node)) or probe.functions:
         return engine.has_kernels(probe)
-    names = (*graph.inputs[index], *graph.outputs[index])
-    kinds: list[tuple[int | bytes | None, bool]] = []
-    for name in names:  # by its element type, or all of another type
+    types: list[tuple[int | bytes | None, bool]] = []
+    for name in (*graph.inputs[index], *graph.outputs[index]):  # its element type, or all of another type
         elem_type = graph.types.get(name).elem_type if name else 0
         proto = graph.types.proto(name) if elem_type is None else None
-        kinds.append((elem_type if proto is None else proto.SerializeToString(), name in graph.constants))
+        types.append((elem_type if proto is None else proto.SerializeToString(), name in graph.constants))
     # Kernels may also ask for certain attributes, or for inputs that are constant or have a known rank.
     key = (
         type(engine),
-        graph.opset_imports.get(node.domain, 1),
         (node.domain, node.op_type),
-        tuple(kinds),
+        tuple(types),
         any(graph.types.get(name).shape is None for name in graph.inputs[index] if name),
         tuple(a.SerializeToString() for a in node.attribute if a.type != AttributeProto.TENSOR),
     )
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = engine.has_kernels(probe)
-    return _KNOWN[key]
+    if key not in known:
+        known[key] = engine.has_kernels(probe)
+    return known[key]
 
 
 class SplitModel:
@@ -258,20 +228,21 @@ class SplitModel:
     Args:
         model: the whole, for the names of its inputs and outputs.
         parts: in execution order.
-        prepare: makes one part ready.
+        runs: what runs each.
     """
 
     def __init__(
-        self, model: ModelProto, parts: Sequence[Part], prepare: Callable[[Part], RunnableModel]
+        self, model: ModelProto, parts: Sequence[Subgraph], runs: Sequence[Callable[..., Any]]
     ) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
         self._steps: list[tuple[Callable[..., Any], Sequence[str], Sequence[str], Sequence[str]]] = []
         read_later = {*self._inputs, *self._outputs}
-        for part in reversed(parts):
-            frees = [n for n in dict.fromkeys((*part.inputs, *part.outputs)) if n not in read_later]
+        for part, run in zip(reversed(parts), reversed(runs), strict=True):
+            names = dict.fromkeys((*part.input_names, *part.output_names))
+            frees = [name for name in names if name not in read_later]
             read_later.update(frees)
-            self._steps.insert(0, (prepare(part).run, part.inputs, part.outputs, frees))
+            self._steps.insert(0, (run, part.input_names, part.output_names, frees))
 
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
