@@ -44,10 +44,8 @@ def prepare_in_parts(
     """Prepare a piece that an engine refused: as much of it as can be on that engine, and the rest on the reference.
 
     Args:
-        model: the piece.
-        weights: arrays for its detached initializers.
-        first: the engine.
-        fast: prepares a model on it.
+        model, weights: the piece, and arrays for its detached initializers.
+        first, fast: the engine, and what prepares a model on it.
         refusal: what it said of the whole piece.
 
     Raises:
@@ -56,17 +54,19 @@ def prepare_in_parts(
     """
     model = checked_piece(model)
     _check_types(model, refusal)
-    reference = None if isinstance(first, ReferenceEngine) else ReferenceEngine(first.policy)
+    others = [] if isinstance(first, ReferenceEngine) else [ReferenceEngine(first.policy)]
 
     def slow(part: ModelProto, refusal: NotImplementedByProvider) -> RunnableModel:
-        if reference is None:
-            raise _lacking(part, [first], [refusal]) from refusal
-        try:
-            prepared = reference.prepare(part, weights)
-        except NotImplementedByProvider as error:
-            raise _lacking(part, [first, reference], [refusal, error]) from error
-        _log.info("%s runs %s: %s", reference.name, _listed(part), refusal.message)
-        return prepared
+        refusals = [refusal]
+        for engine in others:
+            try:
+                prepared = engine.prepare(part, weights)
+            except NotImplementedByProvider as error:
+                refusals.append(error)
+            else:
+                _log.info("%s runs %s: %s", engine.name, _listed(part), refusal.message)
+                return prepared
+        raise _lacking(part, [first, *others], refusals)
 
     def either(part: ModelProto, *, is_fast: bool) -> RunnableModel:
         if not is_fast:
@@ -78,8 +78,8 @@ def prepare_in_parts(
         _log.info("%s runs %s", first.name, _listed(part))
         return prepared
 
-    parts = split(model, first) if reference is not None and len(model.graph.node) > 1 else None
-    if reference is None or parts is None:
+    parts = split(model, first) if others and len(model.graph.node) > 1 else None
+    if parts is None:
         whole = slow(model, refusal)
         _log.warning(
             "a piece of the model runs on %s, which is slow: %s", ReferenceEngine.name, refusal.message
@@ -90,11 +90,8 @@ def prepare_in_parts(
     lacking = [node.op_type for part, is_fast in parts if not is_fast for node in part.nodes]
     _log.warning(
         "%d of the %d nodes of a piece of the model run on %s, which is slow: %s",
-        len(lacking),
-        len(model.graph.node),
-        reference.name,
-        ", ".join(sorted(set(lacking))),
-    )
+        len(lacking), len(model.graph.node), ReferenceEngine.name, ", ".join(sorted(set(lacking))),
+    )  # fmt: skip
     return SplitModel(model, [part for part, _ in parts], runs)
 
 

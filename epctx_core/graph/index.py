@@ -29,6 +29,9 @@ EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
 A session executes them itself when their bodies hold an EP's work. Scan-8 had other inputs.
 """
 
+SPECIAL = -2
+"""The kind of every node with attributes: two of those may differ in more than their wiring."""
+
 BodyPath: TypeAlias = "tuple[tuple[int, str], ...]"
 """The way from a main graph to a body: a node's place in its graph and the attribute, for each level."""
 
@@ -37,13 +40,8 @@ _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
 """Operators that are not ONNX's and come by the thousand."""
 
 
-def may_hold_bodies(node: NodeProto) -> bool:
-    """Whether a node's operator can have graph attributes; cheaper than to look at the attributes."""
-    return operator_may_hold_bodies(node.domain, node.op_type)
-
-
 def operator_may_hold_bodies(domain: str, op_type: str) -> bool:
-    """Whether an operator can have graph attributes; one that is not known can."""
+    """Whether an operator can have graph attributes; cheaper than to look at them. One that is not known can."""
     if domain:
         return (domain, op_type) not in _OTHERS_WITHOUT
     return op_type in _operators_with_bodies()
@@ -57,12 +55,6 @@ def _operators_with_bodies() -> frozenset[str]:
         for schema in onnx.defs.get_all_schemas_with_history()
         if not schema.domain and not kinds.isdisjoint(a.type for a in schema.attributes.values())
     )
-
-
-def is_executable(node: NodeProto, opset_imports: Mapping[str, int]) -> bool:
-    """Whether a node is one of EXECUTABLE in the version that the model imports."""
-    since = EXECUTABLE.get(node.op_type)
-    return since is not None and node.domain in {"", "ai.onnx"} and opset_imports.get("", 1) >= since
 
 
 def named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -93,7 +85,7 @@ def all_graphs(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPat
     """Yield a graph and all bodies in it, at any depth, each before those inside it."""
     yield path, graph
     for place, node in enumerate(graph.node):
-        if may_hold_bodies(node):
+        if operator_may_hold_bodies(node.domain, node.op_type):
             for name, body in named_bodies(node):
                 yield from all_graphs(body, (*path, (place, name)))
 
@@ -106,7 +98,7 @@ def placed_nodes(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyP
     holders = []
     for place, node in enumerate(graph.node):
         yield path, place, node
-        if may_hold_bodies(node):
+        if operator_may_hold_bodies(node.domain, node.op_type):
             holders.append((place, node))
     for place, node in holders:
         for name, body in named_bodies(node):
@@ -211,7 +203,7 @@ class GraphIndex:
         weights: the constants' data, for a main graph also that of overridable initializers.
         captured: what the graph reads of enclosing scopes, in order of first use; empty for a main graph.
         bodies: index of a control-flow node to its bodies by attribute, for the nodes that a session
-            can execute (see `bodies.EXECUTABLE`).
+            can execute (see `EXECUTABLE`).
         path: the way from the main graph here; empty for a main graph.
         opset_imports, ir_version: of the model; the default domain is the empty string.
         special_tensors: the constants that are no weights (text) by name, those of enclosing scopes included, in the graphs'
@@ -265,9 +257,11 @@ class GraphIndex:
         self.node_constants: frozenset[int] = frozenset()
         if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
-        self.special_tensors: Mapping[str, TensorProto] = self._special_tensors(
-            outer.special_tensors if outer is not None else {}
-        )
+        self.special_tensors: dict[str, TensorProto] = {}
+        if special := self.constants - self.weights.keys():
+            outside = {} if outer is None else outer.special_tensors
+            self.special_tensors |= {name: t for name, t in outside.items() if name in special}
+            self.special_tensors |= {t.name: t for t in graph.initializer if t.name in special}
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
@@ -310,7 +304,8 @@ class GraphIndex:
         inputs = list(self.explicit_inputs)
         for i in self.holders:
             node = self.nodes[i]
-            if is_executable(node, self.opset_imports):
+            since = EXECUTABLE.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
+            if since is not None and self.opset_imports.get("", 1) >= since:
                 self.bodies[i] = {
                     name: GraphIndex(
                         body,
@@ -336,11 +331,6 @@ class GraphIndex:
             return []
         return [i for i, o in enumerate(zip(self.domains, self.op_types, strict=True)) if o in found]
 
-    @cached_property
-    def place(self) -> tuple[int | str, ...]:
-        """The steps of `path` in one row."""
-        return tuple(chain.from_iterable(self.path))
-
     def at(self, path: BodyPath) -> GraphIndex | None:
         """Return the index of a body inside, or None if it is in a node that a session does not execute."""
         graph: GraphIndex | None = self
@@ -359,15 +349,6 @@ class GraphIndex:
         """Return a node's name; one without a name is called by operator and place."""
         return self.names[index] or f"{self.op_types[index]}_{index}"
 
-    def _special_tensors(self, outer: Mapping[str, TensorProto]) -> Mapping[str, TensorProto]:
-        special = self.constants - self.weights.keys()
-        if not special:
-            return {}
-        return {
-            **{name: tensor for name, tensor in outer.items() if name in special},
-            **{t.name: t for t in self.graph.initializer if t.name in special},
-        }
-
     @cached_property
     def quantized(self) -> QuantizedGroups:
         """The groups of operators with what quantizes around them."""
@@ -377,10 +358,27 @@ class GraphIndex:
 
     @cached_property
     def kinds(self) -> list[int]:
-        """For each node the number of its kind; see `epctx_core.graph.subgraph`."""
-        from epctx_core.graph.subgraph import node_kinds
+        """For each node a number for its operator and how many values it reads and makes, or `SPECIAL`."""
+        if self.functions:
+            # What a function does, its call does not say.
+            return [SPECIAL] * len(self.nodes)
+        forms = zip(self.domains, self.op_types, map(len, self.inputs), map(len, self.outputs), strict=True)
+        numbers: dict[tuple[str, str, int, int], int] = {}
+        kinds = [numbers.setdefault(form, len(numbers)) for form in forms]
+        some = {operator for operator in self.operators if self._may_have_attributes(*operator)}
+        for i, operator in enumerate(zip(self.domains, self.op_types, strict=True)) if some else ():
+            if operator in some and self.nodes[i].attribute:
+                kinds[i] = SPECIAL
+        return kinds
 
-        return node_kinds(self)
+    def _may_have_attributes(self, domain: str, op_type: str) -> bool:
+        """Whether an operator can have attributes; cheaper than to look at those of every node."""
+        domain = "" if domain == "ai.onnx" else domain
+        try:
+            schema = onnx.defs.get_schema(op_type, self.opset_imports.get(domain, 1), domain)
+        except (onnx.defs.SchemaError, TypeError):
+            return True
+        return bool(schema.attributes)
 
     @cached_property
     def predecessors(self) -> list[list[int]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from itertools import chain, count
-from typing import NamedTuple
+from typing import TypeAlias
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import all_graphs, bodies, copied, may_hold_bodies, operator_may_hold_bodies
+from epctx_core.graph.index import all_graphs, bodies, copied, operator_may_hold_bodies
 from epctx_core.graph.model_io import structure
 from epctx_core.graph.type_table import TypeTable, forget_shape, is_open, tensor_type, typed_values, types_of
 
@@ -20,22 +20,9 @@ _ONNX_DOMAINS = frozenset(
 )
 
 
-class Hint(NamedTuple):
-    """Addition of a declaration to an inferred type.
-
-    Attributes:
-        target: the value as inferred.
-        type: its type with the hint.
-        adds_length: whether that says more than names of open lengths.
-        refuted: whether inference proves the declaration wrong, all of it or a part.
-        declaration: the value as declared.
-    """
-
-    target: ValueInfoProto
-    type: TypeProto
-    adds_length: bool
-    refuted: bool
-    declaration: ValueInfoProto
+_Hint: TypeAlias = "tuple[ValueInfoProto, ValueInfoProto, TypeProto, bool, bool]"
+"""A declared value; the value as inferred; its type with what the declaration adds; whether that is more than names of
+open lengths; and whether inference proves the declaration wrong, all of it or a part."""
 
 
 def without_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
@@ -65,7 +52,7 @@ def _hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]
     return chain(graph.output, graph.value_info, () if main else graph.input)
 
 
-def hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> Iterator[Hint]:
+def _hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> Iterator[_Hint]:
     """Yield what the declarations of a graph and its bodies add to types that were inferred without them.
 
     Args:
@@ -85,14 +72,14 @@ def hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> 
                 yield _hint(value, target, names)
 
 
-def _hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> Hint:
+def _hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> _Hint:
     kind: TypeProto = copied(target.type)
     if kind.WhichOneof("value") is None:
         kind.CopyFrom(declared.type)
         forget_shape(kind)
     if not (kind.HasField("tensor_type") and declared.type.tensor_type.HasField("shape")):
         adds_type = target.type.WhichOneof("value") is None
-        return Hint(target, kind, adds_length=adds_type, refuted=False, declaration=declared)
+        return declared, target, kind, adds_type, False
     hinted = declared.type.tensor_type.shape.dim
     adds_length = not kind.tensor_type.HasField("shape")
     if adds_length:
@@ -108,7 +95,7 @@ def _hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str
             adds_length = True
         elif dim.dim_value != hint.dim_value or is_open(dim):
             refuted = True
-    return Hint(target, kind, adds_length=adds_length, refuted=refuted, declaration=declared)
+    return declared, target, kind, adds_length, refuted
 
 
 PROPAGATING = frozenset(
@@ -140,23 +127,23 @@ def infer_types(
     probe = without_hints(structure(proto), trusted)
     names = {dim.dim_param for value in probe.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
     proven = _completed(probe, resolve)
-    found = list(hints(proto.graph, proven.graph, names))
-    refuted = {
-        h.target.name: f"{h.target.name!r} is declared {tensor_type(h.declaration.type)}, its operators give "
-        f"{tensor_type(h.target.type)}"
-        for h in found
-        if h.refuted
-    }
-    for hint in found:
-        if not hint.adds_length:
-            hint.target.type.CopyFrom(hint.type)
-        if hint.refuted:
-            hint.declaration.type.CopyFrom(hint.type)
+    found = list(_hints(proto.graph, proven.graph, names))
+    refuted: dict[str, str] = {}
+    for declaration, target, kind, adds_length, is_refuted in found:
+        if is_refuted:
+            refuted[target.name] = (
+                f"{target.name!r} is declared {tensor_type(declaration.type)}, its operators give "
+                f"{tensor_type(target.type)}"
+            )
+        if not adds_length:
+            target.type.CopyFrom(kind)
+        if is_refuted:
+            declaration.type.CopyFrom(kind)
     for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
         value.CopyFrom(declared)
     known = types_of(proven.graph)
     table = known
-    if any(hint.adds_length for hint in found):
+    if any(adds_length for *_, adds_length, _ in found):
         hinted = _hinted(proven, proto.graph, names)
         table = types_of(_hinted(proven, _completed(hinted, resolve).graph, names).graph, proven=known)
     table.contradictions = refuted
@@ -166,8 +153,8 @@ def infer_types(
 def _hinted(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
     """Return a copy of an inferred model with what a graph declares besides."""
     hinted: ModelProto = copied(proven)
-    for hint in hints(declared, hinted.graph, names):
-        hint.target.type.CopyFrom(hint.type)
+    for _, target, kind, *_ in _hints(declared, hinted.graph, names):
+        target.type.CopyFrom(kind)
     return hinted
 
 
@@ -175,7 +162,9 @@ def _is_foreign(node: NodeProto) -> bool:
     """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
     if node.domain not in _ONNX_DOMAINS:
         return True
-    return may_hold_bodies(node) and any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
+    if not operator_may_hold_bodies(node.domain, node.op_type):
+        return False
+    return any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
 
 
 def _completed(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:

@@ -23,11 +23,11 @@ from epctx_core.graph.index import (
     all_graphs,
     all_tensors,
     copied,
-    may_hold_bodies,
+    operator_may_hold_bodies,
     opset_imports,
 )
 from epctx_core.graph.mapping import opened_model
-from epctx_core.graph.weights import MAX_RANK, OpenExternal, Weight, digest_beside, is_detached
+from epctx_core.graph.weights import MAX_RANK, OpenExternal, Weight, digests_ahead, is_detached
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
@@ -210,7 +210,8 @@ def detach_model(
     check_text((*proto.opset_import, *proto.functions))
     _refuse_newer(proto, path)
     _refuse_ranks(proto, path)
-    with digest_beside(data) as digest:
+    whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
+    with digests_ahead([whole]):
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
         # is in a payload only, the model stands as its bytes say.
         files = b"location" in data and any(map(is_detached, all_tensors(proto.graph, proto.functions)))
@@ -239,7 +240,7 @@ def detach_model(
             check_value_types(source)
         else:
             check_model(source, None if detached else data)
-        source.digest = digest()
+        source.digest = whole.digest
     return source
 
 
@@ -247,7 +248,8 @@ def _may_hold_weights(proto: ModelProto) -> bool:
     """Whether a model may have weights, sparse ones too; those that consist of EPContext nodes have none."""
     graph = proto.graph
     return bool(graph.initializer or graph.sparse_initializer or proto.functions) or any(
-        node.op_type == "Constant" or may_hold_bodies(node) for node in graph.node
+        node.op_type == "Constant" or operator_may_hold_bodies(node.domain, node.op_type)
+        for node in graph.node
     )
 
 

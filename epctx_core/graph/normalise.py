@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnx.inliner
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
-from epctx_core.graph.index import all_graphs, all_nodes, bodies, copied, given_names
+from epctx_core.graph.index import all_graphs, all_nodes, bodies, copied, given_names, opset_imports
 from epctx_core.graph.model_io import DENSE_OR_SPARSE, SourceModel, nested_types
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.weights import (
@@ -67,8 +69,20 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
         node.attribute.extend(a for a in missing if a.name not in given)
     inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
-    read_with_versions(inlined_ones, proto.opset_import)
-    source.proto = inlined = _inlined(source, kept)
+    read_with_versions(inlined_ones, source.opset_imports)
+    calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
+    try:
+        inlined = (
+            onnx.inliner.inline_selected_functions(proto, calls, exclude=True)
+            if calls
+            else onnx.inliner.inline_local_functions(proto)
+        )
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidGraph(
+            f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
+        ) from error
+    source.proto = inlined
     left = used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]
     inlined.functions.extend(left)
@@ -89,20 +103,6 @@ def _check_size(source: SourceModel) -> None:
             path=source.path,
             hint="Export the model without functions, if it is meant to be as large.",
         )
-
-
-def _inlined(source: SourceModel, kept: Collection[FunctionId]) -> ModelProto:
-    proto = source.proto
-    calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
-    try:
-        if calls:
-            return onnx.inliner.inline_selected_functions(proto, calls, exclude=True)
-        return onnx.inliner.inline_local_functions(proto)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        text = " ".join(str(error).split())
-        raise InvalidGraph(
-            f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
-        ) from error
 
 
 def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> list[FunctionProto]:
@@ -136,24 +136,20 @@ def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
     known = {(f.domain, f.name, f.overload): f for f in functions}
     contents = {key: _contents(f.node, known) for key, f in known.items()}
     sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
-    begun: set[tuple[str, str, str]] = set()
-    _, first = _contents(nodes, known)
-    pending = list(dict.fromkeys(first))
-    while pending:
-        key = pending[-1]
-        own, callees = contents[key]
-        missing = {callee for callee in callees if callee not in sizes}
-        if missing & begun:
-            raise InvalidGraph(
-                f"the function {key[1]!r} of the domain {key[0]!r} calls itself, directly or not."
+    try:
+        for key in TopologicalSorter({key: callees for key, (_, callees) in contents.items()}).static_order():
+            own, callees = contents[key]
+            inner = [sizes[callee] for callee in callees]
+            sizes[key] = (
+                own + sum(n for n, _ in inner),
+                known[key].ByteSize() + sum(size for _, size in inner),
             )
-        if missing:
-            begun.add(key)
-            pending.extend(missing)
-            continue
-        inner = [sizes[callee] for callee in callees]
-        sizes[key] = own + sum(n for n, _ in inner), known[key].ByteSize() + sum(size for _, size in inner)
-        begun.discard(pending.pop())
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        raise InvalidGraph(
+            f"the function {name!r} of the domain {domain!r} calls itself, directly or not."
+        ) from None
+    _, first = _contents(nodes, known)
     return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
 
 
@@ -285,51 +281,36 @@ def normalise(proto: ModelProto) -> None:
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
         proto.ir_version = _FREE_INITIALIZERS
-    read_with_versions(proto.functions, proto.opset_import)
+    read_with_versions(proto.functions, opset_imports(proto))
     for function in proto.functions:
         _sort(function, set(function.input))
     _sort(proto.graph, set(given_names(proto.graph)))
 
 
-def read_with_versions(functions: Iterable[FunctionProto], imports: Iterable[OperatorSetIdProto]) -> None:
+def read_with_versions(functions: Iterable[FunctionProto], versions: Mapping[str, int]) -> None:
     """Have functions import the model's operator versions, with which onnxruntime reads them whatever they import.
+
+    A warning names a function's operators that have another definition there.
 
     Args:
         functions: changed in place.
-        imports: the model's.
+        versions: the model's, by domain.
     """
-    versions = {_spelled(opset.domain): opset.version for opset in imports}
     for function in functions:
-        changed = {
-            domain: own
-            for opset in function.opset_import
-            if (own := opset.version) != versions.get(domain := _spelled(opset.domain), own)
-        }
-        _tell_other_definitions(function, changed, versions)
+        own = opset_imports(function)
         for opset in function.opset_import:
             opset.version = versions.get(_spelled(opset.domain), opset.version)
-
-
-def _tell_other_definitions(
-    function: FunctionProto, changed: Mapping[str, int], versions: Mapping[str, int]
-) -> None:
-    """Warn of a function's operators that are others in the version that it is read with.
-
-    Args:
-        changed: the versions that it imports, by domain, where the model has another.
-        versions: the model's.
-    """
-    others: dict[str, set[str]] = {}
-    for node in function.node if changed else ():
-        domain = _spelled(node.domain)
-        if domain in changed and _since(node, changed[domain]) != _since(node, versions[domain]):
-            others.setdefault(domain, set()).add(node.op_type)
-    for domain, operators in others.items():
-        _log.warning(
-            "the function %r is written for version %d of %s and read, as by onnxruntime, with the model's "
-            "version %d, which has another definition of %s.",
-            function.name, changed[domain], domain or "ai.onnx", versions[domain], ", ".join(sorted(operators)),
-        )  # fmt: skip
+        others: dict[str, set[str]] = {}
+        for node in function.node if own != opset_imports(function) else ():
+            domain = _spelled(node.domain)
+            if domain in own and _since(node, own[domain]) != _since(node, versions.get(domain, own[domain])):
+                others.setdefault(domain, set()).add(node.op_type)
+        for domain, operators in others.items():
+            _log.warning(
+                "the function %r is written for version %d of %s and read, as by onnxruntime, with the model's "
+                "version %d, which has another definition of %s.",
+                function.name, own[domain], domain or "ai.onnx", versions[domain], ", ".join(sorted(operators)),
+            )  # fmt: skip
 
 
 def _spelled(domain: str) -> str:
@@ -376,31 +357,23 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
 
 def _order(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
     """Return the nodes' places, each behind those that it needs; a graph in order stays as it is."""
-    waiting, begun, done = range(3)
-    state = bytearray(len(needs))
+    sorter = TopologicalSorter(dict(enumerate(needs)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        node = nodes[error.args[1][0]]
+        raise InvalidGraph(
+            f"node {node.name!r} ({node.op_type}) reads what is computed from its own result: the graph has a cycle.",
+            node=node.name,
+            hint="Export the model again; only Loop and Scan carry values back.",
+        ) from None
     order: list[int] = []
-    for start in range(len(needs)):
-        stack = [start] if state[start] == waiting else []
-        while stack:
-            place = stack[-1]
-            if state[place] == done:
-                stack.pop()
-                continue
-            missing = [need for need in needs[place] if state[need] != done]
-            if not missing:
-                state[place] = done
-                order.append(stack.pop())
-            elif state[place] == begun:
-                node = nodes[place]
-                raise InvalidGraph(
-                    f"node {node.name!r} ({node.op_type}) reads what is computed from its own result: the graph has a "
-                    "cycle.",
-                    node=node.name,
-                    hint="Export the model again; only Loop and Scan carry values back.",
-                )
-            else:
-                state[place] = begun
-                stack.extend(reversed(missing))
+    ready = sorted(sorter.get_ready())
+    while ready:
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+        for place in sorter.get_ready():
+            heappush(ready, place)
     return order
 
 

@@ -219,11 +219,10 @@ class Partitioner:
         """
         self._ordered(groups)
 
-    def _ordered(self, groups: Sequence[Sequence[int]]) -> tuple[_UnitGraph, list[int]]:
-        """Return the graph in which these groups, and what was taken, are one unit each; and the order of its units."""
-        graph = _UnitGraph(self._predecessors, [*groups, *self._taken])
+    def _ordered(self, groups: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
+        """Return what each unit reads from, where these groups and what was taken are one unit each; and their order."""
         try:
-            return graph, graph.order()
+            return _ordered_units(self._predecessors, [*groups, *self._taken])
         except CyclicGroupsError as error:
             raise CyclicGroupsError([g for g in error.groups if g < len(groups)]) from None
 
@@ -250,11 +249,11 @@ class Partitioner:
             for node, key in _keys_of_claimed(self._predecessors, claimed):
                 merged.setdefault(key, []).append(node)
             return sorted(merged.values())
-        graph, order = self._ordered(units)
+        needs, order = self._ordered(units)
         position = [0] * len(order)
         for place, unit in enumerate(order):
             position[unit] = place
-        predecessors = [[position[p] for p in graph.unit_predecessors(unit)] for unit in order]
+        predecessors = [[position[p] for p in needs[unit]] for unit in order]
         for place, key in _keys_of_claimed(predecessors, [unit < len(units) for unit in order]):
             merged.setdefault(key, []).extend(units[order[place]])
         return sorted(sorted(group) for group in merged.values())
@@ -270,8 +269,8 @@ class Partitioner:
         order = self._model_order()
         if order is not None:
             return order
-        graph = _UnitGraph(self._predecessors, self._taken)
-        return [graph.members(unit) for unit in graph.order()]
+        members = [*self._taken, *_single_nodes(self._predecessors, self._taken)]
+        return [list(members[unit]) for unit in _ordered_units(self._predecessors, self._taken)[1]]
 
     def _model_order(self) -> list[list[int]] | None:
         """Return all groups and other nodes in the order of their first nodes, or None if that cannot be run."""
@@ -289,61 +288,51 @@ class Partitioner:
         return [list(groups.get(i, (i,))) for i, start in enumerate(first) if i == start]
 
 
-class _UnitGraph:
-    """A graph in which some groups of nodes are one unit. Units: the groups first, then single nodes."""
+def _single_nodes(predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> list[tuple[int]]:
+    """Return the nodes that are in no group."""
+    grouped = set(chain.from_iterable(groups))
+    return [(node,) for node in range(len(predecessors)) if node not in grouped]
 
-    def __init__(self, predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> None:
-        self._predecessors = predecessors
-        self._groups = groups
-        self._unit_of = [-1] * len(predecessors)
-        for unit, nodes in enumerate(groups):
-            for node in nodes:
-                self._unit_of[node] = unit
-        self._single: list[int] = []
-        for node, unit in enumerate(self._unit_of):
-            if unit < 0:
-                self._unit_of[node] = len(groups) + len(self._single)
-                self._single.append(node)
 
-    def members(self, unit: int) -> list[int]:
-        """Return a unit's nodes."""
-        if unit < len(self._groups):
-            return list(self._groups[unit])
-        return [self._single[unit - len(self._groups)]]
+def _ordered_units(
+    predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
+) -> tuple[list[list[int]], list[int]]:
+    """Sort a graph in which some groups of nodes are one unit, depth first in the order of the nodes.
 
-    def unit_predecessors(self, unit: int) -> list[int]:
-        """Return the units that a unit reads from, itself left out."""
-        unit_of = self._unit_of
-        if unit >= len(self._groups):
-            return [unit_of[p] for p in self._predecessors[self._single[unit - len(self._groups)]]]
-        found = {unit_of[p] for node in self._groups[unit] for p in self._predecessors[node]}
-        found.discard(unit)
-        return list(found)
+    Units: the groups first, then single nodes.
 
-    def order(self) -> list[int]:
-        """Sort the units topologically, depth first in the order of the nodes."""
-        if all(len(group) == 1 for group in self._groups):
-            return list(self._unit_of)
-        # A stack of (unit, iterator over what it needs) instead of recursion: chains are long.
-        done = bytearray(len(self._groups) + len(self._single))
-        order: list[int] = []
-        for start in self._unit_of:
-            if done[start]:
-                continue
-            done[start] = 1
-            stack = [(start, iter(sorted(self.unit_predecessors(start))))]
-            while stack:
-                unit, needs = stack[-1]
-                for needed in needs:
-                    if done[needed] == 1:
-                        path = [u for u, _ in stack]
-                        raise CyclicGroupsError([*path[path.index(needed) :]])
-                    if not done[needed]:
-                        done[needed] = 1
-                        stack.append((needed, iter(sorted(self.unit_predecessors(needed)))))
-                        break
-                else:
-                    done[unit] = 2
-                    order.append(unit)
-                    stack.pop()
-        return order
+    Returns:
+        For each unit those that it reads from; and the units in topological order.
+    """
+    members = [*groups, *_single_nodes(predecessors, groups)]
+    unit_of = [0] * len(predecessors)
+    for unit, nodes in enumerate(members):
+        for node in nodes:
+            unit_of[node] = unit
+    needs = [
+        sorted({unit_of[p] for node in nodes for p in predecessors[node]} - {unit})
+        for unit, nodes in enumerate(members)
+    ]
+    # A stack of (unit, iterator over what it needs) instead of recursion: chains are long.
+    done = bytearray(len(members))
+    order: list[int] = []
+    for start in unit_of:
+        if done[start]:
+            continue
+        done[start] = 1
+        stack = [(start, iter(needs[start]))]
+        while stack:
+            unit, pending = stack[-1]
+            for needed in pending:
+                if done[needed] == 1:
+                    path = [u for u, _ in stack]
+                    raise CyclicGroupsError([*path[path.index(needed) :]])
+                if not done[needed]:
+                    done[needed] = 1
+                    stack.append((needed, iter(needs[needed])))
+                    break
+            else:
+                done[unit] = 2
+                order.append(unit)
+                stack.pop()
+    return needs, order

@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.index import GraphIndex, Node, bodies, copied
+from epctx_core.graph.index import SPECIAL, GraphIndex, Node, bodies, copied
 from epctx_core.graph.normalise import used_functions
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
 from epctx_core.plugin import ValueInfo
@@ -67,10 +67,6 @@ class GraphSlice:
         self.nodes = tuple(self._own.values())
         self.name = graph.graph.name
 
-    def node(self, index: int) -> Node:
-        """Return a node by its place in the graph."""
-        return Node(self.index, index)
-
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """Graph inputs that no initializer fills, in the model's order."""
@@ -105,12 +101,13 @@ class GraphSlice:
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
-        return self._whole().model(inline_weights=inline_weights)
+        return self._whole.model(inline_weights=inline_weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write that model and its weights to files; see `epctx_core.plugin.GraphView.save`."""
-        self._whole().save(path)
+        self._whole.save(path)
 
+    @property
     def _whole(self) -> Subgraph:
         return Subgraph(self.index, range(len(self.index.nodes)))
 
@@ -169,7 +166,7 @@ class Subgraph:
         self.inputs = self._values(self.input_names)
         self.outputs = self._values(self.output_names)
         self._form: tuple[int, ...] | None = None
-        if not self.weight_names and _SPECIAL not in form:
+        if not self.weight_names and SPECIAL not in form:
             self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
 
     def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
@@ -318,8 +315,6 @@ class GraphPartition(Subgraph):
 
 
 _OMITTED = -1
-_SPECIAL = -2
-"""The kind of every node with attributes: two of those may differ in more than their wiring."""
 
 
 def _wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, int], list[int]]:
@@ -348,32 +343,6 @@ def _wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str,
     return entering, numbers, form
 
 
-def node_kinds(graph: GraphIndex) -> list[int]:
-    """Return for each node a number for its operator and how many values it reads and makes."""
-    if graph.functions:
-        # What a function does, its call does not say.
-        return [_SPECIAL] * len(graph.nodes)
-    places = zip(graph.domains, graph.op_types, map(len, graph.inputs), map(len, graph.outputs), strict=True)
-    numbers: dict[tuple[str, str, int, int], int] = {}
-    kinds = [numbers.setdefault(place, len(numbers)) for place in places]
-    some = {operator for operator in graph.operators if _may_have_attributes(graph, *operator)}
-    if some:
-        for i, operator in enumerate(zip(graph.domains, graph.op_types, strict=True)):
-            if operator in some and graph.nodes[i].attribute:
-                kinds[i] = _SPECIAL
-    return kinds
-
-
-def _may_have_attributes(graph: GraphIndex, domain: str, op_type: str) -> bool:
-    """Whether an operator can have attributes; cheaper than to look at those of every node."""
-    domain = "" if domain == "ai.onnx" else domain
-    try:
-        schema = onnx.defs.get_schema(op_type, graph.opset_imports.get(domain, 1), domain)
-    except (onnx.defs.SchemaError, TypeError):
-        return True
-    return bool(schema.attributes)
-
-
 def _partition_digest(
     graph: GraphIndex, nodes: Sequence[int], inputs: Sequence[ValueInfo], outputs: Sequence[ValueInfo]
 ) -> str:
@@ -397,7 +366,7 @@ def _partition_digest(
                 form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight.digest}")
             elif name in special:
                 form.add(f"constant {numbers[name]}")
-                form.add(_tensor_bytes(special[name]))
+                form.add(_nameless_bytes(special[name]))
         form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
     for value in outputs:
         form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
@@ -440,7 +409,7 @@ class _CanonicalForm:
         attributes = node.attribute
         if attributes:
             for attribute in sorted(attributes, key=lambda a: a.name):
-                self.add(_attribute_bytes(attribute))
+                self.add(_nameless_bytes(attribute))
             for body in bodies(node):
                 self._add_body(body)
 
@@ -453,32 +422,24 @@ class _CanonicalForm:
             self.add(value.type.SerializeToString(deterministic=True))
         for tensor in body.initializer:
             self.add(f"constant {numbers[tensor.name]}")
-            self.add(_tensor_bytes(tensor))
+            self.add(_nameless_bytes(tensor))
         for node in body.node:
             self.add_node(node, node.input, node.output)
         self.add(f"body out {[numbers[value.name] for value in body.output]}")
         self.numbers = outside
 
 
-def _attribute_bytes(attribute: AttributeProto) -> bytes:
-    copy = copied(attribute)
-    copy.ClearField("doc_string")
-    # Bodies are added part by part, without their names.
-    copy.ClearField("g")
-    copy.ClearField("graphs")
-    for tensor in (*([copy.t] if copy.HasField("t") else []), *copy.tensors):
-        _clear_names(tensor)
+def _nameless_bytes(message: AttributeProto | TensorProto) -> bytes:
+    """Serialize an attribute or a tensor without names and documentation."""
+    copy = copied(message)
+    tensors = [copy]
+    if isinstance(copy, AttributeProto):
+        tensors = [*([copy.t] if copy.HasField("t") else []), *copy.tensors]
+        # Bodies are added part by part, without their names.
+        for field in ("doc_string", "g", "graphs"):
+            copy.ClearField(field)
+    for tensor in tensors:
+        for field in ("name", "doc_string", "metadata_props"):
+            tensor.ClearField(field)
     data: bytes = copy.SerializeToString(deterministic=True)
     return data
-
-
-def _tensor_bytes(tensor: TensorProto) -> bytes:
-    copy = copied(tensor)
-    _clear_names(copy)
-    data: bytes = copy.SerializeToString(deterministic=True)
-    return data
-
-
-def _clear_names(tensor: TensorProto) -> None:
-    for field in ("name", "doc_string", "metadata_props"):
-        tensor.ClearField(field)

@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, SparseTensorProto, TensorProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import bodies, inner_tensors, may_hold_bodies
+from epctx_core.graph.index import bodies, inner_tensors, operator_may_hold_bodies
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -145,7 +145,7 @@ def write_out_sparse(graph: GraphProto, functions: Iterable[FunctionProto] = ())
                     if attribute.HasField("sparse_tensor"):
                         tensor = dense(attribute.sparse_tensor, "")
                         attribute.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor))
-            elif may_hold_bodies(node):
+            elif operator_may_hold_bodies(node.domain, node.op_type):
                 pending += bodies(node)
 
 

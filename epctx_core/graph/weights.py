@@ -63,9 +63,6 @@ _FORGOTTEN_FROM = 1 << 16
 PARALLEL_FROM = 1 << 20
 """Bytes from which a weight's digest is worth a thread."""
 
-BESIDE_FROM = 16 << 20
-"""Bytes from which the digest of a model's file is worth a thread."""
-
 Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
 """Reads the bytes from their start, piece by piece."""
 
@@ -245,35 +242,13 @@ def digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
     Hashing gives up the interpreter's lock, so weights are hashed while earlier ones are written. When the
     block ends, also by an error, the threads stop at their next piece and are waited for.
     """
-    large = [weight for weight in weights if weight.nbytes >= PARALLEL_FROM]
-    with _threads(os.cpu_count()) as begin:
-        for weight in large:
-            begin(weight.lazy_digest, weight.chunks)
-        yield
-
-
-@contextmanager
-def digest_beside(data: bytes) -> Iterator[Callable[[], str]]:
-    """Have a thread make the digest of a model's bytes while the block works on them; give what returns it."""
-    digest = Digest()
-
-    def chunks() -> Iterator[memoryview]:
-        view = memoryview(data)
-        return (view[start : start + PARALLEL_FROM] for start in range(0, len(view), PARALLEL_FROM))
-
-    with _threads(1) as begin:
-        if len(data) >= BESIDE_FROM:
-            begin(digest, chunks)
-        yield lambda: digest.of(chunks)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[Callable[[Digest, Chunks], None]]:
-    """Give what begins a digest. At the end the threads stop at their next piece and are waited for."""
     stopped = threading.Event()
-    pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="epctx-digest")
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="epctx-digest")
     try:
-        yield lambda digest, chunks: digest.begin(chunks, pool, stopped.is_set)
+        for weight in weights:
+            if weight.nbytes >= PARALLEL_FROM:
+                weight.lazy_digest.begin(weight.chunks, pool, stopped.is_set)
+        yield
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)

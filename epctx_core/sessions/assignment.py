@@ -191,7 +191,7 @@ def assign_nodes(
             ask_ep(assignment, ep, providers, compiles=ep not in kernels_only)
     for part in assignment.graphs:
         assignment.partitions += part.partitions
-    assignment.partitions.sort(key=lambda p: (*p.graph.place, p.node_indices[0]))
+    assignment.partitions.sort(key=lambda p: (*chain(*p.graph.path), p.node_indices[0]))
     # Nodes that are there already have the numbers before, if epctx wrote them.
     first = sum(map(len, reserved.values()))
     prefix = providers.session.config().node_name_prefix

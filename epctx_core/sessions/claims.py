@@ -247,9 +247,9 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
                 part.hold(_partitions(part, claims, view, keep=keep))
         for index in claims.single:
             with blame(record, "get_kernel_registry"):
-                kernel = lookup.lookup(view.node(index))
+                kernel = lookup.lookup(Node(part.graph, index))
             if kernel is None:
-                why = lookup.refusal(view.node(index)) or "it has none of this operator"
+                why = lookup.refusal(Node(part.graph, index)) or "it has none of this operator"
                 what = (
                     f"claims {claims.describe(index)} with fuse=False, but none of its kernels fits ({why})"
                 )

@@ -14,10 +14,8 @@ from context.writing import noise, weight_in_file
 
 from epctx_core.graph import weights
 from epctx_core.graph.weights import (
-    BESIDE_FROM,
     PARALLEL_FROM,
     Weight,
-    digest_beside,
     digests_ahead,
     share_digests,
 )
@@ -128,26 +126,6 @@ def test_a_digest_that_was_stopped_is_made_when_it_is_asked_for():
         raise OSError("full")
 
     assert [weight.digest for weight in weights] == [sha256(weight.array()) for weight in weights]
-
-
-@pytest.mark.parametrize("size", [0, 5, BESIDE_FROM, BESIDE_FROM + 5])
-def test_a_models_digest_is_made_beside_the_work_on_it_if_there_is_much_of_it(size):
-    data = noise(size)
-
-    with digest_beside(data) as digest:
-        threads = len(digest_threads())
-        found = digest()
-
-    assert found == sha256(data)
-    assert threads == (size >= BESIDE_FROM)
-    assert digest_threads() == []
-
-
-def test_a_model_that_is_refused_leaves_no_thread():
-    with pytest.raises(OSError, match="refused"), digest_beside(bytes(1 << 30)):
-        raise OSError("refused")
-
-    assert digest_threads() == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is counted on Linux only")
