@@ -78,39 +78,36 @@ def held_objects() -> list[object]:
     return [o for o in gc.get_objects() if type(o) in {Weight, MappedFile}]
 
 
-@pytest.fixture
-def assert_nothing_stays():
-    """Do it twice, without the collector: what the first time imports and caches does not count."""
+@pytest.fixture(scope="module", autouse=True)
+def _without_the_collector():
+    """What the suite has made so far is not looked through for each of these tests."""
     gc.collect()
-    # A thread that an earlier test left behind may end now, and with it a pause of the collector: that
-    # brings back all that is frozen here.
-    earlier = held_objects()
-    gc.freeze()  # what the suite has made so far is not looked through for each of these tests
+    gc.freeze()
     gc.disable()
-
-    def check(action) -> None:
-        action()
-        gc.collect()
-        others = earlier + held_objects()
-        tracemalloc.start()
-        try:
-            action()
-            left, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        held = [o for o in held_objects() if not any(o is other for other in others)]
-
-        assert held == []
-        assert left < SMALLEST // 2
-
-    yield check
+    yield
     gc.enable()
     gc.unfreeze()
 
 
+def assert_nothing_stays(action) -> None:
+    """Do it twice: what the first time imports and caches does not count."""
+    action()
+    gc.collect()
+    others = held_objects()
+    tracemalloc.start()
+    try:
+        action()
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [o for o in held_objects() if not any(o is other for other in others)] == []
+    assert left < SMALLEST // 2
+
+
 @pytest.mark.parametrize("eps", EPS, ids=short)
 @pytest.mark.parametrize("embedded", [False, True])
-def test_a_compile_leaves_no_weight_in_memory(source, eps, embedded, tmp_path, assert_nothing_stays):
+def test_a_compile_leaves_no_weight_in_memory(source, eps, embedded, tmp_path):
     def compiled():
         epctx.ModelCompiler(with_eps(*eps), source, embedded).compile_to_file(tmp_path / "m_ctx.onnx")
 
@@ -134,9 +131,7 @@ def interrupted(stage, _done, _total):
 
 
 @pytest.mark.parametrize(("ep", "progress"), [(QnnProvider, interrupted), (Failing, None)])
-def test_a_compile_that_fails_leaves_no_weight_in_memory(
-    source, ep, progress, tmp_path, assert_nothing_stays
-):
+def test_a_compile_that_fails_leaves_no_weight_in_memory(source, ep, progress, tmp_path):
     registry = epctx.Registry(entry_points=False)
     registry.register(ep)
 
@@ -148,7 +143,7 @@ def test_a_compile_that_fails_leaves_no_weight_in_memory(
     assert_nothing_stays(failed)
 
 
-def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, tmp_path, assert_nothing_stays):
+def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, tmp_path):
     epctx.ModelCompiler(with_eps(QNN), source).compile_to_file(tmp_path / "m_ctx.onnx")
     binary = tmp_path / "m_qnn.bin"
     binary.write_bytes(bytes(len(binary.read_bytes())))
@@ -161,7 +156,7 @@ def test_a_session_that_cannot_be_made_leaves_no_weight_in_memory(source, tmp_pa
 
 
 @pytest.mark.parametrize("look", [epctx.verify_model, epctx.inspect_model])
-def test_looking_at_a_model_leaves_no_weight_in_memory(source, look, tmp_path, assert_nothing_stays):
+def test_looking_at_a_model_leaves_no_weight_in_memory(source, look, tmp_path):
     epctx.ModelCompiler(with_eps(QNN, OPENVINO), source).compile_to_file(tmp_path / "m_ctx.onnx")
 
     def looked_at():
@@ -173,7 +168,7 @@ def test_looking_at_a_model_leaves_no_weight_in_memory(source, look, tmp_path, a
 @pytest.mark.parametrize("eps", EPS, ids=short)
 @pytest.mark.parametrize("route", ["source", "binary", "embedded"])
 @pytest.mark.parametrize("end", ["close", "del"])
-def test_a_session_leaves_no_weight_in_memory(source, eps, route, end, tmp_path, assert_nothing_stays):
+def test_a_session_leaves_no_weight_in_memory(source, eps, route, end, tmp_path):
     model = source
     if route != "source":
         model = tmp_path / "m_ctx.onnx"
