@@ -21,7 +21,7 @@ from backend.merciless_eps import FirstTurn, Greedy, SecondTurn
 from backend.routes import ROUTES, Result
 from control_flow.agreement_of_ways import compiled, context_nodes_of, graphs_of, model_of
 
-COUNT, SEED = 200, 9
+COUNT, SEED = 100, 9
 
 RESIDUAL = model_of("""
     agraph (float[4] x, float[4] z) => (float[4] y) {

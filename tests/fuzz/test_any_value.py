@@ -34,7 +34,7 @@ FORMATS = {
     "openvino_embedded": container_near,
     "vitisai_embedded": archive_near,
 }
-EXAMPLES = (100, pytest.param(1500, marks=pytest.mark.stress))
+EXAMPLES = (50, pytest.param(1500, marks=pytest.mark.stress))
 
 pytestmark = [
     pytest.mark.not_for_onnxruntime("one of the seeds has operators of acme"),

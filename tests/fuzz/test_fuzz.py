@@ -10,7 +10,7 @@ from fuzz.isolated import Worker
 from fuzz.seeds import write_seeds
 
 CORPUS = Path(__file__).parent / "corpus"
-CASES = 2_000
+CASES = 1_000
 STRESS_CASES = 50_000
 
 pytestmark = pytest.mark.not_for_onnxruntime("one of the seeds has operators of acme")

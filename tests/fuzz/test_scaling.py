@@ -26,7 +26,7 @@ MOST_STEPS, MOST_SECONDS = 2.0, 2.5
 """How much more twice as many entries cost: steps are the same every time, so one line for each pair shows."""
 NOISE, TOGETHER = 6000, 500
 """Steps that an attempt takes once, and not every time; and those that two fields may take beyond each alone."""
-PAIRS = 60
+PAIRS = 25
 FIELDS = [*repeated_fields(), *METADATA_LISTS]
 ALL_PAIRS = list(combinations(FIELDS, 2))
 FOUND = [

@@ -34,7 +34,7 @@ def cases(draw):
 
 
 @given(case=cases(), flag=st.booleans())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_graph_and_any_mix_of_eps_keeps_results_and_partitions_whole(case, flag):
     registry = epctx.Registry(entry_points=False)
     options = epctx.SessionOptions()

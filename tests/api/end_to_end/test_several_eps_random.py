@@ -36,7 +36,7 @@ def cases(draw):
 
 
 @given(case=cases(), flag=st.booleans())
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_graph_over_any_eps_keeps_results_and_partitions_whole(case, flag):
     options = with_eps(*case.eps)
     feeds = {name: example(9 + number) for number, name in enumerate(v.name for v in case.model.graph.input)}
