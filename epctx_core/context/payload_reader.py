@@ -214,18 +214,14 @@ class PayloadReader:
 
     def load(self, record: ContextNodeRecord) -> LoadedPayload:
         """Return the payload that a node carries itself; see `payload`."""
-        refuse_absent(record)
         key = payload_key(record)
         if key not in self.loaded:
-            self.refuse_pending(record)
             mode = self._reading.verification
             if mode is not Verification.HEAD and self.entry(record) is None:
                 level = logging.INFO if mode is Verification.ONCE else logging.WARNING
                 why = "the manifest does not list it" if self._manifest else "the model has no manifest"
                 _log.log(level, "the payload %r is not checked: %s.", key[0], why)
-            content = self.find(record)
-            refuse_empty(record, content)
-            self.check(record, content)
+            self.read(record)
         return self.loaded[key]
 
     def entry(self, record: ContextNodeRecord) -> PayloadEntry | None:
@@ -233,18 +229,37 @@ class PayloadReader:
         name, embedded = payload_key(record)
         return self._manifest.entry(name, embedded=embedded) if self._manifest is not None else None
 
-    def refuse_pending(self, record: ContextNodeRecord) -> None:
-        """Raise InvalidGraph if a node's payload is written when the model's share group ends."""
-        if self._manifest is not None and not record.embed_mode:
-            self._manifest.refuse_pending(record.file_name or "", record.name)
-
-    def find(self, record: ContextNodeRecord) -> Content:
-        """Return what a node carries, or what lies under the name that it says; not checked yet.
+    def read(self, record: ContextNodeRecord) -> LoadedPayload:
+        """Find the payload that a node carries itself, and check it as far as the host wants.
 
         Raises:
-            InvalidGraph: its file is missing, or must not be opened.
+            InvalidGraph: there is none, its file is missing or must not be opened, or it is another one than the model
+                was written with, and no unfinished publication has that one.
             Fail: it cannot be brought into memory, or the host's callback raised.
         """
+        file_name, node = record.file_name, record.name
+        if not record.cache:
+            raise InvalidGraph(
+                f"EPContext node {node!r} has main_context=1 and embed_mode={int(record.embed_mode)} "
+                f"but no {'payload' if record.embed_mode else 'file name'} in ep_cache_context.",
+                node=node,
+                hint="Compile the model again.",
+            )
+        if self._manifest is not None and file_name is not None:
+            self._manifest.refuse_pending(file_name, node)
+        content = self._find(record)
+        file = content if isinstance(content, MappedFile) else None
+        if not (content if file is None else file.size):
+            raise InvalidGraph(
+                f"the context binary {file_name!r} of EPContext node {node!r} is empty.",
+                node=node,
+                path=None if file is None else file.path,
+                hint="Fetch it again, or compile the model again.",
+            )
+        return self._checked(record, content)
+
+    def _find(self, record: ContextNodeRecord) -> Content:
+        """Return what a node carries, or what lies under the name that it says; not checked yet."""
         name = record.file_name
         if name is None:
             return memoryview(record.cache or b"")
@@ -261,12 +276,8 @@ class PayloadReader:
         with self._folder.open(name, what=BINARY, node=record.name) as file:
             return self._open(file.fileno(), file.path, self.entry(record))
 
-    def check(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
-        """Return a payload that was found, checked as far as the host wants; whoever asks for it later gets it, too.
-
-        Raises:
-            InvalidGraph: it is another one than the model was written with, and no unfinished publication has that one.
-        """
+    def _checked(self, record: ContextNodeRecord, content: Content) -> LoadedPayload:
+        """Return a payload that was found, or the right one; whoever asks for it later gets it, too."""
         name, embedded = key = payload_key(record)
         entry, verified = self.entry(record), False
         mapped = content if isinstance(content, MappedFile) else None
@@ -356,30 +367,6 @@ class PayloadReader:
                     content = self._open(file.fileno(), str(copy), entry)
                 return content, self._check(record, entry, content)
         raise error
-
-
-def refuse_absent(record: ContextNodeRecord) -> None:
-    """Raise InvalidGraph if a primary carries no payload and names no file."""
-    if not record.cache:
-        wanted = "payload" if record.embed_mode else "file name"
-        raise InvalidGraph(
-            f"EPContext node {record.name!r} has main_context=1 and embed_mode={int(record.embed_mode)} "
-            f"but no {wanted} in ep_cache_context.",
-            node=record.name,
-            hint="Compile the model again.",
-        )
-
-
-def refuse_empty(record: ContextNodeRecord, content: Content) -> None:
-    """Raise InvalidGraph if a binary has no bytes."""
-    file = content if isinstance(content, MappedFile) else None
-    if not record.embed_mode and not (file.size if file is not None else content):
-        raise InvalidGraph(
-            f"the context binary {record.file_name!r} of EPContext node {record.name!r} is empty.",
-            node=record.name,
-            path=None if file is None else file.path,
-            hint="Fetch it again, or compile the model again.",
-        )
 
 
 def plugin_nodes(

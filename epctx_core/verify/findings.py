@@ -32,7 +32,7 @@ from epctx_core.graph.normalise import FunctionId, given_weights
 from epctx_core.graph.tensor_bytes import weight_of
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import SessionConfig, SessionOptions, Verification
-from epctx_core.plugin import Finding, ModelIdentity, Severity
+from epctx_core.plugin import Finding, Severity
 from epctx_core.sessions.loading import folder_of
 from epctx_core.sessions.providers import choose_providers, kept_functions
 from epctx_core.sessions.source import OpenModel, open_proto
@@ -60,38 +60,22 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "weights-refused": _ERROR,
         "no-context-nodes": _INFO,
         # EPContext nodes.
-        "name-not-text": _ERROR,
+        "node-refused": _ERROR,
         "name-repeated": _WARNING,
-        "attribute-type": _ERROR,
-        "attribute-value": _ERROR,
-        "attribute-unreadable": _ERROR,
-        "attribute-repeated": _ERROR,
-        "outputs-missing": _ERROR,
         "source-missing": _ERROR,
-        "partition-name-missing": _INFO,
-        "partition-repeated": _WARNING,
-        "payload-missing": _ERROR,
-        "payload-ignored": _WARNING,
         "primary-missing": _ERROR,
         "body-not-run": _ERROR,
         "type-not-allowed": _ERROR,
         "type-undeclared": _ERROR,
-        # Files.
-        "name-unsafe": _ERROR,
-        "file-missing": _ERROR,
-        "file-refused": _ERROR,
-        "file-empty": _ERROR,
-        "share-group-pending": _ERROR,
+        # Payloads.
+        "payload-refused": _ERROR,
         "file-not-sought": _WARNING,
-        "file-unnamed": _INFO,
         # The manifest.
         "manifest-missing": _INFO,
         "manifest-unknown": _WARNING,
         "manifest-damaged": _ERROR,
-        "manifest-root": _ERROR,
         "manifest-unlisted": _WARNING,
         "manifest-unused": _WARNING,
-        "digest-size": _ERROR,
         "digest-mismatch": _ERROR,
         "source-refused": _ERROR,
         "publication-unfinished": _WARNING,
@@ -301,8 +285,7 @@ class Subject:
         names_weights: whether tensors of it lie in files.
         findings: what was found in it so far.
         reader: the payload reader of a load, once payloads were looked for.
-        reports: what is said of each payload, by the names of the primaries that carry or name it.
-        sound: primaries whose payloads are not known to be others than the model was written with.
+        reports: the payloads that a load takes, by the names of the primaries that carry or name them.
     """
 
     proto: ModelProto
@@ -318,18 +301,6 @@ class Subject:
     names_weights: bool = False
     reader: PayloadReader = field(init=False)
     reports: dict[str, PayloadReport] = field(default_factory=dict)
-    sound: set[str] = field(default_factory=set)
-
-    @property
-    def identity(self) -> ModelIdentity:
-        """What an EP may know about the model."""
-        if self.opened is not None:
-            return self.opened.identity
-        return ModelIdentity(
-            name=self.path.stem if self.path else self.proto.graph.name or "model",
-            digest=None,
-            opset_imports={entry.domain: entry.version for entry in self.proto.opset_import},
-        )
 
 
 def read_subject(

@@ -20,7 +20,6 @@ from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, errors_typed
 from epctx_core.graph.model_io import names_as_text
-from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
@@ -33,7 +32,6 @@ from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.verify.findings import Findings, PayloadReport, Subject, VerifyReport, read_subject
 from epctx_core.verify.nodes import (
     check_dependencies,
-    check_folder,
     check_manifest,
     check_references,
     check_types,
@@ -147,7 +145,6 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
         if routing is not None:
             looked = ask_providers(subject, routing, providers)
         looked |= rehearse_load(subject, providers)
-    check_folder(subject)
     return _reports(subject, looked)
 
 
@@ -260,18 +257,12 @@ def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Sub
     A payload that is known to be another one than the model's would only be refused again.
     """
     nodes: list[ContextNode] = []
-    if any(record.main_context for record in records):
+    if subject.opened is not None and any(record.main_context for record in records):
         with subject.findings.collected("model-invalid"), names_as_text():
-            # Nothing is inferred for a model that a load refuses: inference takes a checked model for granted.
-            types = subject.opened.types if subject.opened else types_of(subject.proto.graph)
-            nodes = plugin_nodes(records, types, ep, subject.manifest)
-    all_sound = all(node.name in subject.sound for node in nodes if node.main_context)
-
-    def is_readable(node: ContextNode) -> bool:
-        owner = node if node.main_context else node.primary
-        return all_sound if owner is None else owner.name in subject.sound
-
-    return [node for node in nodes if is_readable(node)]
+            nodes = plugin_nodes(records, subject.opened.types, ep, subject.manifest)
+    readable = subject.reports.keys()
+    all_readable = all(node.name in readable for node in nodes if node.main_context)
+    return [n for n in nodes if (all_readable if n.primary is None else n.primary.name in readable)]
 
 
 def _look(
@@ -281,12 +272,12 @@ def _look(
     findings = subject.findings
     nodes = nodes_to_look_at(choice.name, routing.nodes[choice.name], subject)
     primaries = [node.name for node in nodes if node.main_context]
-    if not primaries:
+    if not primaries or subject.opened is None:
         return []
     context = providers.context_of(
         choice,
         Purpose.LOAD,
-        subject.identity,
+        subject.opened.identity,
         CpuEngine(EnginePolicy(engine=subject.config.engine, prefer_latency=False)),
         PrivateWorkspace(),
     )

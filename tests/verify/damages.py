@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from end_to_end.small_models import chain, saved, tensor
 from onnx import TensorProto, helper, numpy_helper
-from verify.scenes import SHAPE, Alpha, Scene, attribute, context_node, context_nodes, drop, knowing
+from verify.scenes import Alpha, Scene, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
 
@@ -87,13 +87,9 @@ def _(scene):
 # -- EPContext nodes --------------------------------------------------------------------------------------------
 
 
-@damage("name-not-text")
+@damage("node-refused")
 def _(scene):
-    scene.edit(lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"])))
-    scene.edit(lambda proto: proto.graph.value_info.append(tensor("z")))
-    content = scene.path.read_bytes()
-    place = content.rindex(b"spoilt!", 0, content.index(b"partition_name", content.index(b"spoilt!")))
-    scene.path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+    scene.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
 
 
 @damage("name-repeated")
@@ -101,65 +97,9 @@ def _(scene):
     scene.edit_node(1, lambda node: setattr(node, "name", "a"))
 
 
-@damage("attribute-type")
-def _(scene):
-    scene.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
-
-
-@damage("attribute-value")
-def _(scene):
-    scene.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2))
-
-
-@damage("attribute-unreadable")
-def _(scene):
-    short = TensorProto(data_type=TensorProto.FLOAT, dims=[4], raw_data=b"123")
-    scene.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("extra", short)))
-
-
-@damage("attribute-repeated")
-def _(scene):
-    scene.edit_node(0, lambda node: node.attribute.append(attribute(node, "source")))
-
-
-@damage("outputs-missing")
-def _(scene):
-    scene.edit(lambda proto: proto.graph.node.append(context_node("c", ["x"], [])))
-
-
 @damage("source-missing")
 def _(scene):
     scene.edit_node(1, lambda node: drop(node, "source"))
-
-
-@damage("partition-name-missing", "compiled")
-def _(scene):
-    scene.edit_node(1, lambda node: drop(node, "partition_name"))
-
-
-@damage("partition-repeated", "compiled")
-def _(scene):
-    def twin(proto: onnx.ModelProto) -> None:
-        node = onnx.NodeProto()
-        node.CopyFrom(context_nodes(proto)[1])
-        node.name, node.output[0] = "twin", "z"
-        proto.graph.node.append(node)
-        proto.graph.value_info.append(tensor("z", shape=SHAPE))
-
-    scene.edit(twin)
-
-
-@damage("payload-missing", "compiled")
-def _(scene):
-    scene.edit_node(0, lambda node: drop(node, "ep_cache_context"))
-    scene.binary.unlink()
-
-
-@damage("payload-ignored", "compiled")
-def _(scene):
-    scene.edit_node(
-        1, lambda node: node.attribute.append(helper.make_attribute("ep_cache_context", b"other"))
-    )
 
 
 @damage("primary-missing")
@@ -198,43 +138,14 @@ def renames(name: bytes) -> Callable[[onnx.NodeProto], None]:
     return lambda node: setattr(attribute(node, "ep_cache_context"), "s", name)
 
 
-@damage("name-unsafe")
-def _(scene):
-    shutil.move(scene.binary, scene.path.parent.parent / "outside.bin")
-    scene.edit_node(0, renames(b"../outside.bin"))
-
-
-@damage("file-missing", "compiled")
+@damage("payload-refused", "compiled")
 def _(scene):
     scene.binary.unlink()
-
-
-@damage("file-refused", "compiled")
-def _(scene):
-    outside = scene.path.parent.parent / "outside.bin"
-    binary = scene.binary
-    shutil.move(binary, outside)
-    binary.symlink_to(outside)
-
-
-@damage("file-empty", "compiled")
-def _(scene):
-    scene.binary.write_bytes(b"")
-
-
-@damage("share-group-pending", "compiled")
-def _(scene):
-    scene.edit_manifest(lambda manifest: manifest.update(pending=[scene.binary.name]))
 
 
 @damage("file-not-sought", "compiled")
 def _(scene):
     scene.given = scene.path.read_bytes()
-
-
-@damage("file-unnamed", "compiled")
-def _(scene):
-    scene.path.with_name("m_other.bin").write_bytes(b"left over")
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------
@@ -271,11 +182,6 @@ def _(scene):
     scene.edit_metadata("epctx.kernel_type_constraints", '{"version": 1, "operators": 7}')
 
 
-@damage("manifest-root", "compiled")
-def _(scene):
-    scene.edit_manifest(lambda content: content["payloads"][0].update(root="0" * 64))
-
-
 @damage("manifest-unlisted", "compiled")
 def _(scene):
     scene.edit_manifest(lambda content: content["payloads"].clear())
@@ -286,12 +192,6 @@ def _(scene):
     scene.edit_manifest(
         lambda content: content["payloads"].append({**content["payloads"][0], "name": "gone.bin"})
     )
-
-
-@damage("digest-size", "compiled")
-def _(scene):
-    with scene.binary.open("ab") as file:
-        file.write(b"\0")
 
 
 @damage("digest-mismatch", "compiled")

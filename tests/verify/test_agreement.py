@@ -53,7 +53,7 @@ def test_no_name_hides_a_node_from_the_verification(tmp_path, order, hostile):
     report = scene.verify()
 
     assert report.nodes == 3
-    assert [f.code for f in report.findings if f.severity.value == "error"] == ["name-unsafe"]
+    assert [f.code for f in report.findings if f.severity.value == "error"] == ["payload-refused"]
     with pytest.raises(epctx.InvalidGraph, match="leave"):
         epctx.InferenceSession(scene.path, registry=REGISTRY)
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from onnx import AttributeProto, helper
+from onnx import TensorProto, helper
 from verify.damages import DAMAGES, documented_codes, renames
-from verify.scenes import Alpha, Scene, attribute, knowing
+from verify.scenes import Alpha, Scene, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
 from epctx_core.plugin import Compatibility, Severity
@@ -24,10 +24,6 @@ INSTEAD = {
     "plugin-missing": ["plugin-missing", "manifest-missing", "container-not-checked", "not-checked"],
     "container-not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
     "not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
-    # The ONNX checker sees these, too; it says no more than the first.
-    "name-not-text": ["name-not-text", "model-invalid", "manifest-missing"],
-    "attribute-repeated": ["attribute-repeated", "model-invalid", "manifest-missing"],
-    "attribute-unreadable": ["attribute-unreadable", "model-invalid", "manifest-missing"],
 }
 """Where a damage gives more than its own code, and why."""
 
@@ -72,10 +68,7 @@ def test_a_damage_gives_exactly_its_finding(scene, code):
         assert finding.message.endswith(".") or ": " in finding.message
 
 
-NODES = {
-    "attribute-type": "b", "attribute-value": "b", "attribute-unreadable": "a", "source-missing": "b",
-    "primary-missing": "a", "type-undeclared": "a", "name-unsafe": "a", "outputs-missing": "c",
-}  # fmt: skip
+NODES = {"node-refused": "b", "source-missing": "b", "primary-missing": "a", "type-undeclared": "a"}
 
 
 @pytest.mark.parametrize("code", NODES)
@@ -89,29 +82,102 @@ def test_a_finding_names_the_node(handmade, code):
 
 
 def test_several_damages_give_several_findings_errors_first(handmade):
-    handmade.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
     handmade.edit_node(0, renames(b"gone.bin"))
     handmade.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 5))
     handmade.edit(lambda proto: proto.graph.ClearField("value_info"))
 
     codes = handmade.codes()
 
-    assert codes == [
-        "attribute-type", "attribute-value", "type-undeclared", "file-missing", "manifest-missing", "file-unnamed"
-    ]  # fmt: skip
+    assert codes == ["node-refused", "type-undeclared", "payload-refused", "manifest-missing"]
 
 
-def test_several_faults_of_one_node_are_all_listed(handmade):
-    def spoil(node):
-        attribute(node, "source").s = b"\xff"
-        attribute(node, "embed_mode").i = 9
-        attribute(node, "partition_name").type = AttributeProto.INT
+def spoil_name(scene):
+    """Give a node a name that is not UTF-8."""
+    scene.edit(lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"])))
+    content = scene.path.read_bytes()
+    index = content.rindex(b"spoilt!", 0, content.index(b"partition_name", content.index(b"spoilt!")))
+    scene.path.write_bytes(content[:index] + b"\xff" + content[index + 1 :])
 
-    handmade.edit_node(1, spoil)
 
-    codes = handmade.codes()
+def spoil_attribute(scene):
+    """Give a node an attribute whose tensor has too few bytes."""
+    short = TensorProto(data_type=TensorProto.FLOAT, dims=[4], raw_data=b"123")
+    scene.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("extra", short)))
 
-    assert {"attribute-unreadable", "attribute-type", "attribute-value", "source-missing"} <= set(codes)
+
+REFUSED_NODES = {
+    "a name that is not text": (spoil_name, "not UTF-8"),
+    "an attribute of another type": (
+        DAMAGES["node-refused"].apply,
+        "'notes' as INT; the operator wants STRING",
+    ),
+    "a switch that is neither 0 nor 1": (
+        lambda scene: scene.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2)),
+        "main_context=2; the operator has 0 and 1",
+    ),
+    "an attribute that cannot be read": (spoil_attribute, "'extra', which cannot be read"),
+    "no outputs": (
+        lambda scene: scene.edit(lambda proto: proto.graph.node.append(context_node("c", ["x"], []))),
+        "'c' has no outputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED_NODES)
+def test_a_node_that_a_load_refuses_is_found_with_what_a_load_says(handmade, fault):
+    damage, says = REFUSED_NODES[fault]
+    damage(handmade)
+
+    (finding,) = [finding for finding in handmade.verify().findings if finding.code == "node-refused"]
+
+    assert says in finding.message
+    with pytest.raises(epctx.InvalidGraph):
+        epctx.InferenceSession(handmade.path, handmade.options, registry=handmade.registry)
+
+
+def link_outside(scene):
+    """Put a link that leaves the folder in the place of the binary."""
+    binary, outside = scene.binary, scene.path.parent.parent / "outside.bin"
+    binary.rename(outside)
+    binary.symlink_to(outside)
+
+
+REFUSED_PAYLOADS = {
+    "missing": (lambda scene: scene.binary.unlink(), "which is missing"),
+    "not said": (
+        lambda scene: scene.edit_node(0, lambda node: drop(node, "ep_cache_context")),
+        "no file name in ep_cache_context",
+    ),
+    "a link that leaves": (link_outside, "a link that leaves the model's folder"),
+    "empty": (lambda scene: scene.binary.write_bytes(b""), "is empty"),
+    "pending": (
+        lambda scene: scene.edit_manifest(lambda manifest: manifest.update(pending=[scene.binary.name])),
+        "was not written yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED_PAYLOADS)
+def test_a_payload_that_a_load_refuses_is_found_with_what_a_load_says(compiled, fault):
+    damage, says = REFUSED_PAYLOADS[fault]
+    damage(compiled)
+
+    (finding,) = compiled.verify().findings
+
+    assert finding.code == "payload-refused"
+    assert says in finding.message
+    assert finding.node
+    assert finding.hint
+
+
+@pytest.mark.parametrize("content", [b"\0", b""])
+def test_a_payload_of_another_size_is_found(compiled, content):
+    compiled.binary.write_bytes(compiled.binary.read_bytes()[:-1] + content + content)
+
+    (finding,) = compiled.verify().findings
+
+    assert finding.code == "digest-mismatch"
+    assert "the model was written with one of" in finding.message
 
 
 UNSAFE = [
@@ -133,7 +199,7 @@ def test_a_name_that_leaves_the_folder_is_unsafe(handmade, name):
 
     codes = handmade.codes()
 
-    assert codes[0] == "name-unsafe"
+    assert codes[0] == "payload-refused"
 
 
 def test_a_name_that_is_not_text_is_unsafe(handmade):
@@ -141,7 +207,7 @@ def test_a_name_that_is_not_text_is_unsafe(handmade):
 
     codes = handmade.codes()
 
-    assert codes[0] == "name-unsafe"
+    assert codes[0] == "payload-refused"
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
@@ -157,9 +223,7 @@ def test_what_is_no_regular_file_is_refused_at_once(compiled, kind):
     else:
         binary.symlink_to(binary.name)
 
-    codes = compiled.codes()
-
-    assert codes == ["file-refused"] or (kind == "loop" and codes == ["file-missing"])
+    assert compiled.codes() == ["payload-refused"]
 
 
 def test_a_link_inside_the_folder_is_good(compiled):

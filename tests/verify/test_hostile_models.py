@@ -151,7 +151,7 @@ def test_a_mutated_payload_gives_a_report(seeds, tmp_path_factory, changes):
     report = epctx.verify_model(folder / "m_ctx.onnx")
 
     assert {finding.code for finding in report.findings} <= {
-        "manifest-missing", "container-refused", "container-not-checked", "file-empty"
+        "manifest-missing", "container-refused", "container-not-checked", "payload-refused"
     }  # fmt: skip
 
 

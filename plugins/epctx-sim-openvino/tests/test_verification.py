@@ -62,7 +62,7 @@ def test_a_node_without_a_partition_name_is_refused_by_this_ep(bench):
 
     report = epctx.verify_model(written.path)
 
-    assert codes(report) == ["container-refused", "partition-name-missing"]
+    assert codes(report) == ["container-refused"]
 
 
 def test_a_payload_for_another_device_is_good_with_the_options_of_that_device(bench):

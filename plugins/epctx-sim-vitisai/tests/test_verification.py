@@ -35,7 +35,6 @@ def test_what_this_ep_writes_is_good(bench, embed):
         ({"n1": {"index": 2}}, "index is 2, and its archive holds 2 graphs"),
         ({"n0": {"cache_file_prefix": "other"}}, "its cache_file_prefix is 'other', that of the payload"),
         ({"n1": {"cache_file_prefix": None}}, "it has no cache_file_prefix"),
-        ({"n0": {"cache_file_prefix": onnx.GraphProto()}}, "it has no cache_file_prefix"),
         ({"n0": {"cache_file_prefix": [1, 2]}}, "it has no cache_file_prefix"),
         (
             {"n0": {"enable_encryption": numpy_helper.from_array(np.ones(2))}},

@@ -138,7 +138,7 @@ def test_a_faulty_model_counts_more_than_a_broken_plugin(process, compiled, site
     said = process("verify", compiled, path=[folder])
 
     assert said.code == 1
-    assert "error file-empty" in said.out
+    assert "error payload-refused" in said.out
 
 
 def test_options_of_an_ep_are_given_as_for_a_run(epctx, compiled):
