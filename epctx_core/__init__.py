@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from epctx_core.compiling.compiler import *
     from epctx_core.compiling.initializers import *
-    from epctx_core.compiling.outputs import *
+    from epctx_core.compiling.report import *
     from epctx_core.context.callbacks import *
     from epctx_core.errors import *
     from epctx_core.options import *
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_cache": ("compile_cached", "load_or_compile"),
     "epctx_core.compiling.compiler": ("ModelCompiler", "ShareGroup", "ShareReport"),
-    "epctx_core.compiling.outputs": ("CompileReport",),
+    "epctx_core.compiling.report": ("CompileReport",),
     "epctx_core.compiling.initializers": ("InitializerValue", "OrtExternalInitializerInfo"),
     "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (

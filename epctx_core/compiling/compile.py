@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_core.compiling.destination import Destination, destination_of
+from epctx_core.compiling.destination import Destination, Outputs, destination_of
 from epctx_core.compiling.emit import NO_GRAPHS, ContextModel, GraphsByModel, check_names, make_context_model
 from epctx_core.compiling.group import Group, check_shared_options, open_groups
-from epctx_core.compiling.initializers import InitializerPlacement, check_weights_fit, placement_of
-from epctx_core.compiling.outputs import (
-    CompileReport,
-    ModelSink,
-    OutputFile,
-    Outputs,
-    make_report,
-)
+from epctx_core.compiling.initializers import check_weights_fit, placement_of
 from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import read_back
+from epctx_core.compiling.report import CompileReport, OutputFile, make_report
+from epctx_core.context.callbacks import deliver
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, errors_typed
@@ -31,6 +27,7 @@ from epctx_core.graph.weights import share_digests
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
+from epctx_core.publish.publication import Publication
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
 from epctx_core.sessions.claims import compile_partitions
@@ -50,44 +47,14 @@ from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
     from epctx_core.context.callbacks import WriteCallback
-    from epctx_core.publish.publication import Publication
 
 _log = logging.getLogger("epctx.compile")
 
-
-@dataclass(frozen=True, kw_only=True)
-class CompileRequest:
-    """What a host asks for.
-
-    Attributes:
-        session: EPs and options.
-        model: the source, a path or bytes.
-        destination: where everything goes, as far as it is known before the model is read.
-        embedded: whether payloads are stored in the model.
-        placement: where the initializers that stay go.
-        flags: what is an error.
-        level: how far the model is optimised before EPs see it.
-        progress: called with (stage, done, total).
-        registry: where EPs are looked up.
-        sink: gets the bytes of the model; None for the destination's file.
-        deliver: the host's write callback; None for files.
-        plain: whether a model of which nothing was compiled is written.
-    """
-
-    session: SessionOptions
-    model: str | os.PathLike[str] | bytes
-    destination: Destination
-    embedded: bool
-    placement: InitializerPlacement
-    flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
-    level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL
-    progress: Progress = no_progress
-    registry: Registry = default_registry
-    sink: ModelSink | None = None
-    deliver: WriteCallback | None = None
-    plain: bool = True
+ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
+"""Takes the bytes of a context model, piece by piece."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Compile:
     """One context model, stage by stage; each stage uses what those before it left in the attributes.
 
@@ -95,7 +62,17 @@ class Compile:
     exports hands over what its own stages give: it calls `settled`, `start`, `check` and `write`.
 
     Args:
-        request: what the host asks for.
+        session: EPs and options.
+        input: the source, a path or bytes.
+        destination: where everything goes, as far as it is known before the model is read.
+        embedded: whether payloads are stored in the model.
+        flags: what is an error.
+        level: how far the model is optimised before EPs see it.
+        progress: called with (stage, done, total).
+        registry: where EPs are looked up.
+        sink: gets the bytes of the model; None for the destination's file.
+        deliver: the host's write callback; None for files.
+        plain: whether a model of which nothing was compiled is written.
         group: the share group that the model is a member of; None to join one that session options drive, if
             they ask for it.
 
@@ -104,31 +81,40 @@ class Compile:
         providers: the live EPs.
         model: the source; once it is optimised, as EPs see it.
         existing: the EPContext nodes that the source has already.
-        destination: where everything goes.
         assignment: which EP takes which nodes.
         seconds: what each stage took.
-        cancel: the wish to stop.
+        cancel: the cancellation of the host, by flag or Ctrl-C.
         context: the context model; None if none is written.
         payloads: of those written, the ones that are not embedded.
         files: the file for initializers, then the model; those of them that are files of this compile.
     """
 
-    choices: Sequence[ProviderChoice]
-    providers: ProviderSession
-    model: OpenModel
-    existing: PassThrough
+    session: SessionOptions
+    input: str | os.PathLike[str] | bytes
     destination: Destination
-    assignment: Assignment
-    context: ContextModel | None = None
-    payloads: tuple[OutputFile, ...] = ()
-    files: tuple[OutputFile, ...] = ()
+    embedded: bool
+    flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
+    level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL
+    progress: Progress = no_progress
+    registry: Registry = default_registry
+    sink: ModelSink | None = None
+    deliver: WriteCallback | None = None
+    plain: bool = True
+    group: Group | None = None
+    choices: Sequence[ProviderChoice] = field(init=False)
+    providers: ProviderSession = field(init=False)
+    model: OpenModel = field(init=False)
+    existing: PassThrough = field(init=False)
+    assignment: Assignment = field(init=False)
+    seconds: dict[str, float] = field(init=False, default_factory=dict)
+    context: ContextModel | None = field(init=False, default=None)
+    payloads: tuple[OutputFile, ...] = field(init=False, default=())
+    files: tuple[OutputFile, ...] = field(init=False, default=())
 
-    def __init__(self, request: CompileRequest, group: Group | None = None) -> None:
-        self.request = request
-        self.config = request.session.config()
-        self.group = group
-        self.seconds: dict[str, float] = {}
-        self.cancel = CompileCancellation(request.session.cancellation)
+    def __post_init__(self) -> None:
+        """Take the options as they are now."""
+        self.config = self.session.config()
+        self.cancel = CompileCancellation(self.session.cancellation)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -155,42 +141,45 @@ class Compile:
                 self.settled(self.model, self.choices) as workspace_of,
             ):
                 self.compile(workspace_of)
-                self.request.progress("write", 0, 1)
+                self.progress("write", 0, 1)
                 self.write()
-                self.request.progress("write", 1, 1)
+                self.progress("write", 1, 1)
             return make_report(self)
 
     def choose(self) -> None:
         """Choose the EPs, and refuse what is wrong whatever the source holds."""
-        request = self.request
-        session, registry = request.session, request.registry
+        session, registry = self.session, self.registry
         self.choices, skipped = choose_providers(session.providers, session, registry, Purpose.EXPORT)
-        self.check_place(has_payloads=bool(self.choices))
-        self.providers = ProviderSession(session, registry, progress=request.progress, cancel=self.cancel)
+        self.check_destination(has_payloads=bool(self.choices))
+        self.providers = ProviderSession(session, registry, progress=self.progress, cancel=self.cancel)
         self.providers.skipped = skipped
 
-    def check_place(self, *, has_payloads: bool = True) -> None:
+    def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for what is wrong with the output whatever the source holds."""
-        request = self.request
         if self.config.share_contexts and self.group is None:
-            in_memory, delivered = request.sink is not None, request.deliver is not None
             check_shared_options(
-                self.config, embedded=request.embedded, delivered=delivered, in_memory=in_memory
+                self.config,
+                embedded=self.embedded,
+                delivered=self.deliver is not None,
+                in_memory=self.sink is not None,
             )
-        self._destination_for("", has_payloads=has_payloads).check_place()
+        self._destination_for("", has_payloads=has_payloads).check_path()
+
+    @property
+    def writes_binaries(self) -> bool:
+        """Whether payloads go into files."""
+        return not self.embedded and self.deliver is None
 
     def _destination_for(self, name: str, *, has_payloads: bool) -> Destination:
-        in_files = has_payloads and not self.request.embedded and self.request.deliver is None
-        return self.request.destination.for_model(name, writes_binaries=in_files)
+        return self.destination.for_model(name, writes_binaries=has_payloads and self.writes_binaries)
 
     def open(self) -> None:
         """Read the source."""
-        request = self.request
-        request.progress("read", 0, 1)
+        self.progress("read", 0, 1)
         with self.stage("read"):
-            self.model = open_model(request.model, self.config, lambda: kept_functions(self.choices))
+            self.model = open_model(self.input, self.config, lambda: kept_functions(self.choices))
         share_digests(self.model.source.weights.values())
-        request.progress("read", 1, 1)
+        self.progress("read", 1, 1)
 
     @contextmanager
     def settled(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[WorkspaceOf]:
@@ -202,7 +191,7 @@ class Compile:
             InvalidArgument, Fail: see `Destination.check`; a share group's model that is a context model already.
             InvalidGraph, NotImplementedByProvider: see `PassThrough`.
         """
-        self.model, self.choices, request = model, choices, self.request
+        self.model, self.choices = model, choices
         destination = replace(
             self._destination_for(model.source.name, has_payloads=bool(choices or model.context_nodes)),
             reads=tuple(model.source.locations),
@@ -227,16 +216,16 @@ class Compile:
                 self.group.share_digests(model)
             self.existing = PassThrough(model, self.config)
             self.destination = self.existing.plan(
-                destination, embedded=request.embedded, delivered=request.deliver is not None
+                destination, embedded=self.embedded, delivered=self.deliver is not None
             )
             if self.group is None:
-                named = choices if not request.embedded and request.deliver is None else ()
+                named = choices if self.writes_binaries else ()
                 self.destination.check({c.name: self.destination.binary_name(c.binary_suffix) for c in named})
             yield private_workspace if self.group is None else self.group.workspace_of
 
     def compile(self, workspace_of: WorkspaceOf) -> None:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions compiled."""
-        progress = self.request.progress
+        progress = self.progress
         self.providers.start(
             self.choices,
             purpose=Purpose.EXPORT,
@@ -246,7 +235,7 @@ class Compile:
         )
         self.start(self.providers)
         with self.stage("optimise"):
-            model = optimise_model(self.model, self.providers, self.request.level)
+            model = optimise_model(self.model, self.providers, self.level)
         progress("partition", 0, 1)
         with self.stage("partition"):
             assignment = assign_nodes(model, self.providers, list(self.providers.choices))
@@ -275,7 +264,7 @@ class Compile:
     def check(self, model: OpenModel, assignment: Assignment) -> None:
         """Take the model as EPs see it, and an assignment; raise if what they compile could not be written."""
         self.model, source = model, model.source
-        if not assignment.partitions and self.request.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+        if not assignment.partitions and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
             refusal = next(iter(assignment.refusals), None)
             raise Fail(
                 f"no node of {source.where} could be compiled by {', '.join(self.providers.choices) or 'any EP'}.",
@@ -287,16 +276,16 @@ class Compile:
         check_names(self.model, assignment)
         check_mix(self.model, self.existing.manifest, assignment, self.providers)
         check_weights_fit(
-            assignment, self.request.placement, self.providers.weightless, embedded=self.request.embedded
+            assignment, self.destination.placement, self.providers.weightless, embedded=self.embedded
         )
         self.assignment = assignment
 
     def write(self) -> None:
         """Write the context model and its files, all or none; a share group's member as its group does."""
-        is_written = bool(self.assignment.partitions or self.existing.records or self.request.plain)
+        is_written = bool(self.assignment.partitions or self.existing.records or self.plain)
         if self.group is None:
             if is_written:
-                self.publish(self.outputs())
+                self.publish()
             else:
                 _log.warning(
                     "nothing was compiled of %s, so there is no context model to write.",
@@ -307,23 +296,8 @@ class Compile:
         elif is_written:
             self.group.publish(self)
 
-    def outputs(self, named: Destination | None = None, publication: Publication | None = None) -> Outputs:
-        """Return where the model goes.
-
-        Args:
-            named: of a share group, whose binaries are named as this destination's and are the group's business.
-            publication: an open one that brings the group's files to their names together.
-        """
-        return Outputs(
-            self.destination if named is None else self.destination.named_as(named),
-            self.request,
-            self.cancel,
-            final=named is None,
-            publication=publication,
-        )
-
     def describe(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
-        """Have EPs write their payloads and say their nodes; return the context model, which is nowhere yet.
+        """Have EPs write their payloads and describe their nodes; return the context model, not yet written.
 
         Args:
             outputs: where payloads go.
@@ -333,12 +307,16 @@ class Compile:
             PluginError: an EP describes its nodes wrongly.
             Fail, InvalidArgument: see `place_initializers`.
         """
-        kept = self.existing.keep(outputs.open_payload)
-        self.context = make_context_model(self, outputs, kept, earlier)
+        self.existing.keep(outputs.open_payload)
+        self.context = make_context_model(self, outputs, earlier)
         return self.context
 
-    def publish(self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
+    def publish(self, named: Destination | None = None, earlier: GraphsByModel = NO_GRAPHS) -> ContextModel:
         """Describe the model, have EPs read their payloads back, and bring all files to their names.
+
+        Args:
+            named: of a share group, whose binaries are named as this destination's and are the group's business.
+            earlier: of its share group, the models before this one.
 
         Raises:
             Fail: the model exists meanwhile, a file belongs to another model, the disk is full, a callback of
@@ -346,7 +324,19 @@ class Compile:
             PluginError: an EP describes its nodes wrongly, or does not read what it wrote.
             ModelLoadCanceled: the host asked to stop.
         """
-        with collection_paused(self.model.node_count), outputs:
+        destination = self.destination if named is None else self.destination.named_as(named)
+        publication = None
+        with collection_paused(self.model.node_count), ExitStack() as stack:
+            if destination.folder is not None:
+                publication = Publication(destination.folder, before_writing=self.cancel.raise_if_requested)
+                stack.enter_context(publication)
+            outputs = Outputs(
+                destination,
+                publication,
+                embedded=self.embedded,
+                in_files=self.writes_binaries,
+                final=named is None,
+            )
             with self.stage("write"):
                 context = self.describe(outputs, earlier)
             with self.stage("read_back"):
@@ -358,19 +348,52 @@ class Compile:
                     source_tensors=context.source_tensors,
                 )
             with self.stage("write"):
-                model = self.finish(context, outputs)
-                note_published(outputs.states, context.digests)
-                if model is not None and any(entry.embedded for entry in context.payloads):
-                    note([model_receipt(model.digest)])
+                self.finish(context, outputs)
+                self.cancel.raise_if_requested()
+                models = [] if publication is None or destination.model is None else [destination.model]
+                if publication is not None and (models or outputs.files):
+                    states = publication.commit(models, new=() if destination.replace else models)
+                    note_published(states, context.digests)
+                if models and any(entry.embedded for entry in context.payloads):
+                    note([model_receipt(self.files[-1].digest)])
         return context
 
-    def finish(self, context: ContextModel, outputs: Outputs) -> OutputFile | None:
-        """Hand over the model and what belongs to it; return the model's file, None without one."""
-        model = outputs.finish(context.serialized(embedded=outputs.embedded), context.named_files)
+    def finish(self, context: ContextModel, outputs: Outputs) -> None:
+        """Hand over payloads, then the model; files are complete, and get their names by a commit.
+
+        Raises:
+            Fail: a callback raised, or the system refused a step.
+            InvalidArgument: the host wrote a file under a name that this compile writes.
+            ModelLoadCanceled: the host asked to stop.
+        """
+        model = context.serialized(embedded=self.embedded)
+        for name in context.named_files:
+            if name in {*outputs.files, outputs.destination.model}:
+                raise InvalidArgument(
+                    f"get_initializer_location_func named the file {name!r}, which this compile writes itself.",
+                    hint="Write initializers into a file of another name.",
+                )
+        for name, sink in outputs.in_memory.items():
+            self.cancel.raise_if_requested()
+            if self.deliver is not None:
+                deliver(self.deliver, name, sink)
+        if self.sink is not None:
+            self.sink(self._unless_cancelled(model.chunks()))
         self.payloads = tuple(OutputFile.of(entry) for entry in context.payloads if not entry.embedded)
-        weights = [] if context.initializers is None else [OutputFile.of(context.initializers)]
-        self.files = (*weights, *([] if model is None else [model]))
-        return model
+        self.files = () if context.initializers is None else (OutputFile.of(context.initializers),)
+        path = outputs.destination.model
+        if outputs.publication is not None and path is not None:
+            digest = hashlib.sha256()
+            with outputs.publication.create(path) as file:
+                for piece in model.chunks():
+                    digest.update(piece)
+                    file.write(piece)
+            self.files += (OutputFile(path=path, bytes=model.size, digest=digest.hexdigest()),)
+
+    def _unless_cancelled(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+        for piece in pieces:
+            self.cancel.raise_if_requested()
+            yield piece
 
 
 @errors_typed("loading the model")
@@ -389,19 +412,18 @@ def session_export(
         Fail: the context model exists, or the system refuses its path.
     """
     config = session.config()
-    file = config.external_initializers_file
     export = Compile(
-        CompileRequest(
-            session=session,
-            model=model,
-            destination=destination_of(
-                path_of(model), config.context_file_path, replace=False, initializers=file
-            ),
-            embedded=config.embed,
-            placement=placement_of(None, 0, None, file),
-            registry=registry,
-            plain=False,
-        )
+        session=session,
+        input=model,
+        destination=destination_of(
+            path_of(model),
+            config.context_file_path,
+            replace=False,
+            placement=placement_of(None, 0, None, config.external_initializers_file),
+        ),
+        embedded=config.embed,
+        registry=registry,
+        plain=False,
     )
-    export.check_place()
+    export.check_destination()
     return export

@@ -6,22 +6,23 @@ import io
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from epctx_core.compiling.compile import Compile, CompileRequest
+from epctx_core.compiling.compile import Compile, ModelSink
 from epctx_core.compiling.destination import Destination, destination_of
 from epctx_core.compiling.group import Group, check_shared_options
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
-from epctx_core.compiling.outputs import CompileReport, ModelSink, OutputFile, make_report, to_stream
+from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.named_files import is_plain_name
-from epctx_core.errors import Fail, InvalidArgument, errors_typed
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, errors_typed
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
+from epctx_core.registry.guard import describe
 from epctx_core.sessions.boundary import given_function, given_model, given_options
 from epctx_core.sessions.compile_host import embeds, given_path, if_given, path_of, reported_progress
 from epctx_core.sessions.optimise import check_level
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from epctx_core.context.callbacks import WriteCallback
     from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.sessions.providers import Progress
+
+
+STREAM_CHUNK = 64 << 10
+"""Bytes that a stream gets at once; the last piece has what is left."""
 
 
 class ModelCompiler:
@@ -196,48 +201,71 @@ class ModelCompiler:
             Fail: the function raised.
             EpctxError: see `compile_to_bytes`.
         """
-        self._run(None, to_stream(given_function("compile_to_stream", write_function)))
+        write = given_function("compile_to_stream", write_function)
+
+        def sink(pieces: Iterator[memoryview]) -> None:
+            for chunk in _resized(pieces, STREAM_CHUNK):
+                try:
+                    write(chunk)
+                except EpctxError:
+                    raise
+                except Exception as error:
+                    raise Fail(
+                        f"the write function of compile_to_stream raised: {describe(error)}.",
+                        hint="Its own exception is the cause of this error.",
+                    ) from error
+
+        self._run(None, sink)
 
     @errors_typed("compiling the model")
     def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         if not self._running.acquire(blocking=False):
-            raise Fail(
-                "Compilation is already in progress with this ModelCompiler.",
-                hint="Wait for it, or make another ModelCompiler.",
-            )
+            raise _in_progress("Compilation is already in progress with this ModelCompiler.")
         try:
-            request = CompileRequest(
+            self._report = Compile(
                 session=self._session,
-                model=self._model,
+                input=self._model,
                 destination=destination_of(
                     path_of(self._model),
                     self._session.config().context_file_path if output is None else output,
                     replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                     binaries=self._binary_information,
-                    initializers=self._placement.file,
+                    placement=self._placement,
                     in_memory=sink is not None,
                 ),
                 sink=sink,
                 embedded=self._embedded,
-                placement=self._placement,
                 flags=self._flags,
                 level=self._level,
                 progress=self._progress,
                 registry=self._registry,
                 deliver=self._write_function,
-            )
-            self._report = Compile(request).run()
+            ).run()
         finally:
             self._running.release()
         return self._report
 
     def _refuse_while_running(self, what: str) -> None:
         if self._running.locked():
-            raise Fail(
-                f"{what} cannot be changed while compilation is in progress.",
-                hint="Wait for it, or make another ModelCompiler.",
-            )
+            raise _in_progress(f"{what} cannot be changed while compilation is in progress.")
+
+
+def _in_progress(message: str) -> Fail:
+    return Fail(message, hint="Wait for it, or make another ModelCompiler.")
+
+
+def _resized(pieces: Iterable[memoryview], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of one size; the last one may be shorter."""
+    waiting = bytearray()
+    for piece in pieces:
+        for at in range(0, len(piece), size):
+            waiting += piece[at : at + size]
+            if len(waiting) >= size:
+                yield bytes(waiting[:size])
+                del waiting[:size]
+    if waiting:
+        yield bytes(waiting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +371,9 @@ class ShareGroup:
         """Discard the group, with a ResourceWarning if models are lost by it."""
         if not self._is_over:
             if self._members and os.getpid() == self._process:
-                warnings.warn(f"{self._without_an_end()}.", ResourceWarning, stacklevel=2, source=self)
+                names = ", ".join(repr(path.name) for path in self._group.models)
+                message = f"the share group of {names} was left without an end: nothing was written."
+                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
     @property
@@ -372,20 +402,6 @@ class ShareGroup:
         finally:
             self._group.close()
 
-    def close(self) -> None:
-        """Discard the group; nothing if it is over.
-
-        Raises:
-            Fail: models were compiled that nobody had written or discarded.
-        """
-        lost = self._without_an_end() if self._members else ""
-        self.discard()
-        if lost:
-            raise Fail(
-                f"{lost}: nothing was written.",
-                hint="Leave a with block, or call finish(), to write the group; discard() if that is meant.",
-            )
-
     @errors_typed("compiling a model of the share group")
     def compile(
         self, model: str | os.PathLike[str] | bytes, sess_options: SessionOptions, *, name: str | None = None
@@ -407,13 +423,12 @@ class ShareGroup:
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
         """
         self._refuse_over()
-        request = self._request(model, given_options(sess_options), name)
         with ExitStack() as stack:
             # A first model that fails decides nothing.
             group = self._group if self._members else Group()
             if not self._members:
                 stack.callback(group.close)
-            member = Compile(request, group)
+            member = self._member(model, given_options(sess_options), name, group)
             with member.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.providers))
@@ -430,29 +445,25 @@ class ShareGroup:
         self._group.add(member)
         self._members.append(member)
 
-    def _request(
-        self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None
-    ) -> CompileRequest:
+    def _member(
+        self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None, group: Group
+    ) -> Compile:
         config = session.config()
         check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
-        if config.stop_sharing:
+        if config.stop_sharing or config.context_file_path is not None:
+            option = "ep.stop_share_ep_contexts" if config.stop_sharing else "ep.context_file_path"
             raise InvalidArgument(
-                "ep.stop_share_ep_contexts=1 ends a group of session options, and a ShareGroup ends with its block or "
-                "finish().",
-                hint="Leave the option out; ep.share_ep_contexts=1 may stay.",
-            )
-        if config.context_file_path is not None:
-            raise InvalidArgument(
-                "ep.context_file_path names one model's output, and a ShareGroup places all of its models.",
-                hint="Leave it out; give ShareGroup an output_dir, and compile() a name.",
+                f"{option} has no meaning in a ShareGroup, which names the outputs of its models and ends with its block "
+                "or finish().",
+                hint="Leave the option out. Give ShareGroup an output_dir, and compile() a name.",
             )
         path = path_of(given_model(model))
-        return CompileRequest(
+        return Compile(
             session=session,
-            model=model,
+            input=model,
             destination=self._destination(path, name, config.external_initializers_file),
             embedded=False,
-            placement=placement_of(None, DEFAULT_THRESHOLD, None, config.external_initializers_file),
+            group=group,
             flags=self._flags,
             level=self._level,
             progress=self._progress,
@@ -491,17 +502,12 @@ class ShareGroup:
         return self._report
 
     def _refuse_over(self) -> None:
-        if os.getpid() != self._process:
+        if self._is_over or os.getpid() != self._process:
+            forked = "was made before the process was forked: its models are the parent's"
             raise Fail(
-                "this share group was made before the process was forked: its models are the parent's.",
-                hint="Write it in the process that made it, or make a group in the child.",
+                f"this share group {'is over' if self._is_over else forked}.",
+                hint="Write it in the process that made it, or make another ShareGroup.",
             )
-        if self._is_over:
-            raise Fail("this share group is over.", hint="Make another ShareGroup.")
-
-    def _without_an_end(self) -> str:
-        names = ", ".join(repr(path.name) for path in self._group.models)
-        return f"the share group of {names} was left without an end"
 
     def _destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
         if name is None:
@@ -523,7 +529,7 @@ class ShareGroup:
                 hint="Give ShareGroup an output_dir.",
             )
         output = folder / f"{name}_ctx.onnx"
-        if initializers is not None and initializers in {m.destination.initializers for m in self._members}:
+        if initializers is not None and initializers in {m.destination.placement.file for m in self._members}:
             raise InvalidArgument(
                 f"two models of the share group would put their initializers into the file {initializers!r}.",
                 path=folder / initializers,
@@ -540,7 +546,7 @@ class ShareGroup:
             path,
             str(output),
             replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
-            initializers=initializers,
+            placement=placement_of(None, DEFAULT_THRESHOLD, None, initializers),
         )
 
 

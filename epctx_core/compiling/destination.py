@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, BinaryIO
 from unicodedata import normalize
 
+from epctx_core.context.callbacks import MemorySink
 from epctx_core.context.named_files import (
     binary_name,
     context_model_path,
@@ -17,27 +19,31 @@ from epctx_core.context.named_files import (
     models_naming,
 )
 from epctx_core.context.paths import is_folder_name
-from epctx_core.context.unfinished import canonical, folders_of, link_free, mode_of
+from epctx_core.context.unfinished import canonical, link_free, mode_of
 from epctx_core.errors import Fail, InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_core.compiling.initializers import InitializerPlacement
+    from epctx_core.publish.publication import Publication
 
 
 def check_folder(folder: Path) -> None:
     """Raise unless files can be written into a folder; one that is missing will be created.
 
     Raises:
-        InvalidArgument: it is no folder, or one cannot have this name here.
+        InvalidArgument: it is not a folder, or one cannot have this name here.
         Fail: it, or the folder that it would be created in, is not writable.
     """
     try:
         nearest = next(each for each in (folder, *folder.parents) if mode_of(each) is not None)
-        why = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
+        reason = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
     except (OSError, ValueError) as error:
-        nearest, why = folder, f"created: {error}"
+        nearest, reason = folder, f"created: {error}"
     for part in folder.relative_to(nearest).parts:
         check_name(part, folder)
-    if why:
+    if reason:
         raise InvalidArgument(
-            f"the output folder {str(folder)!r} cannot be {why}.",
+            f"the output folder {str(folder)!r} cannot be {reason}.",
             path=folder,
             hint="Choose another output folder.",
         )
@@ -49,40 +55,26 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def check_name(name: str, path: Path) -> None:
+    """Raise InvalidArgument for a name that cannot be published."""
+    try:
+        canonical(name)
+    except InvalidArgument as error:
+        error.path = path
+        raise
+
+
 def is_one_file(target: Path, other: str | Path | None) -> bool:
-    """Whether two paths lead to one file; one that is missing is none."""
+    """Whether two paths lead to one file; one that is missing is not the same."""
     try:
         return other is not None and target.samefile(other)
     except OSError:  # one of them does not exist
         return False
 
 
-def check_name(name: str, path: Path) -> None:
-    """Raise InvalidArgument for a name that cannot be published."""
-    try:
-        canonical(name)
-    except InvalidArgument as error:
-        raise InvalidArgument(
-            error.message, path=path, hint="Choose an output path with another name."
-        ) from None
-
-
 def is_utf8(name: str) -> bool:
     """Whether a name can stand in a model."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def points_to_folder(path: Path | str) -> InvalidArgument:
-    """Return the error for an output path that means a folder."""
-    return InvalidArgument(
-        f"the context model's path {str(path)!r} should not point to a folder.",
-        path=path,
-        hint="Give the path of the file, such as folder/model_ctx.onnx.",
-    )
+    return name.encode(errors="replace").decode() == name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +86,7 @@ class Destination:
         model: the context model's file; None for bytes and streams.
         named_after: the path whose stem begins the binaries' names; None for the model's name, see `for_model`.
         binary_folder: of the binaries, relative to `folder`.
-        initializers: the file for the initializers that stay; None for none.
+        placement: where the initializers that stay go.
         source: the model that is compiled, None for one from bytes.
         replace: whether a model that is there already may be replaced.
         reads: the files that the source's weights lie in. None of them is ever written over.
@@ -107,7 +99,7 @@ class Destination:
     model: str | None
     named_after: Path | None
     binary_folder: str = ""
-    initializers: str | None = None
+    placement: InitializerPlacement
     source: Path | None
     replace: bool
     reads: tuple[str, ...] = ()
@@ -132,17 +124,17 @@ class Destination:
         """
         if self.model is not None:
             return self
-        needed = writes_binaries or self.initializers is not None
+        needed = writes_binaries or self.placement.file is not None
         if self.folder is None and needed:
             raise InvalidArgument(
                 "the context model is handed over as bytes, and nothing says where its "
                 f"{'binary' if writes_binaries else 'initializers'} should go.",
-                hint="Set the session option 'ep.context_file_path' to the path that the model would have, or call "
-                "set_ep_context_binary_information; or "
+                hint="Set the session option 'ep.context_file_path' to the path that the model would have, call "
+                "set_ep_context_binary_information, "
                 + (
                     "embed payloads (embed_compiled_data_into_model=True), or take them by set_ep_context_data_write_func."
                     if writes_binaries
-                    else "leave out the file for initializers, which are in the model then."
+                    else "or leave out the file for initializers, which are in the model then."
                 ),
             )
         return replace(
@@ -168,7 +160,7 @@ class Destination:
         """Raise if the model or its files cannot be written here.
 
         Args:
-            binaries: EP type to the name of its binary.
+            binaries: EP name to the name of its binary.
 
         Raises:
             InvalidArgument: the path names a folder, the source itself or a file that it reads, a name
@@ -176,57 +168,48 @@ class Destination:
             Fail: the model exists and must not be replaced, the folder is not writable, or a file
                 of that name belongs to another model.
         """
-        self.check_place(binaries)
+        self.check_path(binaries)
         self.check_model()
         for binary in (*binaries.values(), *self.carried):
             self.check_file(binary, "the context binary")
-        if self.initializers is not None:
-            self.check_file(self.initializers, "the file for initializers")
-
-    def check_place(self, binaries: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Raise for what is wrong with the output whatever the source holds; see `check`."""
-        if self.folder is None:
-            return
-        if self.path is not None and is_folder_name(self.path):
-            raise points_to_folder(self.path)
-        check_folder(self.folder)
-        self._check_names(self.folder, binaries)
-        self._refuse_existing()
+        if self.placement.file is not None:
+            self.check_file(self.placement.file, "the file for initializers")
 
     def check_model(self) -> None:
-        """Raise if the model exists and must not be replaced, or is a file of another; see `check`."""
+        """Raise if the model is a file of another; see `check`."""
         path = self.path
-        if path is None:
-            return
-        self._refuse_existing()
-        self._keep_source(path)
-        # What another model names is its weights or its binary, and that is no model.
-        if path.suffix != ".onnx" and path.exists():
-            self._refuse_owned(path, "the file")
+        if path is not None:
+            self._keep_source(path)
+            # What another model names is its weights or its binary, and that is no model.
+            if path.suffix != ".onnx" and path.exists():
+                self._refuse_owned(path, "the file")
 
-    def _refuse_existing(self) -> None:
-        path = self.path
-        if path is None:
+    def check_file(self, name: str, called: str) -> None:
+        """Raise if a file of that name is there and belongs to another model, or to the source."""
+        target = (self.folder or Path()) / name
+        if target.exists():
+            self._keep_source(target)
+            self._refuse_owned(target, called)
+
+    def check_path(self, binaries: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raise for what is wrong with the output whatever the source holds; see `check`."""
+        folder, path = self.folder, self.path
+        if folder is None:
             return
-        if is_one_file(path, self.source):
+        check_folder(folder)
+        self._check_names(folder, binaries)
+        if path is not None and is_one_file(path, self.source):
             raise InvalidArgument(
                 f"the context model's path {str(path)!r} is the source model itself.",
                 path=path,
                 hint="Choose another path: the source would be lost.",
             )
-        if not self.replace and path.exists():
+        if path is not None and not self.replace and path.exists():
             raise Fail(
                 f"the context model {str(path)!r} exists already.",
                 path=path,
                 hint="Remove it, or choose another output path.",
             )
-
-    def check_file(self, name: str, what: str) -> None:
-        """Raise if a file of that name is there and belongs to another model, or to the source; `what` is it called."""
-        target = (self.folder or Path()) / name
-        if target.exists():
-            self._keep_source(target)
-            self._refuse_owned(target, what)
 
     def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
         """Raise InvalidArgument for a name that could not be written, or that two files would have."""
@@ -235,38 +218,30 @@ class Destination:
             ("the context model", self.model),
             *binaries.items(),
             *((f"the payload {name!r}", name) for name in self.carried),
-            ("the initializers", self.initializers),
+            ("the initializers", self.placement.file),
         ]
         for owner, name in names:
             if name is None:
                 continue
-            path = folder / name
-            check_name(name, path if self.path is None else self.path)
-            if not is_utf8(name) and name != self.model:
-                raise InvalidArgument(
-                    f"the file for {owner} would be called {name!r}, which no model can name: it is not UTF-8.",
-                    path=path,
-                    ep=owner if owner in binaries else None,
-                    hint="Choose an output path with another name, or set ep.context_embed_mode=1.",
-                )
+            check_name(name, self.path or folder / name)
             # Folders that do not tell apart cases, or two spellings of one letter, are common enough.
             other = owners.setdefault(normalize("NFC", canonical(name)).casefold(), owner)
-            if other != owner:
-                raise InvalidArgument(
-                    f"{other} and {owner} would both write the file {name!r}.",
-                    path=path,
-                    ep=owner if owner in binaries else None,
-                    hint="Choose other names, set ep.context_embed_mode=1, or compile with one EP.",
+            if not is_utf8(name) and name != self.model:
+                problem = (
+                    f"the file for {owner} would be called {name!r}, which no model can name: it is not UTF-8"
                 )
-            if link_free(folder, canonical(name)) is None:
-                raise InvalidArgument(
-                    f"the file {name!r} cannot be written: a folder on its way is a link or no folder.",
-                    path=path,
-                    hint="Use sub-folders that really lie in the output folder.",
-                )
-            for sub in folders_of(canonical(name)):
-                if (folder / sub).exists():
-                    check_folder(folder / sub)
+            elif other != owner:
+                problem = f"{other} and {owner} would both write the file {name!r}"
+            elif link_free(folder, canonical(name)) is None:
+                problem = f"the file {name!r} cannot be written: a folder on its way is a link or no folder"
+            else:
+                continue
+            raise InvalidArgument(
+                f"{problem}.",
+                path=folder / name,
+                ep=owner if owner in binaries else None,
+                hint="Choose other names, or set ep.context_embed_mode=1, which writes no binaries.",
+            )
 
     def _keep_source(self, target: Path) -> None:
         """Raise InvalidArgument if a target is one of the files that the model being compiled consists of."""
@@ -278,25 +253,85 @@ class Destination:
                 hint="Choose an output path with another name or in another folder: the source would be lost.",
             )
 
-    def _refuse_owned(self, target: Path, what: str) -> None:
+    def _refuse_owned(self, target: Path, called: str) -> None:
         """Raise Fail if a model in the target's folder, or in one between it and ours, names the target."""
-        name, above = target.name, target.parent
-        while True:
-            own = {path for path in (self.path, *self.fellows) if path is not None}
-            owner = next(models_naming(above, name, besides=own), None)
+        own = {path for path in (self.path, *self.fellows) if path is not None}
+        for above in target.parents:
+            owner = next(models_naming(above, target.relative_to(above).as_posix(), besides=own), None)
             if owner is not None:
-                grouped = (
-                    f"Compile the source of {owner.name!r} into the share group, too, or use another folder."
-                )
-                alone = "Choose an output path with another name, so that the binary gets another name too."
                 raise Fail(
-                    f"{what} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
+                    f"{called} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
                     path=target,
-                    hint=grouped if self.fellows else alone,
+                    hint=f"Compile the source of {owner.name!r} into the share group, too, or use another folder."
+                    if self.fellows
+                    else "Choose an output path with another name, so that the binary gets another name too.",
                 )
-            if above in (self.folder, above.parent):
+            if above == self.folder:
                 return
-            name, above = f"{above.name}/{name}", above.parent
+
+
+class Outputs:
+    """Files and payloads that one compile writes, from the first payload to the model.
+
+    A payload is embedded, goes into a file, or to the host's write callback; the model goes into a file, or to a
+    function that gets its bytes. Files get their names when the publication is committed, after all that the host hears of.
+
+    Args:
+        destination: where files go.
+        publication: stages the files; None for an output without files.
+        embedded: whether payloads are stored in the model.
+        in_files: whether payloads go into files; without embedding them, they are for the host's write callback.
+        final: False for a member of a share group: its binaries are written when the group ends.
+
+    Attributes:
+        files: the names of those that were opened so far, but for the model.
+        in_memory: by name, the payloads for the host's write callback.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        publication: Publication | None,
+        *,
+        embedded: bool = False,
+        in_files: bool = True,
+        final: bool = True,
+    ) -> None:
+        destination.check_model()
+        self.destination = destination
+        self.final = final
+        self.embedded = embedded
+        self.files: list[str] = []
+        self.in_memory: dict[str, MemorySink] = {}
+        self.publication = publication
+        self._in_files = in_files
+
+    def open_payload(self, name: str) -> BinaryIO:
+        """Open where a payload goes.
+
+        Raises:
+            Fail: a file of that name belongs to another model.
+        """
+        if self._in_files:
+            return self.create(name, "the context binary")
+        sink = MemorySink()
+        if not self.embedded:
+            self.in_memory[name] = sink
+        return sink
+
+    def create(self, name: str, called: str = "the file for initializers") -> BinaryIO:
+        """Open a file that the model names.
+
+        Raises:
+            Fail: a file of that name belongs to another model.
+        """
+        if self.publication is None:
+            raise InvalidArgument(f"there is no folder for the file {name!r}.")
+        file = self.publication.create(name)
+        # Looked at once the publication knows whether the name is free: whose file comes later, it keeps.
+        self.destination.check_file(name, called)
+        self.files.append(name)
+        return file
 
 
 def destination_of(
@@ -304,11 +339,11 @@ def destination_of(
     output: str | None,
     *,
     replace: bool,
+    placement: InitializerPlacement,
     binaries: Path | None = None,
-    initializers: str | None = None,
     in_memory: bool = False,
 ) -> Destination:
-    """Return where the context model of a source goes; see `Destination` for `replace` and `initializers`.
+    """Return where the context model of a source goes; see `Destination` for `replace` and `placement`.
 
     Args:
         source: the model's path, None for one from bytes.
@@ -322,18 +357,20 @@ def destination_of(
         InvalidArgument: a model from bytes and no path given, a path that names a folder, or binaries outside
             of the model's folder.
     """
-    path = None
+    path = None if source is None or in_memory else context_model_path(source)
     if output is not None:
         path = Path(output)
-        # A name without an extension is mostly a folder that somebody forgot to make.
-        if not path.suffix or is_folder_name(output):
-            raise points_to_folder(output)
-    elif source is not None and not in_memory:
-        path = context_model_path(source)
-    elif not in_memory:
+    elif path is None and not in_memory:
         raise InvalidArgument(
             "the model was given as bytes, so there is no name for its context model.",
             hint="Give an output path, or set the session option 'ep.context_file_path'.",
+        )
+    # A name without an extension is mostly a folder that somebody forgot to make.
+    if path is not None and (not path.suffix or is_folder_name(output or path)):
+        raise InvalidArgument(
+            f"the context model's path {str(output or path)!r} should not point to a folder.",
+            path=output or path,
+            hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
     home = path.parent if path is not None else binaries.parent if binaries else None
     return Destination(
@@ -341,7 +378,7 @@ def destination_of(
         model=None if path is None or in_memory else path.name,
         named_after=binaries or path,
         binary_folder=_inside(home, binaries.parent) if binaries and home else "",
-        initializers=initializers,
+        placement=placement,
         source=source,
         replace=replace,
     )

@@ -11,7 +11,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.compiling.initializers import check_size, place_initializers
-from epctx_core.compiling.provenance import KeptNodes, add_metadata
+from epctx_core.compiling.provenance import PassThrough, add_metadata
 from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import check_attribute
@@ -27,7 +27,7 @@ from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, file
 from epctx_core.context.weights_folder import before_seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, PluginError
-from epctx_core.graph.index import Node, placed_nodes
+from epctx_core.graph.index import Node
 from epctx_core.graph.splice import Replacement, splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.weights import digests_ahead
@@ -36,7 +36,7 @@ from epctx_core.registry.guard import blame, contract_broken, plain
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
-    from epctx_core.compiling.outputs import Outputs
+    from epctx_core.compiling.destination import Outputs
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.context.node_writer import Embeddable
     from epctx_core.plugin import OperatorTypes, TensorView
@@ -84,30 +84,18 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     Raises:
         InvalidGraph: one will, as where a context model is compiled again.
     """
-    partitions = assignment.partitions
     # A partition's whole name takes a digest of its weights; its beginning costs nothing.
-    starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in partitions})
-    if not starts:
-        return
-    graph = model.graph
-    # The index has the names of the main graph at hand; in most models none of them is suspect, and there are no bodies.
-    look = bool(graph.holders) or any(name.startswith(starts) for name in graph.names)
-    every = placed_nodes(graph.graph) if look else ()
-    suspects = [item for item in every if item[2].name.startswith(starts)]
-    if not suspects:
-        return
-    names = {partition.name for partition in partitions}
-    taken = {(p.graph.path, place) for p in partitions for place in p.node_indices}
-    for path, place, node in suspects:
-        steps = enumerate([*(step for step, _ in path), place])
-        # It, or a node that holds the body it is in, may be in a partition.
-        if node.name in names and not any((path[:depth], step) in taken for depth, step in steps):
-            raise InvalidGraph(
-                f"{model.source.where} has a node {node.name!r} that stays, and an EPContext node would get the same name.",
-                node=node.name,
-                path=model.source.path,
-                hint="Set ep.context_node_name_prefix, or rename that node.",
-            )
+    starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions})
+    staying = (part.graph.names[index] for part, index in _staying(assignment.main)) if starts else ()
+    suspects = [name for name in staying if name.startswith(starts)]
+    names = {partition.name for partition in assignment.partitions} if suspects else set()
+    for name in names.intersection(suspects):
+        raise InvalidGraph(
+            f"{model.source.where} has a node {name!r} that stays, and an EPContext node would get the same name.",
+            node=name,
+            path=model.source.path,
+            hint="Set ep.context_node_name_prefix, or rename that node.",
+        )
 
 
 def check_graph_names(
@@ -215,15 +203,12 @@ class ContextModel:
         return files
 
 
-def make_context_model(
-    compile_: Compile, outputs: Outputs, kept: KeptNodes, earlier: GraphsByModel
-) -> ContextModel:
+def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByModel) -> ContextModel:
     """Return the context model of a compile whose partitions were compiled.
 
     Args:
         compile_: the compile.
         outputs: where payloads go.
-        kept: the EPContext nodes that the model had already.
         earlier: of its share group, the models before this one.
 
     Raises:
@@ -238,16 +223,16 @@ def make_context_model(
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
     inside = {mark: view for writer in writers for mark, view in writer.embedded_bytes().items()}
     used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
-    taken = _replacements(assignment.main, nodes, kept)
+    taken = _replacements(assignment.main, nodes, existing)
     proto = splice(source.proto, compile_.model.graph, assignment.main.execution_order(), taken)
     # Without `final` nothing was written: an entry has the payload's name and nothing else.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
-    placed = place_initializers(
+    contents, initializers, named_files = place_initializers(
         proto,
         source.weights,
-        compile_.request.placement,
-        outputs.open_initializers,
+        outputs.destination.placement,
+        outputs.create,
         outputs.destination.folder,
     )
     if nodes or existing.records:
@@ -256,19 +241,19 @@ def make_context_model(
         state_dependencies(
             proto,
             source_model=bool(used or others_use or (existing.manifest and existing.manifest.source_weights)),
-            external_weights=placed.entry is not None or bool(placed.named),
+            external_weights=bool(initializers or named_files),
             context_binary=not outputs.embedded,
         )
-        add_metadata(proto, compile_, [*kept.entries, *entries], used, pending)
+        add_metadata(proto, compile_, [*existing.entries, *entries], used, pending)
         write_kernel_types(proto, staying_operators(assignment))
     return ContextModel(
         proto=proto,
-        payloads=(*kept.written, *entries),
+        payloads=(*existing.written, *entries),
         written={writer.contents(): writer for writer in writers if outputs.final},
-        contents={**kept.contents, **inside, **placed.contents},
-        initializers=placed.entry,
-        named_files=tuple(placed.named),
-        kept_files=tuple(kept.files),
+        contents={**existing.contents, **inside, **contents},
+        initializers=initializers,
+        named_files=named_files,
+        kept_files=tuple(existing.files),
         source_files=files_of(used.values(), () if source.path is None else (source.path.name,)),
         source_tensors={n: t for part in parts for n, t in part.payloads.references.tensors.items()},
         pending=pending,
@@ -481,16 +466,18 @@ def _payload_set(
 
 
 def _replacements(
-    part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], kept: KeptNodes
+    part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], existing: PassThrough
 ) -> dict[int, Replacement]:
     """Return first node of a group to what takes its place in one graph: EPContext nodes, rebuilt control flow."""
     replacements: dict[int, Replacement] = {
         partition.node_indices[0]: nodes[partition] for partition in part.partitions
     }
-    replacements.update(kept.nodes.get(part.graph.path, {}))
+    replacements.update(existing.nodes.get(part.graph.path, {}))
     for node in part.executed:
         bodies = {name: GraphProto() for name in part.bodies[node]}
         for name, body in part.bodies[node].items():
-            splice_graph(bodies[name], body.graph, body.execution_order(), _replacements(body, nodes, kept))
+            splice_graph(
+                bodies[name], body.graph, body.execution_order(), _replacements(body, nodes, existing)
+            )
         replacements[node] = with_bodies(part.graph.nodes[node], bodies)
     return replacements

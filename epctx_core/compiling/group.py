@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
+from epctx_core.compiling.destination import Destination, Outputs
 from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_shared_payloads
-from epctx_core.compiling.outputs import OutputFile, Outputs
 from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import read_back
+from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import collection_paused
@@ -40,7 +41,6 @@ from epctx_core.sessions.shared_workspaces import (
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
-    from epctx_core.compiling.destination import Destination
     from epctx_core.context.manifest import PayloadEntry
     from epctx_core.options import SessionConfig
     from epctx_core.sessions.source import OpenModel
@@ -196,7 +196,7 @@ class Group:
         with self._lock:
             self._refuse_finished(member)
             named = self._named or member.destination
-            context = member.publish(member.outputs(named), self._graphs)
+            context = member.publish(named, self._graphs)
             # Only now: of a member that failed, nothing may count.
             self.add(member)
             self._named, self._graphs = named, _with(self._graphs, member)
@@ -231,13 +231,13 @@ class Group:
             models: list[tuple[Compile, Outputs, ContextModel]] = []
             # First all nodes: an EP knows what to write when it was asked for those of every member.
             for member in members:
-                with member.outputs(named, publication) as outputs:
-                    models.append((member, outputs, member.describe(outputs, graphs)))
+                outputs = Outputs(member.destination.named_as(named), publication, final=False)
+                models.append((member, outputs, member.describe(outputs, graphs)))
                 graphs = _with(graphs, member)
             # As this member's folder is spelled: its files are compared by path.
             fellows = tuple(folder / path.name for path in self.models)
             destination = replace(last.destination.named_as(named), fellows=fellows)
-            outputs = Outputs(destination, last.request, last.cancel, publication=publication)
+            outputs = Outputs(destination, publication)
             payloads = {
                 writer.contents(): writer
                 for ep, by_model in graphs.items()

@@ -163,8 +163,8 @@ def place_initializers(
     placement: InitializerPlacement,
     open_file: Callable[[str], Any],
     folder: Path | None,
-) -> PlacedInitializers:
-    """Give every initializer of a spliced model its place, those of bodies too.
+) -> tuple[dict[bytes, Embeddable], PayloadEntry | None, tuple[str, ...]]:
+    """Bring each initializer of a spliced model to its place, those of subgraphs too.
 
     Args:
         model: changed in place.
@@ -173,136 +173,88 @@ def place_initializers(
         open_file: opens the file for them; called only if one goes there.
         folder: the context model's, None if it has none.
 
+    Returns:
+        Marker in the model to the bytes that belong there; what was written into the file of their own, None for
+        nothing; the files in which the host put some, as the model names them.
+
     Raises:
         Fail: the host's function raised.
-        InvalidArgument: it said a place that the model could not name.
+        InvalidArgument: it gave a location that the model could not name.
     """
-    placed = PlacedInitializers(placement, open_file, folder)
+    contents: dict[bytes, Embeddable] = {}
+    named: dict[str, None] = {}
+    offsets: dict[tuple[str, int], int] = {}
+    writer: PayloadWriter | None = None
     everywhere = placement.file is not None or placement.locate is not None
     for path, graph in all_graphs(model.graph) if everywhere else [((), model.graph)]:
         known = body_weights(graph) if path else weights
         for tensor in graph.initializer:
-            if tensor.name in known:
-                placed.place(tensor, known[tensor.name])
-    if placed.writer is not None:
-        placed.entry = close_sealed(placed.writer)
-    write_seal(model, placed.entry)
-    return placed
+            if tensor.name not in known:
+                continue
+            weight, location = known[tensor.name], None
+            if placement.locate is not None:
+                location = _ask(weight, placement.locate, folder)
+                named.update({} if location is None else {location[0]: None})
+            elif placement.file is not None and not placement.stays_inside(weight.nbytes):
+                if writer is None:
+                    writer = PayloadWriter(placement.file, open_file(placement.file), embedded=False)
+                key = (weight.digest, weight.nbytes)
+                if key not in offsets:
+                    writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
+                    offsets[key] = writer.write_tensor(weight)
+                location = placement.file, offsets[key]
+            if location is not None:
+                replace_data(tensor, detached_tensor(weight))
+                place_externally(tensor, *location)
+            elif is_detached(tensor):
+                marker = new_marker()
+                replace_data(tensor, TensorProto(raw_data=marker))
+                contents[marker] = weight
+    entry = None if writer is None else close_sealed(writer)
+    write_seal(model, entry)
+    return contents, entry, tuple(named)
 
 
-class _Stored:
-    """A weight's bytes as they were when the model was read; see `Content`."""
-
-    def __init__(self, weight: Weight) -> None:
-        self.nbytes = weight.nbytes
-        self._weight = weight
-
-    def chunks(self) -> Iterator[memoryview]:
-        """Yield the bytes.
-
-        Raises:
-            InvalidGraph: the file they lie in was written to.
-        """
-        mapping = self._weight.mapping
-        if mapping is not None:
-            mapping[0].check_unchanged()
-        yield from self._weight.chunks()
-        if mapping is not None:
-            mapping[0].check_unchanged()
-
-
-class PlacedInitializers:
-    """Initializers of a context model, and where each went; see `place_initializers`.
-
-    Attributes:
-        writer: of the file of their own, while it is written.
-        contents: marker in the model to the bytes that belong there.
-        entry: what was written into the file of their own, None for nothing.
-        named: the files in which the host put some, as the model names them.
-    """
-
-    def __init__(
-        self, placement: InitializerPlacement, open_file: Callable[[str], Any], folder: Path | None
-    ) -> None:
-        self._placement = placement
-        self._open_file = open_file
-        self._folder = folder
-        self.writer: PayloadWriter | None = None
-        self._offsets: dict[tuple[str, int], int] = {}
-        self.contents: dict[bytes, Embeddable] = {}
-        self.entry: PayloadEntry | None = None
-        self.named: dict[str, None] = {}
-
-    def place(self, tensor: TensorProto, weight: Weight) -> None:
-        """Give one initializer its place."""
-        placement, where = self._placement, None
-        if placement.locate is not None:
-            where = self._asked(weight, placement.locate)
-        elif placement.file is not None and not placement.stays_inside(weight.nbytes):
-            if self.writer is None:
-                self.writer = PayloadWriter(placement.file, self._open_file(placement.file), embedded=False)
-            key = (weight.digest, weight.nbytes)
-            if key not in self._offsets:
-                self.writer.align(_PAGE if weight.nbytes >= _PAGE else _LINE)
-                self._offsets[key] = self.writer.write_tensor(weight)
-            where = placement.file, self._offsets[key]
-        if where is not None:
-            location, offset = where
-            replace_data(tensor, detached_tensor(weight))
-            place_externally(tensor, location, offset)
-        elif is_detached(tensor):
-            marker = new_marker()
-            replace_data(tensor, TensorProto(raw_data=marker))
-            self.contents[marker] = _Stored(weight)
-
-    def _asked(self, weight: Weight, locate: LocationFunc) -> tuple[str, int] | None:
-        extent = weight.extent
-        now = OrtExternalInitializerInfo(extent.file, extent.offset, extent.length) if extent else None
-        try:
-            told = locate(weight.name, InitializerValue(weight), now)
-        except EpctxError:
-            raise
-        except Exception as error:
-            raise Fail(
-                f"get_initializer_location_func raised for {weight.name!r}: {describe(error)}.",
-                hint="The callback's own exception is the cause of this error.",
-            ) from error
-        if told is None:
-            return None
-        try:
-            path, offset, size = os.fsdecode(told.filepath), index(told.file_offset), index(told.byte_size)
-        except (AttributeError, TypeError):
-            raise _bad_place(
-                weight.name, f"gave {told!r:.80}, no OrtExternalInitializerInfo of a path and two numbers"
-            ) from None
-        if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
-            raise _bad_place(
-                weight.name, f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
-            )
-        location = self._location(weight.name, path)
-        self.named[location] = None
-        return location, offset
-
-    def _location(self, tensor: str, path: str) -> str:
-        """Return a file that the host named as the model has to name it: inside its folder, relative to it."""
-        relative = path
-        if Path(path).is_absolute() and "\0" not in path:
-            if self._folder is None:
-                raise _bad_place(tensor, f"gave the absolute path {path!r:.200}, and the model has no folder")
-            # As given first: what lies here may be a link into a cache.
-            relative = os.path.relpath(path, self._folder)
-            if relative.startswith(".."):
-                relative = os.path.relpath(os.path.realpath(path), os.path.realpath(self._folder))
-        try:
-            name = canonical(relative.replace(os.sep, "/"))
-        except InvalidArgument:
-            name = ""
-        if not name or not is_utf8(name):
-            raise _bad_place(tensor, f"gave {path!r:.200}, which is no file in the context model's folder")
-        return name
+def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str, int] | None:
+    """Return file and offset of an initializer that the host wrote, None for one that it leaves in the model."""
+    extent = weight.extent
+    now = OrtExternalInitializerInfo(extent.file, extent.offset, extent.length) if extent else None
+    try:
+        info = locate(weight.name, InitializerValue(weight), now)
+    except EpctxError:
+        raise
+    except Exception as error:
+        raise Fail(
+            f"get_initializer_location_func raised for {weight.name!r}: {describe(error)}.",
+            hint="The callback's own exception is the cause of this error.",
+        ) from error
+    if info is None:
+        return None
+    try:
+        path, offset, size = os.fsdecode(info.filepath), index(info.file_offset), index(info.byte_size)
+    except (AttributeError, TypeError):
+        problem = f"gave {info!r:.80}, no OrtExternalInitializerInfo of a path and two numbers"
+        raise _bad_location(weight.name, problem) from None
+    if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
+        problem = f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
+        raise _bad_location(weight.name, problem)
+    name = path
+    if Path(path).is_absolute() and "\0" not in path and folder is not None:
+        # As given first: what lies here may be a link into a cache.
+        name = os.path.relpath(path, folder)
+        if name.startswith(".."):
+            name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    try:
+        name = canonical(name.replace(os.sep, "/"))
+    except InvalidArgument:
+        name = ""
+    if not name or not is_utf8(name):
+        problem = f"gave {path!r:.200}, which is no file in the context model's folder"
+        raise _bad_location(weight.name, problem)
+    return name, offset
 
 
-def _bad_place(tensor: str, what: str) -> InvalidArgument:
+def _bad_location(tensor: str, what: str) -> InvalidArgument:
     return InvalidArgument(
         f"get_initializer_location_func {what}, for the initializer {tensor!r}.",
         hint="Give None to keep it in the model, or where its bytes lie: a file in the folder of the context model, "

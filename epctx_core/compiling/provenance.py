@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -52,25 +52,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
-
-
-@dataclass(kw_only=True)
-class KeptNodes:
-    """What a context model takes over from the model that it is made of.
-
-    Attributes:
-        nodes: for each graph, a node's place to the node as it is written, where that is not as it was.
-        entries: of payloads, for the manifest.
-        contents: what stands for each embedded payload, and the payload.
-        written: the entries of files that were written now, a part of `entries`.
-        files: names of the files that the nodes name, relative to the new model.
-    """
-
-    nodes: dict[BodyPath, dict[int, NodeProto]] = field(default_factory=dict)
-    entries: list[PayloadEntry] = field(default_factory=list)
-    contents: dict[bytes, LoadedPayload] = field(default_factory=dict)
-    written: list[PayloadEntry] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -122,6 +103,15 @@ class PassThrough:
         model: the model; one without such nodes has nothing that passes through.
         config: says where its binaries lie.
 
+    Attributes:
+        records: the nodes.
+        manifest: what the model says about them, if it does.
+        nodes: for each graph, a node's index to the node as it is written, where that is not as it was.
+        entries: of payloads, for the manifest.
+        contents: what stands for each embedded payload, and the payload.
+        written: the entries of files that were written now, a part of `entries`.
+        files: names of the files that the nodes name, relative to the new model.
+
     Raises:
         InvalidArgument: a model from bytes names files, and nothing says where they lie.
         InvalidGraph: a payload is missing or altered.
@@ -132,6 +122,11 @@ class PassThrough:
         self._model = model
         self.records: Sequence[ContextNodeRecord] = model.context_nodes
         self.manifest: Manifest | None = None
+        self.nodes: dict[BodyPath, dict[int, NodeProto]] = {}
+        self.entries: list[PayloadEntry] = []
+        self.contents: dict[bytes, LoadedPayload] = {}
+        self.written: list[PayloadEntry] = []
+        self.files: list[str] = []
         self._payloads: list[_Carried] = []
         self._embedded = False
         self._folder: Path | None = None
@@ -179,7 +174,7 @@ class PassThrough:
             carried=() if delivered else tuple(name for name, stays in kept.items() if not stays),
         )
 
-    def keep(self, open_file: Callable[[str], BinaryIO]) -> KeptNodes:
+    def keep(self, open_file: Callable[[str], BinaryIO]) -> None:
         """Bring each payload where `plan` said, verified on the way by the manifest's digests.
 
         Args:
@@ -189,12 +184,11 @@ class PassThrough:
             InvalidGraph: a payload is not what the manifest says, or was written to meanwhile.
             Fail: a file that was to stay was replaced meanwhile, or the disk is full.
         """
-        kept = KeptNodes()
         now = {record.name: (record.main_context, record.cache) for record in self.records}
         for carried in self._payloads:
             if carried.target is None:
                 marker = new_marker()
-                kept.contents[marker] = carried.payload
+                self.contents[marker] = carried.payload
                 entry, first = carried.verified(), carried.nodes[0]
                 # A record's name is made up where the node has none: the next reader would make another.
                 is_named = self._model.graph_of(first).nodes[first.index].name == first.name
@@ -204,22 +198,21 @@ class PassThrough:
                 now[first.name] = first.main_context, marker
             else:
                 entry = self._keep_file(carried, carried.target, open_file)
-                kept.files.append(carried.target)
+                self.files.append(carried.target)
                 now.update((n.name, (n.main_context, carried.target.encode())) for n in carried.nodes)
             if entry is not None:
                 entry = self._with_references(entry, carried)
-                kept.entries.append(entry)
+                self.entries.append(entry)
                 if carried.target is not None and not carried.stays:
-                    kept.written.append(entry)
+                    self.written.append(entry)
         for record in self.records:
             main, cache = now[record.name]
             # Rewritten if anything of the core's changed in it.
             if (main, cache, self._embedded) != (record.main_context, record.cache, record.embed_mode):
                 node = self._model.graph_of(record).nodes[record.index]
-                kept.nodes.setdefault(record.path, {})[record.index] = _rewritten(
+                self.nodes.setdefault(record.path, {})[record.index] = _rewritten(
                     node, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
                 )
-        return kept
 
     def _find(self, config: SessionConfig) -> list[_Carried]:
         """Return the payloads, each with all nodes that carry it."""

@@ -167,12 +167,20 @@ class Weight:
         return array
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the raw bytes in pieces of at most 16 MiB; of a mapping, one piece is resident at a time."""
+        """Yield the raw bytes in pieces of at most 16 MiB; of a mapping, one piece is resident at a time.
+
+        Raises:
+            InvalidGraph: the file they lie in was written to.
+        """
+        if self._mapped is not None:
+            self._mapped.check_unchanged()
         for start in range(0, len(self._data), CHUNK):
             chunk = self._data[start : start + CHUNK]
             yield chunk
             if self._mapped is not None and len(self._data) >= _FORGOTTEN_FROM:
                 self._mapped.forget(self._offset + start, len(chunk))
+        if self._mapped is not None:
+            self._mapped.check_unchanged()
 
     def tensor_proto(self) -> TensorProto:
         """Return the weight as an inline tensor."""

@@ -73,7 +73,7 @@ def test_it_says_what_is_simulated_and_what_was_not_compiled(epctx, models, tmp_
 def test_options_stand_as_for_compile(epctx, models, tmp_path):
     said = epctx("share", *models, "--ep", "QNN", "-c", f"ep.context_file_path={tmp_path / 'x_ctx.onnx'}")
     assert said.code == USAGE
-    assert "ep.context_file_path names one model's output" in said.err
+    assert "ep.context_file_path has no meaning" in said.err
 
     said = epctx("share", *models, "--ep", "QNN", "-p", "OpenVINO.device_type=CPU")
     assert said.code == USAGE

@@ -1,0 +1,189 @@
+"""Report of a compile: the files that it wrote, and the partitions that it made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.options.choices import CPU_EP
+
+if TYPE_CHECKING:
+    from epctx_core.compiling.compile import Compile
+    from epctx_core.context.manifest import PayloadEntry
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.providers import SkippedProvider
+
+_log = logging.getLogger("epctx.compile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """One file that was written, or one payload that the host's write callback got.
+
+    Attributes:
+        path: relative to the context model's folder; of a payload the name that the callback got.
+        bytes: its length.
+        digest: SHA-256 of a model; of a binary the root digest that the manifest holds; of a file for
+            initializers the same kind of digest.
+    """
+
+    path: str
+    bytes: int
+    digest: str
+
+    @classmethod
+    def of(cls, entry: PayloadEntry) -> OutputFile:
+        """Return the file of a payload."""
+        return cls(path=entry.name, bytes=entry.size, digest=entry.root)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionReport:
+    """One compiled partition."""
+
+    name: str
+    ep: str
+    node_names: tuple[str, ...]
+    operators: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it replaced."""
+        return len(self.node_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusalReport:
+    """Nodes that an EP did not take, with its reason."""
+
+    ep: str
+    reason: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileReport:
+    """What `ModelCompiler` did.
+
+    Attributes:
+        output: the context model's path, None if it was handed over as bytes or to a stream.
+        folder: where the files are; None if nothing says where they would go.
+        outputs: every file written: binaries, initializers, the model.
+        partitions: in the order of the model.
+        assignments: EP type to the number of nodes it runs; the CPU EP last.
+        refusals: what EPs did not take and why.
+        timings: stage to seconds.
+        required_files: what has to travel together: names relative to the context model's folder. Also
+            files in which the host put initializers itself.
+        delivered: payloads that the host's write callback got, and its read callback has to give.
+        source_files: in weightless mode, the source's files that a load needs besides: beside the
+            context model, or where session options say.
+        kept_nodes: names of EPContext nodes that the model had already and that passed through.
+        skipped_providers: optional EPs that could not be had.
+        providers: the EPs that were asked, with the distribution and version of each.
+        contradictions: for each value of which the model declares a shape that its operators do not give, both.
+    """
+
+    output: Path | None
+    folder: Path | None
+    outputs: tuple[OutputFile, ...]
+    partitions: tuple[PartitionReport, ...]
+    assignments: Mapping[str, int]
+    refusals: tuple[RefusalReport, ...]
+    timings: Mapping[str, float]
+    required_files: tuple[str, ...]
+    delivered: tuple[OutputFile, ...] = ()
+    source_files: tuple[str, ...] = ()
+    kept_nodes: tuple[str, ...] = ()
+    skipped_providers: tuple[SkippedProvider, ...] = ()
+    providers: tuple[PluginRecord, ...] = ()
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the context model has an EPContext node; without one it is a plain model."""
+        return bool(self.partitions or self.kept_nodes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx compile --json` prints."""
+        said = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        del said["folder"], said["outputs"]
+        facts = ("name", "distribution", "version", "vendor", "simulated")
+        return {
+            **said,
+            "output": self.output.name if self.output else None,
+            "files": [file.as_dict() for file in self.outputs],
+            "partitions": [
+                {"name": p.name, "ep": p.ep, "nodes": p.nodes, "node_names": list(p.node_names)}
+                for p in self.partitions
+            ],
+            "refusals": [{"ep": r.ep, "reason": r.reason, "nodes": list(r.nodes)} for r in self.refusals],
+            "delivered": [file.as_dict() for file in self.delivered],
+            "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
+            "providers": [{key: getattr(record, key) for key in facts} for record in self.providers],
+        }
+
+
+def make_report(compile_: Compile) -> CompileReport:
+    """Say what a compile did; nothing compiled is a warning."""
+    assignment, context = compile_.assignment, compile_.context
+    delivered = compile_.payloads if compile_.deliver is not None and not compile_.embedded else ()
+    outputs = (*([] if delivered else compile_.payloads), *compile_.files)
+    required: list[str] = []
+    if context is not None:
+        kept = () if delivered else context.kept_files
+        required = [*kept, *context.pending, *(file.path for file in outputs), *context.named_files]
+    counts: dict[str, int] = {}
+    for partition in assignment.partitions:
+        counts[partition.ep] = counts.get(partition.ep, 0) + len(partition.node_indices)
+    counts[CPU_EP] = sum(
+        len(part.left_over()) + len(part.kernel_nodes) + len(part.executed) for part in assignment.graphs
+    )
+    report = CompileReport(
+        output=compile_.destination.path,
+        folder=compile_.destination.folder,
+        outputs=outputs,
+        partitions=tuple(
+            [
+                PartitionReport(
+                    name=p.name,
+                    ep=p.ep,
+                    node_names=tuple(map(p.graph.node_name, p.node_indices)),
+                    operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
+                    inputs=p.input_names,
+                    outputs=p.output_names,
+                )
+                for p in assignment.partitions
+            ]
+        ),
+        assignments=counts,
+        refusals=tuple(
+            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.node_name, r.nodes)))
+            for r in assignment.refusals
+        ),
+        timings=dict(compile_.seconds),
+        required_files=tuple(dict.fromkeys(required)),
+        delivered=delivered,
+        source_files=() if context is None else context.source_files,
+        kept_nodes=tuple(record.name for record in compile_.existing.records),
+        skipped_providers=compile_.providers.skipped,
+        providers=compile_.providers.records,
+        contradictions=tuple(assignment.main.graph.types.contradictions.values()),
+    )
+    if not report.compiled:
+        asked = ", ".join(record.name for record in report.providers) or "no EP was asked for"
+        model = "the model" if report.output is None else repr(report.output.name)
+        why = next((f" {r.ep} says: {r.reason.rstrip('.')}." for r in report.refusals), "")
+        _log.warning(
+            "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s", asked, model, why
+        )
+    return report
