@@ -15,4 +15,4 @@ def test_a_check_of_an_unknown_group_or_need_is_a_mistake():
 
 def test_a_title_that_is_taken_is_a_mistake():
     with pytest.raises(ValueError, match="two checks with the title"):
-        check("claims", all_checks()[0].title)(lambda _scene: None)
+        check("claims", all_checks()[0].title)(lambda _harness: None)

@@ -6,10 +6,9 @@ package imports neither pytest nor onnx.
 
 from __future__ import annotations
 
-from epctx_conformance.checks import GROUPS
 from epctx_conformance.report import CheckResult, ConformanceReport, Outcome
 from epctx_conformance.runner import ProviderConformance, check_provider
-from epctx_conformance.table import NEEDS, CheckFailed, Requirements, Skipped, chosen_checks
+from epctx_conformance.table import GROUPS, NEEDS, CheckFailed, Requirements, Skipped, chosen_checks
 
 __all__ = [
     "GROUPS",

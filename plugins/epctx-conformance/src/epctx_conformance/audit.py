@@ -53,6 +53,8 @@ _HARMLESS_DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "random", "urandom", "full", "tty", "stdout", "stderr")
 )
 _HARMLESS_FOLDERS = ("/dev/shm/", "/dev/fd/")  # noqa: S108 - looked at, not used
+_SHORT = 160
+"""Characters up to which a change is shown with both values."""
 SCRATCH = "epctx-"
 """How the names of folders from `scratch()` begin."""
 
@@ -151,26 +153,9 @@ def _folders_of(packages: tuple[str, ...]) -> list[str]:
 
 
 def process_state() -> dict[str, str]:
-    """Return everything that is watched, by what it is called, as text that is equal if it is."""
-    return {name: repr(value) for name, value in _values().items()}
-
-
-def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """Say what is different, each in a few words."""
-    found = []
-    for name in {**before, **after}:
-        old, new = before.get(name, "nothing"), after.get(name, "nothing")
-        if old != new:
-            found.append(f"{name} ({old} became {new})" if len(old) + len(new) <= _SHORT else name)
-    return found
-
-
-_SHORT = 160
-
-
-def _values() -> dict[str, Any]:
+    """Return everything that is watched, by name, as text that is equal if it is."""
     root = logging.root
-    return {
+    values: dict[str, Any] = {
         **{f"the environment variable {name}": value for name, value in os.environ.items()},
         "the current folder": str(Path.cwd()),
         "the path of imports (sys.path)": list(sys.path),
@@ -197,6 +182,17 @@ def _values() -> dict[str, Any]:
         "the default timeout of sockets": socket.getdefaulttimeout(),
         "the interval of thread switches": sys.getswitchinterval(),
     }
+    return {name: repr(value) for name, value in values.items()}
+
+
+def describe_changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Describe what is different, each in a few words."""
+    found = []
+    for name in {**before, **after}:
+        old, new = before.get(name, "nothing"), after.get(name, "nothing")
+        if old != new:
+            found.append(f"{name} ({old} became {new})" if len(old) + len(new) <= _SHORT else name)
+    return found
 
 
 def _short(value: object) -> str:

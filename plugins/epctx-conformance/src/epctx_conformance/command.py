@@ -1,4 +1,4 @@
-"""`epctx plugins check`: runs the conformance kit against one plugin."""
+"""Command `epctx plugins check`: runs the conformance kit on one plugin."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.ext import suggestion
 
 if TYPE_CHECKING:
-    from epctx_conformance import CheckResult, ConformanceReport, Requirements
+    from epctx_conformance import CheckResult, Requirements
 
 
 _LONG = ("node_models",)
-"""Groups that `--quick` leaves out: as many cases as ONNX has operators."""
+"""Groups that `--quick` leaves out: they have as many cases as ONNX has operators."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -37,14 +37,14 @@ def add_arguments(parser: CommandParser) -> None:
         action="append",
         default=[],
         metavar="ABILITY",
-        help="what the EP is not expected to do, such as dynamic_shapes; may be repeated",
+        help="an ability that the EP lacks, such as dynamic_shapes; may be repeated",
     )
     parser.add_argument(
         "--model",
         action="append",
         default=[],
         metavar="MODEL",
-        help="a model that it takes work from, beside the kit's own; may be repeated",
+        help="a model that the EP takes nodes of, beside the kit's own; may be repeated",
     )
     parser.add_argument(
         "-p",
@@ -65,16 +65,16 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Check the plugin; 1 if it does not keep the contract."""
-    from epctx_conformance import GROUPS, check_provider
+    from epctx_conformance import check_provider
     from epctx_core import default_registry
 
+    name = arguments.name
     requirements = _requirements(arguments.without)
-    _refuse_unknown_checks(arguments.only or ())
-    require_plugin(arguments.name)
-    cls = default_registry.load(default_registry.resolve(arguments.name))
-    options = provider_options(arguments.provider_option, [arguments.name])[arguments.name]
-    only = arguments.only or ([group for group in GROUPS if group not in _LONG] if arguments.quick else None)
-    with console.progress() as line, _only_what_fails(console):
+    only = _chosen(arguments.only, arguments.quick)
+    require_plugin(name)
+    cls = default_registry.load(default_registry.resolve(name))
+    options = provider_options(arguments.provider_option, [name])[name]
+    with console.progress() as line, _only_errors(console):
         report = check_provider(
             cls,
             requirements=requirements,
@@ -82,16 +82,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             models=arguments.model,
             only=only,
             full=arguments.full,
-            progress=_follow(line, console, only),
+            progress=_progress(line, console, only),
         )
-    _tell(arguments.name, report, console)
+    for text in report.text().splitlines():
+        console.say(text)
+    if report.failed:
+        console.say(f"Next: epctx plugins check {name} --only {report.failed[0].name}")
+    elif not report.ok:
+        console.error(
+            "no check passed, so nothing was shown; --model gives the kit a model that the EP takes."
+        )
     console.result(report.as_dict())
     return ExitCode.DONE if report.ok else ExitCode.FAILED
 
 
 @contextmanager
-def _only_what_fails(console: Console) -> Iterator[None]:
-    """Keep warnings back unless `-v` asks for them: the kit makes hundreds of models, many of them odd on purpose."""
+def _only_errors(console: Console) -> Iterator[None]:
+    """Hide warnings unless `-v` asks for them: the kit makes hundreds of models, many of them odd on purpose."""
     logger = logging.getLogger("epctx")
     before = logger.level
     if not console.verbose:
@@ -102,24 +109,21 @@ def _only_what_fails(console: Console) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _follow(
+def _progress(
     line: Callable[[str, int, int], None], console: Console, only: list[str] | None
 ) -> Callable[[CheckResult], None]:
-    """Return what is told of each result while the kit runs."""
+    """Return a function that shows how far the kit is: the group of the next check, which may take long."""
     from epctx_conformance import chosen_checks
 
     checks, done = chosen_checks(only), count(1)
+    line(checks[0].group, 0, len(checks))
 
-    def show(place: int) -> None:
-        """Show what is done next: a check may take long."""
-        line(checks[min(place, len(checks) - 1)].group, place, len(checks))
-
-    def tell(result: CheckResult) -> None:
+    def show(result: CheckResult) -> None:
         console.debug(f"{result.outcome.value}: {result.title}")
-        show(next(done))
+        number = next(done)
+        line(checks[min(number, len(checks) - 1)].group, number, len(checks))
 
-    show(0)
-    return tell
+    return show
 
 
 def _requirements(without: list[str]) -> Requirements:
@@ -128,16 +132,16 @@ def _requirements(without: list[str]) -> Requirements:
     for name in without:
         if name not in NEEDS:
             raise InvalidArgument(
-                f"--without {name!r} is nothing that an EP is expected to do.{suggestion(name, NEEDS)}",
-                hint=f"Expected are: {', '.join(sorted(NEEDS))}.",
+                f"unknown ability --without {name!r}.{suggestion(name, NEEDS)}",
+                hint=f"Abilities: {', '.join(sorted(NEEDS))}.",
             )
     return Requirements(**dict.fromkeys(without, False))
 
 
-def _refuse_unknown_checks(only: list[str] | tuple[()]) -> None:
+def _chosen(only: list[str] | None, quick: bool) -> list[str] | None:
     from epctx_conformance import GROUPS, chosen_checks
 
-    for name in only:
+    for name in only or ():
         try:
             chosen_checks([name])
         except ValueError:
@@ -145,14 +149,4 @@ def _refuse_unknown_checks(only: list[str] | tuple[()]) -> None:
                 f"--only {name!r} is neither a group of checks nor a check.{suggestion(name, GROUPS)}",
                 hint=f"Groups: {', '.join(GROUPS)}.",
             ) from None
-
-
-def _tell(name: str, report: ConformanceReport, console: Console) -> None:
-    for line in report.text().splitlines():
-        console.say(line)
-    if report.failed:
-        console.say(f"Next: epctx plugins check {name} --only {report.failed[0].name}")
-    if not report.ok and not report.failed:
-        console.error(
-            "no check passed, so nothing was shown; --model gives the kit a model that the EP takes."
-        )
+    return only or ([group for group in GROUPS if group not in _LONG] if quick else None)

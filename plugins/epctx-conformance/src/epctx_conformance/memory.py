@@ -1,11 +1,10 @@
-"""A writer and a reader of payloads that are nothing but memory: the contract's two protocols, and no more.
+"""Writer and reader of payloads in memory: the contract's two protocols and no more.
 
-What an EP does with these it does by the contract, not by what the core's own happen to allow.
+With these an EP works by the contract, not by what the core's own happen to allow.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MemoryPayload:
-    """A payload being written into memory; implements `Payload`."""
+    """Payload being written into memory; implements `Payload`."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -57,20 +56,20 @@ class MemoryPayload:
 
 
 class MemoryWriter:
-    """Takes the payloads of one call of `get_ep_context_nodes`; implements `ContextWriter`.
+    """Writer of the payloads of one call of `get_ep_context_nodes`; implements `ContextWriter`.
 
     Args:
-        given: the core's writer, which knows what is to be written.
-        final: whether bytes are to be written, if it is not what `given` says.
+        writer: the core's writer, which knows what is to be written.
+        final: whether bytes are to be written, if it is not what the core's says.
 
     Attributes:
         payloads: by the name that the EP gave; None for the one without.
         graphs_by_model: as the core's writer says.
     """
 
-    def __init__(self, given: ContextWriter, *, final: bool | None = None) -> None:
-        self.final = given.final if final is None else final
-        self.graphs_by_model = given.graphs_by_model
+    def __init__(self, writer: ContextWriter, *, final: bool | None = None) -> None:
+        self.final = writer.final if final is None else final
+        self.graphs_by_model = writer.graphs_by_model
         self.payloads: dict[str | None, MemoryPayload] = {}
 
     def payload(self, name: str | None = None) -> MemoryPayload:
@@ -82,66 +81,55 @@ class MemoryWriter:
         del view
         return None
 
-    def answer(self, nodes: Sequence[EPContextNode]) -> dict[str, Any]:
-        """Return what the EP said with this writer in a form that can be compared: nodes, and payloads' bytes."""
+    def describe(self, nodes: Sequence[EPContextNode]) -> list[Any]:
+        """Return the nodes that the EP described with this writer in a form that can be compared."""
         names = {id(payload): str(name) for name, payload in self.payloads.items()}
-        return {
-            "nodes": [
-                (
-                    node.partition.name,
-                    node.main_context,
-                    names.get(id(node.payload)),
-                    sorted((key, repr(value)) for key, value in node.attributes.items()),
-                    node.doc_string,
-                    node.graph_name,
-                )
-                for node in nodes
-            ],
-            "payloads": {str(name): bytes(payload.content) for name, payload in self.payloads.items()},
-        }
+        return [
+            (
+                node.partition.name,
+                node.main_context,
+                names.get(id(node.payload)),
+                sorted((key, repr(value)) for key, value in node.attributes.items()),
+                node.doc_string,
+                node.graph_name,
+            )
+            for node in nodes
+        ]
+
+    def contents(self) -> dict[str, bytes]:
+        """Return each payload's bytes."""
+        return {str(name): bytes(payload.content) for name, payload in self.payloads.items()}
 
 
 class MemoryPayloadView:
-    """A payload to read; implements `PayloadView`."""
+    """Payload to read; implements `PayloadView`."""
 
     digest: str | None = None
     verified = False
 
-    def __init__(self, name: str, content: bytes) -> None:
+    def __init__(self, name: str, content: bytes, folder: Path) -> None:
         self.name = name
         self.view = memoryview(content)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._file = folder / "payload.bin"
 
     def as_file(self) -> str:
         """Return a path with the same content."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="epctx-")
-            (Path(self._folder.name) / "payload.bin").write_bytes(self.view)
-        return str(Path(self._folder.name) / "payload.bin")
-
-    def close(self) -> None:
-        """Remove the file."""
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._file.write_bytes(self.view)
+        return str(self._file)
 
 
 class MemoryReader:
-    """Gives nodes their payloads; implements `ContextReader`.
+    """Reader of the payloads of nodes; implements `ContextReader`.
 
     Args:
         payloads: the name of a node that carries a payload to that payload.
-
-    Attributes:
-        asked: the nodes whose payloads were asked for, in order.
     """
 
     def __init__(self, payloads: Mapping[str, MemoryPayloadView]) -> None:
         self._payloads = payloads
-        self.asked: list[ContextNode] = []
 
     def payload(self, node: ContextNode) -> MemoryPayloadView:
         """Return the payload of a node, or of its primary."""
-        self.asked.append(node)
         for owner in (node, node.primary):
             if owner is not None and owner.name in self._payloads:
                 return self._payloads[owner.name]

@@ -5,7 +5,6 @@ The EP runs as it would without; what is noted are the arguments and results the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,8 +15,8 @@ from epctx_core.ext import HOOKS, implemented_hooks
 from epctx_core.plugin import ComputeCapability, Refusal
 
 if TYPE_CHECKING:
-    from epctx_conformance.models.building import SmallModel
-    from epctx_conformance.scene import Scene
+    from epctx_conformance.harness import Harness
+    from epctx_conformance.models import SmallModel
     from epctx_core.ext import MarkedMethod
     from epctx_core.plugin import ExecutionProvider, ProviderContext
 
@@ -57,20 +56,14 @@ class Watch:
     calls: list[Call] = field(default_factory=list)
     instances: list[ExecutionProvider] = field(default_factory=list)
     contexts: list[ProviderContext] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, hook: str) -> list[Call]:
         """Return the calls of one hook."""
         return [call for call in self.calls if call.hook == hook]
 
-    def note(self, call: Call) -> None:
-        """Take note of a call that begins."""
-        with self._lock:
-            self.calls.append(call)
-
 
 def observed(
-    provider: type[ExecutionProvider], acts: Mapping[str, Act] | None = None
+    provider: type[ExecutionProvider], acts: Mapping[str, Act]
 ) -> tuple[type[ExecutionProvider], Watch]:
     """Return a class that does what the EP's does and is watched, and what it will have seen.
 
@@ -79,7 +72,6 @@ def observed(
         acts: hook to what happens instead of it. A hook that the EP does not implement is left alone.
     """
     watch = Watch()
-    given = acts or {}
 
     def begin(self: Any, context: ProviderContext) -> None:
         watch.instances.append(self)
@@ -88,7 +80,7 @@ def observed(
 
     attributes: dict[str, Any] = {"__init__": begin, "__module__": provider.__module__}
     for hook, method in implemented_hooks(provider).items():
-        attributes[method.attribute] = _wrapped(hook, method, watch, given.get(hook))
+        attributes[method.attribute] = _wrapped(hook, method, watch, acts.get(hook))
     subclass = type(provider.__name__, (provider,), attributes)
     return subclass, watch
 
@@ -107,7 +99,7 @@ def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> 
             return own(*[merged[name] for name in taken])
 
         call = Call(hook=hook, instance=self, arguments=arguments)
-        watch.note(call)
+        watch.calls.append(call)
         try:
             call.result = honest() if act is None else act(honest, **arguments)
         except BaseException as error:
@@ -118,33 +110,34 @@ def _wrapped(hook: str, method: MarkedMethod, watch: Watch, act: Act | None) -> 
     return HOOKS[hook].implementation(implementation, specname=hook)
 
 
-def asked(scene: Scene, model: SmallModel, act: Any = None) -> list[Call]:
-    """Return the calls of get_capability that one assignment makes; an error is one of the EP's."""
-    watched, watch = scene.observed(**({} if act is None else {"get_capability": act}))
+def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Call]:
+    """Return the calls of get_capability that one assignment makes; an error is one of the EP's.
+
+    Args:
+        harness: of the EP.
+        model: whose nodes are assigned.
+        act: happens instead of get_capability.
+    """
+    other, watch = harness.observed(**({} if act is None else {"get_capability": act}))
     try:
-        watched.explain(model)
+        other.explain(model)
     except EpctxError as error:
         raise CheckFailed(f"of the model {model.name}: {error.message}", hint=error.hint or "") from error
     return watch.of("get_capability")
 
 
-def answer_of(items: Sequence[Any]) -> list[Any]:
-    """Return an answer in a form that can be compared: places of nodes instead of nodes."""
+def comparable(items: Sequence[Any]) -> list[Any]:
+    """Return claims and refusals in a form that can be compared: indices of nodes instead of nodes."""
     found: list[Any] = []
     for item in items:
-        places = sorted(getattr(node, "index", node) for node in item.nodes)
+        indices = sorted(getattr(node, "index", node) for node in item.nodes)
         if isinstance(item, Refusal):
-            found.append(("refusal", item.reason, places))
+            found.append(("refusal", item.reason, indices))
         else:
-            found.append(("claim", item.fuse, item.keep_initializers, item.exact, places))
+            found.append(("claim", item.fuse, item.keep_initializers, item.exact, indices))
     return sorted(found, key=repr)
 
 
-def claimed_places(calls: Sequence[Call]) -> list[list[int]]:
-    """Return, for each call, the places of the nodes that the EP takes."""
-    return [
-        sorted(
-            node.index for item in call.result if isinstance(item, ComputeCapability) for node in item.nodes
-        )
-        for call in calls
-    ]
+def claims(calls: Sequence[Call]) -> list[ComputeCapability]:
+    """Return everything that the EP claims in some calls."""
+    return [item for call in calls for item in call.result if isinstance(item, ComputeCapability)]

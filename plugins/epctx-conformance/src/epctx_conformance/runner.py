@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_conformance.report import CheckResult, ConformanceReport, Outcome
@@ -17,12 +18,12 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import implemented_hooks
 
 if TYPE_CHECKING:
-    from epctx_conformance.scene import Scene
+    from epctx_conformance.harness import Harness
     from epctx_conformance.table import Check
     from epctx_core.plugin import ExecutionProvider
 
 
-def check_provider(  # noqa: PLR0913 - public: what a run of the kit can be told
+def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
     provider: type[ExecutionProvider],
     *,
     requirements: Requirements | None = None,
@@ -32,7 +33,7 @@ def check_provider(  # noqa: PLR0913 - public: what a run of the kit can be told
     full: bool = False,
     progress: Callable[[CheckResult], None] | None = None,
 ) -> ConformanceReport:
-    """Hold an EP against the contract.
+    """Check an EP against the contract.
 
     Args:
         provider: the EP's class; it need not be installed or registered.
@@ -54,14 +55,13 @@ def check_provider(  # noqa: PLR0913 - public: what a run of the kit can be told
         >>> report = check_provider(AcmeProvider, requirements=Requirements(dynamic_shapes=False))
         >>> print(report.text())
     """
-    from epctx_conformance.scene import Scene
+    from epctx_conformance.harness import Harness
 
     results = []
-    with Scene(
-        provider, requirements=requirements or Requirements(), options=options, models=models, full=full
-    ) as scene:
+    harness = Harness(provider, requirements=requirements, options=options, models=models, full=full)
+    with closing(harness):
         for check in chosen_checks(only):
-            results.append(run_check(check, scene))
+            results.append(run_check(check, harness))
             if progress is not None:
                 progress(results[-1])
     name = getattr(provider, "name", None)
@@ -72,82 +72,76 @@ def check_provider(  # noqa: PLR0913 - public: what a run of the kit can be told
     )
 
 
-def run_check(check: Check, scene: Scene) -> CheckResult:
-    """Run one check and say how it ended; only Ctrl-C passes."""
+def run_check(check: Check, harness: Harness) -> CheckResult:
+    """Run one check and return how it ended; only Ctrl-C passes.
+
+    It runs in a thread of its own, which is left behind if it takes too long.
+    """
     start = time.perf_counter()
-    lacking = scene.requirements.lacking(check.needs)
+    lacking = harness.requirements.lacking(check.needs)
+    limit = harness.requirements.seconds
+    ended: list[tuple[Outcome, str, str]] = []
     if lacking is not None:
-        outcome = (Outcome.SKIPPED, f"its author says Requirements({lacking}=False)", "")
+        ended.append((Outcome.SKIPPED, f"its author says Requirements({lacking}=False)", ""))
     else:
-        outcome = _within(scene.requirements.seconds, check, scene)
+        thread = threading.Thread(
+            target=lambda: ended.append(_outcome(check, harness)),
+            name=f"epctx check {check.name}",
+            daemon=True,
+        )
+        thread.start()
+        thread.join(limit)
+    outcome, reason, hint = (
+        ended[0]
+        if ended
+        else (
+            Outcome.FAILED,
+            f"it was not over after {limit:g} s",
+            "If the EP needs so long, raise Requirements(seconds=...); otherwise look where it waits.",
+        )
+    )
     return CheckResult(
         group=check.group,
         name=check.name,
         title=check.title,
-        outcome=outcome[0],
-        reason=outcome[1],
-        hint=outcome[2],
+        outcome=outcome,
+        reason=reason,
+        hint=hint,
         seconds=time.perf_counter() - start,
     )
 
 
-_NOT_MEANT_TO = (
+_UNDECLARED = (
     "If it is not meant to, say so: Requirements(export=False) for an EP that only runs models, "
     "Requirements(partitions=False) for one of kernels alone; `--without export` on the command line."
 )
-_Ended = tuple[Outcome, str, str]
+_CONTEXT_HOOKS = frozenset({"compile", "get_ep_context_nodes", "load_context"})
 
 
-def _within(limit: float, check: Check, scene: Scene) -> _Ended:
-    """Run a check in a thread of its own, which is left behind if it takes too long."""
-    ended: list[_Ended] = []
-    thread = threading.Thread(
-        target=lambda: ended.append(_outcome(check, scene)), name=f"epctx check {check.name}", daemon=True
-    )
-    thread.start()
-    thread.join(limit)
-    if ended:
-        return ended[0]
-    return (
-        Outcome.FAILED,
-        f"it was not over after {limit:g} s",
-        "If the EP needs so long, raise Requirements(seconds=...); otherwise look where it waits.",
-    )
-
-
-def _outcome(check: Check, scene: Scene) -> _Ended:
+def _outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
+    """Return how a check ended, why, and what to do. Of an error: the last frames of the first cause."""
     try:
-        check.function(scene)
+        check.function(harness)
     except Skipped as skipped:
         return Outcome.SKIPPED, str(skipped), ""
     except CheckFailed as failed:
         return Outcome.FAILED, failed.message, failed.hint
     except BaseException as error:  # noqa: BLE001 - SystemExit of an EP, too, is a check that failed
-        return Outcome.FAILED, *_essence(error, scene)
+        first = error
+        while first.__cause__ is not None:
+            first = first.__cause__
+        frames = traceback.extract_tb(first.__traceback__)[-3:]
+        where = " < ".join(f"{f.name} (line {f.lineno} of {f.filename})" for f in reversed(frames))
+        hint = f"Raised in {where}." if where else ""
+        if isinstance(error, NotImplementedByProvider):
+            missing = _CONTEXT_HOOKS - implemented_hooks(harness.provider).keys()
+            hint = _UNDECLARED if missing else hint
+        return Outcome.FAILED, f"{type(error).__name__}: {error}".strip(), hint
     return Outcome.PASSED, "", ""
 
 
-def _lacks_hooks(scene: Scene) -> bool:
-    return not {"compile", "get_ep_context_nodes", "load_context"} <= implemented_hooks(scene.provider).keys()
-
-
-def _essence(error: BaseException, scene: Scene) -> tuple[str, str]:
-    """Return what was raised, and where below the kit: the last places of the first cause."""
-    first = error
-    while first.__cause__ is not None:
-        first = first.__cause__
-    frames = traceback.extract_tb(first.__traceback__)[-3:]
-    places = " < ".join(
-        f"{frame.name} (line {frame.lineno} of {frame.filename})" for frame in reversed(frames)
-    )
-    said = f"{type(error).__name__}: {error}".strip()
-    if isinstance(error, NotImplementedByProvider) and _lacks_hooks(scene):
-        return said, _NOT_MEANT_TO
-    return said, f"Raised in {places}." if places else ""
-
-
 class ProviderConformance:
-    """Derive a test class from this one, and it has a test for every check.
+    """Base of test classes, which have a test for every check.
 
     Attributes:
         provider: the EP's class.
@@ -169,7 +163,7 @@ class ProviderConformance:
     models: ClassVar[Sequence[str | bytes]] = ()
     only: ClassVar[Sequence[str] | None] = None
     full: ClassVar[bool] = False
-    _scene: ClassVar[Scene]
+    _harness: ClassVar[Harness]
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Make a test method of each check."""
@@ -182,21 +176,21 @@ class ProviderConformance:
     @classmethod
     def setup_class(cls) -> None:
         """Make what all checks share."""
-        from epctx_conformance.scene import Scene
+        from epctx_conformance.harness import Harness
 
-        cls._scene = Scene(
+        cls._harness = Harness(
             cls.provider, requirements=cls.requirements, options=cls.options, models=cls.models, full=cls.full
         )
 
     @classmethod
     def teardown_class(cls) -> None:
         """Remove what checks wrote."""
-        cls._scene.close()
+        cls._harness.close()
 
 
 def _method(check: Check) -> Callable[[ProviderConformance], None]:
     def method(self: ProviderConformance) -> None:
-        result = run_check(check, self._scene)
+        result = run_check(check, self._harness)
         if result.outcome is Outcome.PASSED:
             return
         import pytest

@@ -1,6 +1,6 @@
 """The table of checks: what is checked, in which order, what an EP needs for it, and how a check says what is wrong.
 
-A check is a plain function of a `Scene`. It returns if all is well, raises `CheckFailed` with what is
+A check is a plain function of a `Harness`. It returns if all is well, raises `CheckFailed` with what is
 wrong, and `Skipped` where the EP gives it nothing to look at. Knows neither pytest nor any EP.
 """
 
@@ -11,14 +11,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_conformance.checks import GROUPS
+from epctx_conformance import checks
 
 if TYPE_CHECKING:
-    from epctx_conformance.scene import Scene
+    from epctx_conformance.harness import Harness
 
-CheckFunction: TypeAlias = "Callable[[Scene], None]"
+CheckFunction: TypeAlias = "Callable[[Harness], None]"
+
+GROUPS = {
+    "signatures": "the class, its hooks and its options",
+    "claims": "nodes of a graph that the EP takes",
+    "partitions": "partitions that its claims become",
+    "kernels": "single nodes that the EP runs by kernels",
+    "boundaries": "values that flow in and out of a partition, and their order",
+    "determinism": "the same work gives the same bytes",
+    "contexts": "context models: written, moved, handed over, loaded",
+    "nodes": "EPContext nodes, as the EP describes them and as they come back",
+    "export": "compiling without a device, and the life of an instance",
+    "sharing": "share groups",
+    "payloads": "payloads that are damaged or not the EP's",
+    "values": "types, shapes and special numbers",
+    "concurrency": "threads and sessions",
+    "side_effects": "nothing done behind the host's back",
+    "cancellation": "cancellation by the host",
+    "node_models": "agreement on the models of single operators that onnx provides",
+}
+"""Groups in the order of the report, each with its subject."""
 
 
 class CheckFailed(AssertionError):
@@ -147,8 +168,8 @@ def check(group: str, title: str, *, needs: Sequence[str] = ()) -> Callable[[Che
 @cache
 def all_checks() -> tuple[Check, ...]:
     """Return every check, by group in the order of `GROUPS`, and within one as written."""
-    for group in GROUPS:
-        import_module(f"epctx_conformance.checks.{group}")
+    for module in iter_modules(checks.__path__):
+        import_module(f"{checks.__name__}.{module.name}")
     order = list(GROUPS)
     return tuple(sorted(_CHECKS.values(), key=lambda made: order.index(made.group)))
 

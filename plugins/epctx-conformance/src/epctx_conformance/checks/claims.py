@@ -1,99 +1,110 @@
-"""What an EP takes of a graph: valid, pure, convex, maximal, and only what it was shown."""
+"""Nodes that an EP takes: valid, pure, convex and maximal claims of nodes that it was shown, and kernels that can match."""
 
 from __future__ import annotations
 
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
 
-from epctx_conformance.models.blocks import BLOCKS
-from epctx_conformance.models.building import SmallModel
-from epctx_conformance.models.structures import (
+from epctx_conformance.models import (
+    BLOCKS,
+    SmallModel,
+    around,
+    behind_unknown,
+    beside_foreign,
     chain,
     forked,
-    in_bodies,
-    parted,
+    in_subgraphs,
     read_on_both_sides,
+    rename_values,
+    separated,
     side_by_side,
     single,
+    with_omitted_inputs,
 )
-from epctx_conformance.observing import answer_of, asked, claimed_places
+from epctx_conformance.observing import ask, claims, comparable
 from epctx_conformance.table import CheckFailed, Skipped, check
-from epctx_core.plugin import ComputeCapability, Refusal
+from epctx_core.ext import implemented_hooks
+from epctx_core.plugin import (
+    ComputeCapability,
+    ExecutionProvider,
+    KernelDef,
+    KernelRegistry,
+    Refusal,
+    hookimpl,
+    supported_partitions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_conformance.scene import Scene
-    from epctx_core.plugin import GraphView, NodeView
+    from epctx_conformance.harness import Harness
+    from epctx_core.plugin import CompiledPartition, GraphView, Partition
 
 OPSETS = (13, 14, 15, 16, 17, 18, 19, 20, 21)
 
 
-def _structures(scene: Scene) -> list[SmallModel]:
-    models = [chain(scene.block), side_by_side(scene.block), forked(scene.block), in_bodies(scene.block)]
-    if scene.has_barrier:
-        models += [parted(scene.block, scene.barrier, 3), read_on_both_sides(scene.block, scene.barrier)]
+def _structures(harness: Harness) -> list[SmallModel]:
+    block, barrier = harness.block, harness.barrier_or_none
+    models = [chain(block), side_by_side(block), forked(block), in_subgraphs(block)]
+    if barrier is not None:
+        models += [separated(block, barrier, 3), read_on_both_sides(block, barrier)]
     return models
 
 
 @check("claims", "it takes something of a model")
-def check_takes_something(scene: Scene) -> None:
+def check_takes_something(harness: Harness) -> None:
     """An EP that takes nothing passes every other check by being skipped."""
     try:
-        scene.claimed_models()
+        harness.claimed_models()
     except Skipped as skipped:
         raise CheckFailed(
             f"{skipped}.",
-            hint="Every other check is skipped without one, so give models that it takes work from.",
+            hint="All other checks are skipped without one: give models that it takes nodes of.",
         ) from skipped
 
 
 @check("claims", "its answers are claims and refusals of nodes of the graph")
-def check_valid(scene: Scene) -> None:
+def check_valid(harness: Harness) -> None:
     """The core refuses what is none, so that an assignment that ends is valid."""
-    for model in (*_structures(scene), *scene.claimed_models()):
-        asked(scene, model)
+    for model in (*_structures(harness), *harness.claimed_models()):
+        ask(harness, model)
 
 
 @check("claims", "it gives the same answer when it is asked twice")
-def check_pure(scene: Scene) -> None:
+def check_pure(harness: Harness) -> None:
     """One instance, one graph, two calls."""
 
     def twice(honest: Any, **_graph: Any) -> Any:
         first, second = honest(), honest()
-        if answer_of(first) != answer_of(second):
+        if comparable(first) != comparable(second):
             raise CheckFailed(
-                "get_capability gave another answer to the same graph.",
+                "get_capability gave two answers to the same graph.",
                 hint="Decide by the graph alone, and keep nothing from call to call.",
             )
         return second
 
-    for model in _structures(scene):
-        asked(scene, model, twice)
+    for model in _structures(harness):
+        ask(harness, model, twice)
 
 
 @check("claims", "two instances give the same answer")
-def check_instances_agree(scene: Scene) -> None:
-    """What one instance saw before does not count."""
-    models = _structures(scene)
-    first = [_answers(scene, model) for model in models]
-    second = [_answers(scene, model) for model in reversed(models)][::-1]
+def check_instances_agree(harness: Harness) -> None:
+    """Once in another order: what the class saw before does not count."""
+    models = _structures(harness)
+    first, second = (
+        {model.name: [comparable(call.result) for call in ask(harness, model)] for model in order}
+        for order in (models, reversed(models))
+    )
     if first != second:
         raise CheckFailed(
-            "two instances answered differently to the same graph.", hint="Keep no state in the class."
+            "two instances gave different answers to the same graph.", hint="Keep no state in the class."
         )
 
 
-def _answers(scene: Scene, model: SmallModel) -> list[Any]:
-    calls = asked(scene, model)
-    return [answer_of(call.result) for call in calls]
-
-
 @check("claims", "asking it changes nothing of the graph")
-def check_graph_unchanged(scene: Scene) -> None:
+def check_graph_unchanged(harness: Harness) -> None:
     """Structure and weights before and after."""
 
     def compared(honest: Any, graph: GraphView, **_others: Any) -> Any:
@@ -101,134 +112,98 @@ def check_graph_unchanged(scene: Scene) -> None:
         result = honest()
         if _content(graph) != before:
             raise CheckFailed(
-                "the graph, or a weight of it, is another one after get_capability.",
+                "get_capability changed the graph or one of its weights.",
                 hint="Views are read-only; work on copies.",
             )
         return result
 
-    for model in _structures(scene):
-        asked(scene, model, compared)
+    for model in _structures(harness):
+        ask(harness, model, compared)
 
 
 def _content(graph: GraphView) -> tuple[Any, ...]:
-    names = {name for node in graph.nodes for name in node.inputs if name}
-    weights = sorted(name for name in names if graph.initializer(name) is not None)
+    names = sorted({name for node in graph.nodes for name in node.inputs})
+    weights = [weight for weight in map(graph.initializer, filter(None, names)) if weight is not None]
     return (
         graph.model().SerializeToString(deterministic=True),
         [(node.index, node.name, node.inputs, node.outputs, repr(node.attributes)) for node in graph.nodes],
-        [graph.initializer(name).array().tobytes() for name in weights],  # type: ignore[union-attr]
+        [weight.array().tobytes() for weight in weights],
     )
 
 
 @check("claims", "a set that it claims exactly is a partition as it stands", needs=("partitions",))
-def check_exact(scene: Scene) -> None:
-    """What the core has to refuse was compiled for nothing: such as a part of a quantized group."""
-    if not any(_exact_sets(scene, model) for model in _structures(scene)):
+def check_exact(harness: Harness) -> None:
+    """A set that the core has to refuse, such as a part of a quantized group, was compiled for nothing."""
+    if not any(item.exact for model in _structures(harness) for item in claims(ask(harness, model))):
         raise Skipped("the EP claims no set exactly")
-    for model in (*_structures(scene), *map(single, BLOCKS)):
-        sets = _exact_sets(scene, model)
-        refused = {node.name: node.refusals for node in scene.explain(model).nodes if node.partition is None}
-        for name in (nodes[0].name for nodes in sets):
-            if name in refused:
+    for model in (*_structures(harness), *map(single, BLOCKS)):
+        refused = {
+            node.name: node.refusals for node in harness.explain(model).nodes if node.partition is None
+        }
+        for item in claims(ask(harness, model)):
+            name = item.nodes[0].name
+            if item.exact and name in refused:
                 raise CheckFailed(
-                    f"the set that it claims exactly at node {name!r} of the model {model.name} is refused: "
+                    f"the core refuses the set that it claims exactly at node {name!r} of the model {model.name}: "
                     f"{'; '.join(reason for _, reason in refused[name])}.",
-                    hint="Claim what can be a partition; graph.convex_groups(nodes) gives such sets.",
+                    hint="Claim sets that can be partitions; graph.convex_groups(nodes) gives such sets.",
                 )
-
-
-def _exact_sets(scene: Scene, model: SmallModel) -> list[Sequence[NodeView]]:
-    items = [item for call in asked(scene, model) for item in call.result]
-    return [item.nodes for item in items if isinstance(item, ComputeCapability) and item.exact]
 
 
 @check("claims", "each refusal has a reason that a user can read")
-def check_reasons(scene: Scene) -> None:
+def check_reasons(harness: Harness) -> None:
     """Users read them in reports."""
-    refusals = 0
-    for model in (*_structures(scene), foreign_operators(scene)):
-        calls = asked(scene, model)
-        for item in (item for call in calls for item in call.result if isinstance(item, Refusal)):
-            refusals += 1
-            if not isinstance(item.reason, str) or not item.reason.strip():
-                raise CheckFailed(
-                    f"it refuses nodes of the model {model.name} with the reason {item.reason!r}."
-                )
+    models = (*_structures(harness), beside_foreign(harness.block))
+    refusals = [
+        (model.name, item.reason)
+        for model in models
+        for call in ask(harness, model)
+        for item in call.result
+        if isinstance(item, Refusal)
+    ]
     if not refusals:
         raise Skipped("the EP refuses nothing in words")
+    for name, reason in refusals:
+        if not isinstance(reason, str) or not reason.strip():
+            raise CheckFailed(f"it refuses nodes of the model {name} with the reason {reason!r}.")
 
 
 @check("claims", "no node is both taken and refused")
-def check_no_contradiction(scene: Scene) -> None:
+def check_no_contradiction(harness: Harness) -> None:
     """One of the two would be wrong."""
-    for model in _structures(scene):
-        calls = asked(scene, model)
-        for call, claimed in zip(calls, claimed_places(calls), strict=True):
-            refused = [n.index for item in call.result if isinstance(item, Refusal) for n in item.nodes]
-            both = sorted(set(claimed) & set(refused))
-            if both:
+    for model in _structures(harness):
+        for call in ask(harness, model):
+            taken = {node.index for item in claims([call]) for node in item.nodes}
+            refused = {n.index for item in call.result if isinstance(item, Refusal) for n in item.nodes}
+            if taken & refused:
                 raise CheckFailed(
-                    f"of the model {model.name} it both takes and refuses the nodes {both[:5]}."
+                    f"it both takes and refuses the nodes {sorted(taken & refused)[:5]} of the model {model.name}."
                 )
 
 
 @check("claims", "names of nodes and values do not matter")
-def check_names_do_not_matter(scene: Scene) -> None:
+def check_names_do_not_matter(harness: Harness) -> None:
     """The same graph with other names, and with nodes that have none."""
-    model = chain(scene.block)
-    for renamed in (_renamed(model, "other/names:0 ü "), _without_node_names(model)):
-        calls = asked(scene, model)
-        others = asked(scene, renamed)
-        if claimed_places(calls) != claimed_places(others):
-            raise CheckFailed(
-                "it takes other nodes of the same graph with other names.",
-                hint="Decide by operators, types and attributes; a name may be anything, or empty.",
-            )
-
-
-def _renamed(model: SmallModel, prefix: str) -> SmallModel:
-    proto = deepcopy(model.proto)
-    graph = proto.graph
-    for node in graph.node:
-        node.name = prefix + node.name
-        node.input[:] = [prefix + name if name else "" for name in node.input]
-        node.output[:] = [prefix + name for name in node.output]
-    for named in (*graph.input, *graph.output, *graph.initializer):
-        named.name = prefix + named.name
-    return SmallModel("renamed", proto, step=model.step)
-
-
-def _without_node_names(model: SmallModel) -> SmallModel:
-    proto = deepcopy(model.proto)
-    for node in proto.graph.node:
-        node.name = ""
-    return SmallModel("without_node_names", proto, step=model.step)
-
-
-def foreign_operators(scene: Scene) -> SmallModel:
-    """Return a block between nodes of an unknown domain, one of which has the name of the block's operator."""
-    proto = deepcopy(single(scene.block).proto)
-    graph = proto.graph
-    for place, operator in enumerate((scene.block.operator, "Frobnicate")):
-        made = onnx.helper.make_node(
-            operator,
-            [graph.input[0].name],
-            [f"foreign_{place}"],
-            name=f"foreign_{place}",
-            domain="com.example.unknown",
+    model = chain(harness.block)
+    renamed, nameless = model.copy("renamed"), model.copy("without_node_names")
+    rename_values(renamed.proto.graph, lambda name: f"other/names:0 ü {name}")
+    for node, other in zip(renamed.proto.graph.node, nameless.proto.graph.node, strict=True):
+        node.name, other.name = f"other/names:0 ü {node.name}", ""
+    expected, *others = (
+        [sorted(node.index for node in item.nodes) for item in claims(ask(harness, each))]
+        for each in (model, renamed, nameless)
+    )
+    if others != [expected, expected]:
+        raise CheckFailed(
+            "it takes other nodes of the same graph with other names.",
+            hint="Decide by operators, types and attributes; a name may be anything, or empty.",
         )
-        graph.node.append(made)
-        graph.output.append(
-            onnx.helper.make_tensor_value_info(f"foreign_{place}", onnx.TensorProto.FLOAT, None)
-        )
-    proto.opset_import.append(onnx.helper.make_opsetid("com.example.unknown", 1))
-    return SmallModel("foreign_operators", proto)
 
 
 @check("claims", "it leaves operators of an unknown domain alone, whatever they are called")
-def check_foreign_operators(scene: Scene) -> None:
+def check_foreign_operators(harness: Harness) -> None:
     """A name means something only together with its domain."""
-    claimed = frozenset().union(*scene.claimed(foreign_operators(scene)))
+    claimed = harness.claimed_names(beside_foreign(harness.block))
     foreign = sorted(name for name in claimed if name.startswith("foreign"))
     if foreign:
         raise CheckFailed(
@@ -238,66 +213,247 @@ def check_foreign_operators(scene: Scene) -> None:
 
 
 @check("claims", "a value of unknown type or rank is no accident")
-def check_unknown_types(scene: Scene) -> None:
-    """A block behind an operator that nobody knows: its input has neither type nor shape."""
-    proto = deepcopy(single(scene.block).proto)
-    graph = proto.graph
-    known = graph.input[0].name
-    for node in graph.node:
-        node.input[:] = ["of_unknown_type" if name == known else name for name in node.input]
-    unknown = onnx.helper.make_node(
-        "Frobnicate", [known], ["of_unknown_type"], name="unknown", domain="com.example.unknown"
-    )
-    nodes = [unknown, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    del graph.output[0].type.tensor_type.shape.dim[:]
-    graph.output[0].type.tensor_type.ClearField("shape")
-    proto.opset_import.append(onnx.helper.make_opsetid("com.example.unknown", 1))
-    asked(scene, SmallModel("unknown_types", proto))
+def check_unknown_types(harness: Harness) -> None:
+    """A block behind an operator that nobody knows."""
+    ask(harness, behind_unknown(harness.block))
 
 
 @check("claims", "omitted optional inputs are no accident")
-def check_omitted_inputs(scene: Scene) -> None:
-    """Clip without a lower bound, Resize with sizes only: names that are empty."""
-    asked(scene, _with_omitted_inputs())
-
-
-def _with_omitted_inputs() -> SmallModel:
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [
-        helper.make_node("Clip", ["x", "", "high"], ["clipped"], name="clip_0"),
-        helper.make_node("Resize", ["clipped", "", "", "sizes"], ["y"], name="resize_1", mode="nearest"),
-    ]
-    weights = [
-        onnx.numpy_helper.from_array(np.array(0.5, np.float32), "high"),
-        onnx.numpy_helper.from_array(np.array([1, 4, 12, 12], np.int64), "sizes"),
-    ]
-    x = helper.make_tensor_value_info("x", kind, [1, 4, 6, 6])
-    y = helper.make_tensor_value_info("y", kind, [1, 4, 12, 12])
-    graph = helper.make_graph(nodes, "omitted", [x], [y], weights)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return SmallModel("with_omitted_inputs", proto)
+def check_omitted_inputs(harness: Harness) -> None:
+    """Clip without a lower bound, Resize with sizes only."""
+    ask(harness, with_omitted_inputs())
 
 
 @check("claims", "bodies of control flow are taken or refused like any graph")
-def check_bodies(scene: Scene) -> None:
+def check_subgraphs(harness: Harness) -> None:
     """Asked for both branches, then for the graph that holds them."""
-    calls = asked(scene, in_bodies(scene.block))
-    bodies = [call for call in calls if call.arguments["graph"].parent_node is not None]
-    if not bodies:
-        raise Skipped("the core showed it no body")
+    calls = ask(harness, in_subgraphs(harness.block))
+    if all(call.arguments["graph"].parent_node is None for call in calls):
+        raise Skipped("the core showed it no subgraph")
 
 
 @check("claims", "models of any operator set version are looked at without an accident")
-def check_opsets(scene: Scene) -> None:
-    """The same nodes under versions from 13 on; what it does not know it refuses."""
-    model = chain(scene.block)
+def check_opsets(harness: Harness) -> None:
+    """The same nodes under versions from 13 on; an EP refuses what it does not know."""
     for version in OPSETS:
-        proto = deepcopy(model.proto)
-        proto.opset_import[0].version = version
+        model = chain(harness.block).copy(f"opset_{version}")
+        model.proto.opset_import[0].version = version
         try:
-            onnx.checker.check_model(proto)
+            onnx.checker.check_model(model.proto)
         except onnx.checker.ValidationError:
             continue
-        asked(scene, SmallModel(f"opset_{version}", proto))
+        ask(harness, model)
+
+
+# --- partitions -----------------------------------------------------------------------------------------
+
+
+class _FirstComer(ExecutionProvider):
+    """EP of the kit's own that is asked before the EP under test and takes some nodes by their names."""
+
+    name: ClassVar[str] = "EpctxConformanceFirstComer"
+    vendor: ClassVar[str] = "epctx conformance kit"
+    nodes: ClassVar[frozenset[str]] = frozenset()
+
+    @hookimpl
+    def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
+        """Take the nodes."""
+        return supported_partitions(graph, lambda node: node.name in self.nodes)
+
+    @hookimpl
+    def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
+        """Refuse: this EP is for assignments alone."""
+        raise NotImplementedError(f"{len(partitions)} partitions of an EP that only takes nodes")
+
+
+def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
+    """Return an EP that takes the nodes of these names."""
+    return type("FirstComerOfNodes", (_FirstComer,), {"nodes": nodes})
+
+
+@check("partitions", "it takes no node that it was not shown")
+def check_only_shown(harness: Harness) -> None:
+    """Another EP, asked first, has some of the nodes."""
+    # The first branch's nodes have the names that they have in a model of one branch.
+    taken = harness.claimed_names(side_by_side(harness.block, 1))
+    other = harness.like(before=(_first_comer(taken),))
+    for call in ask(other, side_by_side(harness.block, 2)):
+        shown = {node.index for node in call.arguments["graph"].nodes}
+        hidden = [node.index for item in call.result for node in item.nodes if node.index not in shown]
+        if hidden:
+            raise CheckFailed(
+                f"it names node {hidden[0]}, which another EP has already.",
+                hint="Claim from graph.nodes; producer() and consumers() also give what others have.",
+            )
+
+
+@check("partitions", "what another EP has between its nodes keeps them apart", needs=("partitions",))
+def check_around_another(harness: Harness) -> None:
+    """Three parts of its work one after another, of which another EP has the one in the middle."""
+    model = chain(harness.block)
+    names = sorted(harness.claimed_names(model), key=lambda name: int(name.rpartition("_")[2]))
+    third = len(names) // 3
+    if not third:
+        raise Skipped("the EP takes too little of a chain")
+    first, middle, last = (
+        frozenset(part) for part in (names[:third], names[third : 2 * third], names[2 * third :])
+    )
+    other = harness.like(before=(_first_comer(middle),))
+    ask(other, model)
+    if any(found & first and found & last for found in other.claimed(model) if not found & middle):
+        raise CheckFailed("one partition has nodes before and behind those of another EP.")
+
+
+@check("partitions", "its sets are convex", needs=("partitions",))
+def check_convex(harness: Harness) -> None:
+    """A path that leaves its work and comes back: claiming both ends in one set makes a cycle."""
+    for structure in (around, read_on_both_sides):
+        for call in ask(harness, structure(harness.block, harness.barrier)):
+            for item in claims([call]):
+                if item.fuse:
+                    _expect_convex(call.arguments["graph"], {node.index for node in item.nodes})
+
+
+def _expect_convex(graph: GraphView, inside: set[int]) -> None:
+    """Raise CheckFailed if a path leaves the nodes and comes back."""
+    outside: set[int] = set()
+    for node in graph.nodes:
+        producers = [graph.producer(name) for name in node.inputs if name]
+        before = {producer.index for producer in producers if producer is not None}
+        if node.index not in inside and before & (inside | outside):
+            outside.add(node.index)
+        elif node.index in inside and before & outside:
+            raise CheckFailed(
+                f"a path leaves a set that it claims and comes back at node {node.name!r} ({node.op_type}).",
+                hint="Use supported_partitions(graph, is_supported), or graph.convex_groups(nodes).",
+            )
+
+
+@check("partitions", "equal pieces of its work one after another are one partition", needs=("partitions",))
+def check_maximal_chain(harness: Harness) -> None:
+    """Each boundary that need not be costs a copy and a call."""
+    _expect_one(harness, chain(harness.block, 5))
+
+
+@check("partitions", "equal pieces of its work side by side are one partition", needs=("partitions",))
+def check_maximal_branches(harness: Harness) -> None:
+    """The same without a path between the blocks."""
+    _expect_one(harness, side_by_side(harness.block, 3))
+
+
+def _expect_one(harness: Harness, model: SmallModel) -> None:
+    found = harness.claimed(model)
+    if len(found) == 1:
+        return
+    if any(item.exact for item in claims(ask(harness, model))):
+        raise Skipped("the EP says exactly which sets it takes")
+    raise CheckFailed(
+        f"of the model {model.name} it makes {len(found)} partitions: {[sorted(names) for names in found][:3]}.",
+        hint="Claim sets that the core can merge: the same fuse and keep_initializers, and no node left out.",
+    )
+
+
+# --- kernels --------------------------------------------------------------------------------------------
+
+
+def _definitions(harness: Harness) -> list[KernelDef]:
+    """Return the EP's kernels as one instance gives them, asked twice."""
+    if "get_kernel_registry" not in implemented_hooks(harness.provider):
+        raise Skipped("the EP has no kernels")
+    results: list[Any] = []
+    keys: list[Any] = []
+
+    def twice(honest: Any, **_arguments: Any) -> Any:
+        for _ in range(2):
+            results.append(honest())
+            keys.append([_key(definition) for definition in results[-1] or ()])
+        return results[-1]
+
+    other, _ = harness.observed(get_kernel_registry=twice)
+    # Of any model: kernels that match nothing are looked at, too.
+    other.explain(single(BLOCKS[0]))
+    if results[0] is None:
+        raise Skipped("the EP gives no kernel registry")
+    if not all(isinstance(result, KernelRegistry) for result in results):
+        raise CheckFailed(f"get_kernel_registry gave {results[0]!r:.80} instead of a KernelRegistry.")
+    if keys[0] != keys[1]:
+        raise CheckFailed("get_kernel_registry gave other kernels the second time.")
+    return list(results[0])
+
+
+def _key(definition: KernelDef) -> str:
+    constraints = sorted((name, sorted(types)) for name, types in definition.type_constraints.items())
+    versions = definition.since_version, definition.end_version
+    return repr((definition.domain, definition.op_type, versions, constraints))
+
+
+@check("kernels", "it gives the same kernels each time")
+def check_same_kernels(harness: Harness) -> None:
+    """Asked twice."""
+    _definitions(harness)
+
+
+@check("kernels", "each kernel covers versions that its operator has")
+def check_versions(harness: Harness) -> None:
+    """A range that ends before it begins, or before the operator exists, matches nothing."""
+    for definition in _definitions(harness):
+        first, end = definition.since_version, definition.end_version
+        if not definition.domain:
+            first = max(first, min(schema.since_version for schema in _schemas(definition)))
+        if definition.since_version < 1 or (end is not None and end < first):
+            raise CheckFailed(
+                f"the kernel of {definition.op_type} covers no version: from {first} to {end}.",
+                hint="since_version and end_version are versions of the operator, both included.",
+            )
+
+
+def _schemas(definition: KernelDef) -> list[Any]:
+    """Return every version of an operator of onnx's."""
+    found = [
+        schema
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if (schema.domain, schema.name) == (definition.domain, definition.op_type)
+    ]
+    if not found:
+        raise CheckFailed(
+            f"there is a kernel of {definition.op_type} in the default domain, and onnx has no such operator."
+        )
+    return found
+
+
+@check("kernels", "each type constraint names a type variable of the operator")
+def check_constraints(harness: Harness) -> None:
+    """A name that the operator does not have restricts nothing, and the kernel gets types it cannot compute."""
+    for definition in _definitions(harness):
+        if definition.domain:
+            continue
+        known = {c.type_param_str for schema in _schemas(definition) for c in schema.type_constraints}
+        for variable, types in definition.type_constraints.items():
+            if variable not in known:
+                raise CheckFailed(
+                    f"the kernel of {definition.op_type} restricts {variable!r}; its variables: {sorted(known)}.",
+                    hint="Use the operator's own names of types, as in the ONNX documentation of operators.",
+                )
+            if not types or not set(types) <= {*onnx.TensorProto.DataType.values()}:
+                raise CheckFailed(
+                    f"the kernel of {definition.op_type} allows {sorted(types)} for {variable!r}, which is not a set "
+                    "of element types."
+                )
+
+
+@check("kernels", "nodes that it runs by kernels give the right results")
+def check_kernel_results(harness: Harness) -> None:
+    """One model for each of the kit's operators that it has a kernel for; its inputs stay as they are."""
+    _definitions(harness)
+    found = [m for m in harness.claimed_models() if any(node.kernel for node in harness.explain(m).nodes)]
+    if not found:
+        raise Skipped("the EP runs no node of the kit's models by a kernel")
+    for model in found:
+        feeds = model.feeds()
+        harness.expect_run(model, "run by kernels", feeds=feeds)
+        changed = [name for name, array in model.feeds().items() if not np.array_equal(feeds[name], array)]
+        if changed:
+            raise CheckFailed(
+                f"a run of {model.name} changes its input {changed[0]!r}.",
+                hint="Inputs are the caller's; copy what is to be worked on.",
+            )

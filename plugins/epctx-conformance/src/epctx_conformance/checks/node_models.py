@@ -1,4 +1,4 @@
-"""Checks of agreement on the models of single operators that onnx brings.
+"""Agreement on the models of single operators that onnx provides.
 
 Not to claim one is fine; to fail on it, or to compute it wrongly, is not. A case whose expected outputs the
 CPU EP does not give either says nothing about an EP: some draw random numbers.
@@ -7,21 +7,21 @@ CPU EP does not give either says nothing about an EP: some draw random numbers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epctx_conformance.models.building import SmallModel
-from epctx_conformance.scene import disagreement
+from epctx_conformance.harness import disagreement
+from epctx_conformance.models import SmallModel
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core import InferenceSession, Registry
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
-    from epctx_conformance.scene import Scene
+    from collections.abc import Sequence
+
+    from epctx_conformance.harness import Harness
 
 PARTS = ("ab", "c", "def", "ghijklm", "nopq", "r", "s", "tuvwxyz")
 """First letters of the cases' names: a part is one check."""
@@ -30,26 +30,9 @@ SAMPLE = 13
 _SHOWN = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeCase:
-    """One case.
-
-    Attributes:
-        model: with the case's name.
-        feeds: inputs by name.
-        wanted: the expected outputs.
-        tolerance: what the case itself allows, relative to the largest number.
-    """
-
-    model: SmallModel
-    feeds: dict[str, Any]
-    wanted: Sequence[Any]
-    tolerance: float
-
-
 @cache
-def node_cases() -> tuple[NodeCase, ...]:
-    """Return every case by name; making them takes some seconds."""
+def _cases() -> tuple[Any, ...]:
+    """Return every case of onnx's by name; making them takes some seconds."""
     from onnx.backend.test.case.node import collect_testcases
 
     drawn = np.random.get_state()  # noqa: NPY002 - onnx's cases set it
@@ -59,73 +42,50 @@ def node_cases() -> tuple[NodeCase, ...]:
             found = collect_testcases(None)
     finally:
         np.random.set_state(drawn)  # noqa: NPY002
-    return tuple(_case(case) for case in sorted(found, key=lambda case: case.name) if case.data_sets)
+    return tuple(sorted((case for case in found if case.data_sets), key=lambda case: case.name))
 
 
-def _case(case: Any) -> NodeCase:
-    inputs, wanted = case.data_sets[0]
-    names = [value.name for value in case.model.graph.input]
-    return NodeCase(
-        model=SmallModel(case.name, case.model),
-        feeds=dict(zip(names, inputs, strict=False)),
-        wanted=wanted,
-        tolerance=case.rtol,
-    )
-
-
-def sample(cases: Sequence[NodeCase], count: int, *, seed: int = 0) -> list[NodeCase]:
-    """Return so many of the cases, always the same ones, in order."""
-    if count >= len(cases):
+def _sample(cases: Sequence[Any]) -> list[Any]:
+    """Return some of the cases, always the same ones, in order."""
+    if len(cases) <= SAMPLE:
         return list(cases)
-    chosen = np.random.default_rng(seed).choice(len(cases), count, replace=False)
-    return [cases[place] for place in sorted(chosen)]
+    chosen = np.random.default_rng(0).choice(len(cases), SAMPLE, replace=False)
+    return [cases[index] for index in sorted(chosen)]
 
 
-def _of_part(letters: str) -> list[NodeCase]:
-    return [case for case in node_cases() if case.model.name.removeprefix("test_")[:1] in letters]
-
-
-def _is_told_by_the_cpu_ep(case: NodeCase, tolerance: float) -> bool:
-    """Whether a case works without the EP."""
+def _assess(harness: Harness, case: Any) -> tuple[bool, str | None]:
+    """Return whether the EP claims something of a case, and what is wrong with its results, compiled and loaded."""
+    model, (inputs, expected) = SmallModel(case.name, case.model), case.data_sets[0]
+    feeds = dict(zip((value.name for value in case.model.graph.input), inputs, strict=False))
+    tolerance = max(harness.requirements.tolerance, case.rtol)
     try:
-        with InferenceSession(case.model.data, registry=Registry(entry_points=False)) as session:
-            return disagreement(session.run(None, case.feeds), case.wanted, tolerance=tolerance) is None
-    except EpctxError:
-        return False
-
-
-def _fault(scene: Scene, case: NodeCase) -> tuple[bool, str | None]:
-    """Return whether the EP claims something of a case, and what is wrong with what it makes of it."""
-    tolerance = max(scene.requirements.tolerance, case.tolerance)
-    try:
-        if not scene.claimed(case.model):
+        if not harness.claimed(model):
             return False, None
-        fault = _differs(scene, case, tolerance)
+        fault = disagreement(harness.run(model, feeds), expected, tolerance=tolerance)
+        if fault is None and harness.requirements.export:
+            loaded = harness.run(harness.compile(model), feeds)
+            fault = disagreement(loaded, expected, tolerance=tolerance)
+            fault = fault and f"after a load {fault}"
     except EpctxError as error:
         fault = f"{type(error).__name__}: {error.message}"
-    if fault is not None and not _is_told_by_the_cpu_ep(case, tolerance):
-        return False, None
-    return True, fault
-
-
-def _differs(scene: Scene, case: NodeCase, tolerance: float) -> str | None:
-    """Say how results differ from the expected ones, compiled and, if the EP can, loaded."""
-    different = disagreement(scene.run(case.model, case.feeds), case.wanted, tolerance=tolerance)
-    if different is not None or not scene.requirements.export:
-        return different
-    loaded = scene.run(scene.compile(case.model).path, case.feeds)
-    different = disagreement(loaded, case.wanted, tolerance=tolerance)
-    return None if different is None else f"after a load {different}"
+    if fault is None:
+        return True, None
+    try:  # whether the case works without the EP
+        with InferenceSession(model.data, registry=Registry(entry_points=False)) as session:
+            works = disagreement(session.run(None, feeds), expected, tolerance=tolerance) is None
+    except EpctxError:
+        works = False
+    return (True, fault) if works else (False, None)
 
 
 def _part(letters: str) -> CheckFunction:
-    def function(scene: Scene) -> None:
-        cases = _of_part(letters)
+    def function(harness: Harness) -> None:
+        cases = [case for case in _cases() if case.name.removeprefix("test_")[:1] in letters]
         claimed, faults = 0, []
-        for case in cases if scene.full else sample(cases, SAMPLE):
-            is_claimed, fault = _fault(scene, case)
+        for case in cases if harness.full else _sample(cases):
+            is_claimed, fault = _assess(harness, case)
             claimed += is_claimed
-            faults += [f"{case.model.name}: {fault}"] if fault else []
+            faults += [f"{case.name}: {fault}"] if fault else []
         if faults:
             raise CheckFailed(
                 f"{len(faults)} of {claimed} cases that the EP claims are wrong: {'; '.join(faults[:_SHOWN])}",

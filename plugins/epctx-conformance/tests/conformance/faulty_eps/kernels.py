@@ -68,6 +68,6 @@ def _remembering(_node):
     return run
 
 
-@fault("kernels_run_in_many_threads", **KERNELS_ONLY)
+@fault("many_threads_run_one_session_that_was_compiled", **KERNELS_ONLY)
 class KernelsRemember(of_kernel(create=_remembering)):
     pass

@@ -97,7 +97,7 @@ class ClosesBadly(SmallProvider):
         return CompiledPartition(made.run, close=lambda: 1 // 0)
 
 
-@fault("one_session_s_end_is_not_another_s", concurrency=True)
+@fault("closing_a_session_leaves_others_as_they_are", concurrency=True)
 class OneDeviceForAll(Running):
     open = set()  # noqa: RUF012 - that is the fault
 

@@ -22,7 +22,7 @@ class ReversesOutputs(Running):
         return list(run(inputs))[::-1]
 
 
-@fault("other_numbers_give_other_results_in_the_same_session")
+@fault("a_run_does_not_depend_on_the_runs_before_it")
 class RunsOnce(Running):
     first = None
 

@@ -17,7 +17,7 @@ THEMES = (
     "describing",
     "hooks",
     "holding_on",
-    "manners",
+    "side_effects",
     "memory",
     "numbers",
     "order",

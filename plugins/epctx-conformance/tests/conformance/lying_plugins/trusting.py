@@ -61,7 +61,7 @@ class AcceptsDamage(Trusting):
     trusts = "digest"
 
 
-@lie("a_payload_without_its_last_byte_is_refused")
+@lie("a_payload_that_was_cut_short_is_refused")
 class AcceptsWhatIsLeft(HonestProvider):
     """A payload that it cannot read to the end is an empty one."""
 
@@ -128,7 +128,7 @@ class SaysNothing(HonestProvider):
         return type(error)("")
 
 
-@lie("a_payload_cut_in_half_is_refused")
+@lie("a_payload_that_was_cut_short_is_refused")
 class FindsOutInTheFirstRun(HonestProvider):
     """Takes any payload, and looks at it when it is run."""
 

@@ -1,4 +1,4 @@
-"""Checks of nothing done behind the host's back: in its process, on its disk, on the network; nothing held on to."""
+"""Side effects in the host's process, on its disk and on the network; and what closed sessions leave behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 
 if TYPE_CHECKING:
-    from epctx_conformance.scene import Scene
+    from epctx_conformance.harness import Harness
 
 _IMPORT = ("import",)
 _WORK = ("run", "export", "load")
@@ -26,6 +26,7 @@ _MAPPINGS = Path("/proc/self/maps")
 
 _NO_NETWORK = "Hosts run where there is no network."
 _IN_AVAILABILITY = "Do it in `availability`, or when an instance is made."
+_SHARED = "What all code of a process shares is the host's to set."
 _NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         "importing the EP writes nothing", ("write",), _IMPORT,
@@ -36,6 +37,7 @@ _NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ..
         "importing the EP starts no program and opens no device", ("program", "device"), _IMPORT,
         _IN_AVAILABILITY, (),
     ),
+    ("importing the EP leaves the process as it was", ("change",), _IMPORT, _SHARED, ()),
     (
         "compiling, loading and running write only by the writer and into scratch()", ("write",), _WORK,
         "Use `writer.payload()` for what is to stay, `context.scratch()` for the rest.", (),
@@ -49,31 +51,24 @@ _NOT_DONE: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, tuple[str, ..
         "an export opens no device", ("device",), ("export",),
         "Under Purpose.EXPORT the machine may have no device; `run` may be None.", ("export",),
     ),
+    ("compiling, loading and running leave the process as it was", ("change",), _WORK, _SHARED, ()),
 )  # fmt: skip
-"""Title, kinds of what is not done, the phases that count, a hint, and what is needed."""
+"""Title, kinds of side effects, the phases that count, a hint, and what is needed."""
 
 
 def _not_done(kinds: tuple[str, ...], phases: tuple[str, ...], hint: str) -> CheckFunction:
-    def function(scene: Scene) -> None:
-        for kind in kinds:
-            scene.watched.expect_none(kind, phases, hint=hint)
-
-    return function
+    return lambda harness: harness.observation.expect_none(kinds, phases, hint=hint)
 
 
 for _title, _kinds, _phases, _hint, _needs in _NOT_DONE:
-    check("manners", _title, needs=_needs)(_not_done(_kinds, _phases, _hint))
+    check("side_effects", _title, needs=_needs)(_not_done(_kinds, _phases, _hint))
 
 
-@check("manners", "importing the EP leaves the process as it was")
-def _import_state(scene: Scene) -> None:
-    scene.watched.expect_unchanged(_IMPORT, hint="What a process shares is the host's to set.")
-
-
-@check("manners", "nothing is left in the current folder, beside the model or among temporary files")
-def _left(scene: Scene) -> None:
-    scene.watched.expect_worked(_WORK)
-    for where, names in scene.watched.left.items():
+@check("side_effects", "nothing is left in the current folder, beside the model or among temporary files")
+def check_left_files(harness: Harness) -> None:
+    """After all sessions are closed."""
+    harness.observation.expect_none((), _WORK, hint="")
+    for where, names in harness.observation.left.items():
         if names:
             raise CheckFailed(
                 f"the EP leaves {', '.join(names)} in the {where} folder.",
@@ -81,71 +76,71 @@ def _left(scene: Scene) -> None:
             )
 
 
-@check("manners", "nothing is printed to stdout")
-def _stdout(scene: Scene) -> None:
-    if scene.watched.stdout:
+@check("side_effects", "nothing is printed to stdout")
+def check_stdout(harness: Harness) -> None:
+    """Also by native code."""
+    printed = harness.observation.stdout
+    if printed:
         raise CheckFailed(
-            f"the EP prints {scene.watched.stdout[:80]!r}.", hint="stdout is the host's; use context.logger."
+            f"the EP prints {printed[:80]!r}.", hint="stdout is the host's; use context.logger."
         )
-
-
-@check("manners", "compiling, loading and running leave the process as it was")
-def _state(scene: Scene) -> None:
-    scene.watched.expect_unchanged(_WORK, hint="What a process shares is the host's to set.")
 
 
 # --- in this process -------------------------------------------------------------------------------------
 
 
-def _sessions(scene: Scene) -> None:
+def _sessions(harness: Harness) -> None:
     """Compile and run; export, load and run."""
-    model = scene.network
-    scene.run(model, model.feeds())
-    if scene.requirements.export:
-        scene.run(scene.compile(model).path, model.feeds())
+    model = harness.network
+    harness.run(model, model.feeds())
+    if harness.requirements.export:
+        harness.run(harness.compile(model), model.feeds())
 
 
-def _growth(scene: Scene, count: Callable[[], set[str]]) -> list[str]:
+def _growth(harness: Harness, count: Callable[[], set[str]]) -> list[str]:
     """Return what more sessions leave behind when the first ones have left what they keep for good."""
-    _sessions(scene)
+    _sessions(harness)
     gc.collect()
     before = count()
     for _ in range(_ROUNDS):
-        _sessions(scene)
+        _sessions(harness)
     gc.collect()
     return sorted(count() - before)
 
 
-@check("manners", "a closed session leaves no thread")
-def _threads(scene: Scene) -> None:
-    left = _growth(scene, lambda: {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()})
+@check("side_effects", "a closed session leaves no thread")
+def check_threads(harness: Harness) -> None:
+    """Daemon threads, too."""
+    left = _growth(harness, lambda: {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()})
     if left:
         raise CheckFailed(
-            f"after {_ROUNDS} more sessions there are these threads more: {', '.join(left)}.",
+            f"{_ROUNDS} more sessions left these threads: {', '.join(left)}.",
             hint="End them in shutdown, and wait for them.",
         )
 
 
-@check("manners", "a closed session leaves no file descriptor")
-def _descriptors(scene: Scene) -> None:
+@check("side_effects", "a closed session leaves no file descriptor")
+def check_descriptors(harness: Harness) -> None:
+    """Files, sockets, devices."""
     if not _DESCRIPTORS.exists():
-        raise Skipped("this system does not tell which descriptors are open")
-    left = _growth(scene, lambda: {path.name for path in _DESCRIPTORS.iterdir()})
+        raise Skipped("this system does not list open descriptors")
+    left = _growth(harness, lambda: {path.name for path in _DESCRIPTORS.iterdir()})
     if len(left) >= _ROUNDS:
         raise CheckFailed(
             f"{_ROUNDS} more sessions left {len(left)} descriptors open.", hint="Close them in shutdown."
         )
 
 
-@check("manners", "a closed session leaves no mapping of a file")
-def _mappings(scene: Scene) -> None:
+@check("side_effects", "a closed session leaves no mapping of a file")
+def check_mappings(harness: Harness) -> None:
+    """Files, payloads among them."""
     if not _MAPPINGS.exists():
-        raise Skipped("this system does not tell what is mapped")
-    left = _growth(scene, _mapped_files)
+        raise Skipped("this system does not list mappings")
+    left = _growth(harness, _mapped_files)
     if left:
         raise CheckFailed(
-            f"after their sessions were closed, these are still mapped: {', '.join(left)}.",
-            hint="Let go of payload views and of mappings of your own in shutdown.",
+            f"{_ROUNDS} more sessions left these files mapped: {', '.join(left)}.",
+            hint="Release payload views and your own mappings in shutdown.",
         )
 
 
@@ -155,15 +150,15 @@ def _mapped_files() -> set[str]:
     return {
         f"{fields[5]} ({fields[4]})"
         for fields in lines
-        if len(fields) > 5 and fields[5].startswith("/") and not any(end in fields[5] for end in libraries)  # noqa: PLR2004 - the place of the path
+        if len(fields) > 5 and fields[5].startswith("/") and not any(end in fields[5] for end in libraries)  # noqa: PLR2004 - the index of the path
     }
 
 
-@check("manners", "a closed session leaves no instance of the EP")
-def _instances(scene: Scene) -> None:
-    observed, watch = scene.observed()
-    with observed:
-        _sessions(observed)
+@check("side_effects", "a closed session leaves no instance of the EP")
+def check_instances(harness: Harness) -> None:
+    """With them stays all that they compiled."""
+    other, watch = harness.observed()
+    _sessions(other)
     references = [weakref.ref(instance) for instance in watch.instances]
     watch.instances.clear()
     watch.contexts.clear()
@@ -172,6 +167,6 @@ def _instances(scene: Scene) -> None:
     alive = sum(reference() is not None for reference in references)
     if alive:
         raise CheckFailed(
-            f"{alive} of {len(references)} instances are still there after their sessions were closed.",
-            hint="Keep instances in no list, cache or class attribute; with them stays all that they compiled.",
+            f"{alive} of {len(references)} instances outlive their sessions.",
+            hint="Keep instances in no list, cache or class attribute.",
         )

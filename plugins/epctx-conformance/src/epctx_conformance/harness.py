@@ -1,0 +1,341 @@
+"""Harness of the checks of one run: an EP in a registry of its own, short ways to compile and run, and the work that it takes.
+
+Knows no check; it keeps only results that are the same for all checks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import onnx
+
+from epctx_conformance.models import (
+    BARRIERS,
+    BLOCKS,
+    LARGE_BLOCKS,
+    Block,
+    SmallModel,
+    Step,
+    chain,
+    separated,
+    single,
+)
+from epctx_conformance.observing import Act, Watch, observed
+from epctx_conformance.table import CheckFailed, Requirements, Skipped
+from epctx_core import Explanation, InferenceSession, ModelCompiler, Registry, SessionOptions, explain_model
+from epctx_core.plugin import Purpose
+
+if TYPE_CHECKING:
+    from epctx_conformance.other_process import Observation
+    from epctx_core.plugin import ExecutionProvider
+
+
+class Harness:
+    """One EP under test, and the work that it takes; shared by the checks of one run.
+
+    Attributes:
+        provider: the EP's class.
+        requirements: the abilities that its author declares.
+        options: its options.
+        full: whether every model is run, not a sample.
+        before: EPs that are asked before this one.
+    """
+
+    def __init__(
+        self,
+        provider: type[ExecutionProvider],
+        *,
+        requirements: Requirements | None = None,
+        options: Mapping[str, str] | None = None,
+        models: Sequence[str | bytes] = (),
+        full: bool = False,
+    ) -> None:
+        self.provider = provider
+        self.requirements = requirements or Requirements()
+        self.options = dict(options or {})
+        self.full = full
+        self.before: tuple[type[ExecutionProvider], ...] = ()
+        self._models = tuple(models)
+        # A check that was left behind may still write while it is removed.
+        self._root = tempfile.TemporaryDirectory(prefix="epctx-conformance-", ignore_cleanup_errors=True)
+
+    def close(self) -> None:
+        """Remove every folder, also of the harnesses that were made from this one."""
+        self._root.cleanup()
+
+    def folder(self) -> Path:
+        """Return a new, empty folder that lives as long as this."""
+        return Path(tempfile.mkdtemp(dir=self._root.name))
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Registry with this EP, and those before it."""
+        made = Registry(entry_points=False)
+        for provider in (*self.before, self.provider):
+            made.register(provider)
+        return made
+
+    def like(self, **changes: Any) -> Self:
+        """Return a harness that differs in the attributes `provider`, `options` or `before` alone."""
+        other = copy(self)
+        vars(other).pop("registry", None)
+        vars(other).update(changes)
+        return other
+
+    def observed(self, **acts: Act) -> tuple[Self, Watch]:
+        """Return an equal harness whose EP is observed; see `epctx_conformance.observing`."""
+        provider, watch = observed(self.provider, acts)
+        return self.like(provider=provider), watch
+
+    @cached_property
+    def observation(self) -> Observation:
+        """Observation of the EP in a process of its own."""
+        from epctx_conformance.other_process import observe
+
+        return observe(self)
+
+    # -- short ways ------------------------------------------------------------------------------
+
+    def session_options(self, config: Mapping[str, str] | None = None) -> SessionOptions:
+        """Return session options with the EP, and config entries."""
+        made = SessionOptions()
+        for other in self.before:
+            made.add_provider(other.name)
+        made.add_provider(self.provider.name, self.options)
+        for key, value in (config or {}).items():
+            made.add_session_config_entry(key, value)
+        return made
+
+    def session(
+        self, model: SmallModel | Path | bytes, config: Mapping[str, str] | SessionOptions | None = None
+    ) -> InferenceSession:
+        """Return a session of a model to compile, or of a context model: with the EP, or options that name it."""
+        options = config if isinstance(config, SessionOptions) else self.session_options(config)
+        source = model.data if isinstance(model, SmallModel) else model
+        return InferenceSession(source, options, registry=self.registry)
+
+    def run(
+        self,
+        model: SmallModel | Path | bytes,
+        feeds: Mapping[str, np.ndarray],
+        config: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """Make a session, run it once and close it."""
+        with self.session(model, config) as session:
+            return session.run(None, feeds)
+
+    def compiler(
+        self, model: SmallModel | Path, *, embed: bool = False, config: Mapping[str, str] | None = None
+    ) -> ModelCompiler:
+        """Return a compiler with the EP."""
+        source = model.data if isinstance(model, SmallModel) else model
+        return ModelCompiler(self.session_options(config), source, embed, registry=self.registry)
+
+    def compile(
+        self, model: SmallModel, *, embed: bool = False, config: Mapping[str, str] | None = None
+    ) -> Path:
+        """Compile a model in a new folder and remove it there; return the context model's path."""
+        source = self.folder() / f"{model.name}.onnx"
+        source.write_bytes(model.data)
+        self.compiler(source, embed=embed, config=config).compile_to_file()
+        source.unlink()
+        return source.with_name(f"{model.name}_ctx.onnx")
+
+    @staticmethod
+    def reference(model: SmallModel, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        """Return the CPU EP's results."""
+        with InferenceSession(model.data, registry=Registry(entry_points=False)) as session:
+            return session.run(None, feeds)
+
+    def expect_agreement(
+        self,
+        model: SmallModel,
+        results: Sequence[Any],
+        feeds: Mapping[str, np.ndarray],
+        what: str,
+        *,
+        hint: str = "If the EP computes with less precision on purpose, set Requirements(tolerance=...).",
+    ) -> None:
+        """Raise CheckFailed unless results are those of the CPU EP; `what` begins the message."""
+        reference = self.reference(model, feeds)
+        different = disagreement(results, reference, tolerance=self.requirements.tolerance, step=model.step)
+        if different is not None:
+            raise CheckFailed(f"{what} ({model.name}): {different}.", hint=hint)
+
+    def expect_run(
+        self,
+        model: SmallModel,
+        what: str,
+        source: SmallModel | Path | bytes | InferenceSession | None = None,
+        *,
+        feeds: Mapping[str, np.ndarray] | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run a model and raise CheckFailed unless the results are those of the CPU EP.
+
+        Args:
+            model: the model whose results are expected.
+            what: begins the message.
+            source: what is run: a context model that was compiled from the model, or a session; the model if None.
+            feeds: inputs; the model's own if None.
+            config: session options.
+        """
+        feeds = model.feeds() if feeds is None else feeds
+        if isinstance(source, InferenceSession):
+            results = source.run(None, feeds)
+        else:
+            results = self.run(model if source is None else source, feeds, config)
+        self.expect_agreement(model, results, feeds, what)
+
+    # -- the work that it takes ------------------------------------------------------------------
+
+    def explain(self, model: SmallModel, *, purpose: Purpose = Purpose.RUN) -> Explanation:
+        """Return which nodes of a model the EP takes; nothing is compiled."""
+        return explain_model(model.data, self.session_options(), registry=self.registry, purpose=purpose)
+
+    def claimed(self, model: SmallModel) -> list[frozenset[str]]:
+        """Return the names of the nodes that the EP takes: a set for each partition, and for each node run by a kernel."""
+        partitions: dict[int, set[str]] = {}
+        kernels = []
+        for node in self.explain(model).nodes:
+            if node.partition is not None:
+                partitions.setdefault(node.partition, set()).add(node.name)
+            elif node.kernel:
+                kernels.append(frozenset([node.name]))
+        return [*map(frozenset, partitions.values()), *kernels]
+
+    def claimed_names(self, model: SmallModel) -> frozenset[str]:
+        """Return the names of all nodes that the EP takes."""
+        return frozenset().union(*self.claimed(model))
+
+    def takes(self, block: Block) -> bool:
+        """Whether the EP takes a block's operator."""
+        return any(
+            name.startswith(f"{block.operator.lower()}_") for name in self.claimed_names(single(block))
+        )
+
+    def _first(self, blocks: Sequence[Block], what: str) -> Block:
+        if not blocks:
+            raise Skipped(f"the EP takes none of the kit's {what}")
+        return blocks[0]
+
+    @cached_property
+    def claimed_blocks(self) -> tuple[Block, ...]:
+        """The kit's blocks that the EP takes."""
+        return tuple(filter(self.takes, BLOCKS))
+
+    @property
+    def block(self) -> Block:
+        """The block that shows most of those that the EP takes; Skipped if it takes none."""
+        return self._first(self.claimed_blocks, "blocks")
+
+    @property
+    def weighted_block(self) -> Block:
+        """The first block with weights that the EP takes; Skipped if it takes none."""
+        return self._first([block for block in self.claimed_blocks if block.weighted], "blocks with weights")
+
+    @property
+    def large_block(self) -> Block:
+        """The first block with a large weight that the EP takes; Skipped if it takes none."""
+        return self._first([*filter(self.takes, LARGE_BLOCKS)][:1], "blocks with a large weight")
+
+    @cached_property
+    def own_models(self) -> tuple[SmallModel, ...]:
+        """The models that the EP's author gave, complete in themselves."""
+        return tuple(
+            SmallModel(f"given_{number}", onnx.load_from_string(each))
+            if isinstance(each, bytes)
+            else SmallModel(Path(each).stem, onnx.load(each))
+            for number, each in enumerate(self._models)
+        )
+
+    @cached_property
+    def barrier_or_none(self) -> Step | None:
+        """The `barrier`, or None."""
+        if not self.claimed_blocks:
+            return None
+        found = (each for each in BARRIERS.values() if len(self.claimed(separated(self.block, each))) == 2)  # noqa: PLR2004
+        return next(found, None)
+
+    @property
+    def barrier(self) -> Step:
+        """Step that the EP does not take, which keeps its blocks apart; Skipped if it takes all that the kit has."""
+        barrier = self.barrier_or_none
+        if barrier is None:
+            raise Skipped("the EP takes everything that the kit could put between two of its blocks")
+        return barrier
+
+    def claimed_models(self) -> list[SmallModel]:
+        """Return models of which the EP takes something: one for each block, then those of its author.
+
+        Raises:
+            Skipped: there is none.
+        """
+        found = [single(block) for block in self.claimed_blocks]
+        found += [model for model in self.own_models if self.claimed(model)]
+        if not found:
+            raise Skipped(
+                "the EP takes nothing of any model that the kit has; give it some with models=[...]"
+            )
+        return found
+
+    @cached_property
+    def network(self) -> SmallModel:
+        """Model for all that does not depend on its structure: two blocks that are apart if possible.
+
+        Raises:
+            Skipped: the EP takes nothing.
+        """
+        if not self.claimed_blocks:
+            return self.claimed_models()[0]
+        if self.barrier_or_none is not None and self.requirements.several_partitions:
+            return separated(self.block, self.barrier_or_none)
+        return chain(self.block)
+
+
+def disagreement(
+    results: Sequence[Any], reference: Sequence[Any], *, tolerance: float, step: float = 0.0
+) -> str | None:
+    """Describe where two lists of results differ first; None if they agree.
+
+    Args:
+        results: what is assessed.
+        reference: what it should be.
+        tolerance: the largest difference allowed, as a share of the reference's largest finite number.
+        step: a difference that is allowed besides: a step of quantization.
+    """
+    if len(results) != len(reference):
+        return f"there are {len(results)} results instead of {len(reference)}"
+    for index, (result, expected) in enumerate(zip(results, reference, strict=True)):
+        different = _compare(result, expected, tolerance, step)
+        if different is not None:
+            return f"result {index} {different}"
+    return None
+
+
+def _compare(result: Any, expected: Any, tolerance: float, step: float) -> str | None:
+    if not isinstance(result, np.ndarray):
+        return None if repr(result) == repr(expected) else f"is {result!r:.80} instead of {expected!r:.80}"
+    expected = np.asarray(expected)
+    if result.dtype != expected.dtype:
+        return f"is of type {result.dtype} instead of {expected.dtype}"
+    if result.shape != expected.shape:
+        return f"has the shape {list(result.shape)} instead of {list(expected.shape)}"
+    if expected.dtype.kind in "OSUb":
+        return None if np.array_equal(result, expected) else "has other elements"
+    dtype = np.complex128 if expected.dtype.kind == "c" else np.float64
+    ours, theirs = result.astype(dtype), expected.astype(dtype)
+    finite = np.isfinite(theirs)
+    if not np.array_equal(np.isfinite(ours), finite) or not np.array_equal(
+        ours[~finite], theirs[~finite], equal_nan=True
+    ):
+        return "has infinities or NaN at other indices"
+    largest = float(np.abs(ours[finite] - theirs[finite]).max(initial=0.0))
+    allowed = tolerance * float(np.abs(theirs[finite]).max(initial=0.0)) + step * 1.001
+    return None if largest <= allowed else f"differs by {largest:.3g} where {allowed:.3g} is allowed"

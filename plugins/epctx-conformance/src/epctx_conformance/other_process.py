@@ -1,0 +1,261 @@
+"""Part of a check in a process of its own: `python -m epctx_conformance.other_process JOB RESULT`.
+
+The other process finds the EP's class by module and name, with this process's `sys.path`, or in its file. There
+either a function gets an equal harness, or the EP compiles, loads and runs one model under an audit hook: then
+nothing of the EP is imported before the hook listens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from epctx_conformance.audit import Audit, describe_changes, process_state
+from epctx_conformance.table import CheckFailed, Requirements, Skipped
+from epctx_core import CompileReport, InferenceSession, ModelCompiler, Registry, SessionOptions
+from epctx_core.ext import end_in_any_case, lasting_threads
+
+if TYPE_CHECKING:
+    from epctx_conformance.harness import Harness
+
+
+def call_in_other_process(
+    harness: Harness,
+    function: Callable[..., Any],
+    arguments: Mapping[str, str] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Any:
+    """Call a function with an equal harness in another process; return its result.
+
+    Args:
+        harness: provides EP, requirements and options.
+        function: `f(harness, **arguments)` of the kit that returns what JSON can hold.
+        arguments: of the function.
+        environment: added to this process's.
+
+    Raises:
+        Skipped: the class cannot be found by a name.
+        CheckFailed: the other process ended without a result; quotes what it wrote.
+    """
+    job = {
+        "requirements": asdict(harness.requirements),
+        "full": harness.full,
+        "function": [function.__module__, function.__name__],
+        "arguments": dict(arguments or {}),
+    }
+    return _run_job(harness, job, environment=environment or {})[0]
+
+
+def _run_job(
+    harness: Harness, job: Mapping[str, Any], *, environment: Mapping[str, str], cwd: Path | None = None
+) -> tuple[Any, str]:
+    """Do a job in another process, of which `cwd` is the current folder; return its result and what it printed to stdout."""
+    folder = harness.folder()
+    source, result, output, errors = (
+        folder / name for name in ("job.json", "result.json", "stdout", "stderr")
+    )
+    path = [str(Path(entry).absolute()) for entry in sys.path]
+    whole = {**job, "path": path, "provider": _address(harness.provider), "options": harness.options}
+    source.write_text(json.dumps(whole), encoding="utf-8")
+    # Into files: a pipe ends only with the last process that inherits it, such as a daemon that the EP starts.
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        done = subprocess.run(  # noqa: S603 - this interpreter and this module
+            [sys.executable, "-m", __name__, str(source), str(result)],
+            cwd=cwd,
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
+            stdout=stdout,
+            stderr=stderr,
+            timeout=harness.requirements.seconds,
+            check=False,
+        )
+    printed = output.read_text(errors="replace")
+    if not result.exists():
+        said = errors.read_text(errors="replace") or printed
+        last = "\n".join(said.strip().splitlines()[-4:])
+        raise CheckFailed(f"the EP failed in another process (exit code {done.returncode}):\n{last}")
+    return json.loads(result.read_text("utf-8")), printed
+
+
+def _address(provider: type[Any]) -> dict[str, str | None]:
+    """Return where another process finds a class; a class of a function, a factory or a script nowhere."""
+    name, module = provider.__qualname__, sys.modules.get(provider.__module__)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not provider or provider.__module__ == "__main__":
+        raise Skipped(
+            f"another process could not find {provider.__module__}:{name}; put it at the top of a module"
+        )
+    return {"module": provider.__module__, "file": getattr(module, "__file__", None), "name": name}
+
+
+# --- an EP that is observed -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Everything that an EP did in a process of its own.
+
+    Attributes:
+        seen: phase, kind and event of each of its actions.
+        changed: phase to what is different in the process afterwards.
+        errors: phase to what was raised.
+        stdout: what the EP printed there, native code included.
+        left: what was left in the current folder, in that for temporary files and beside the model.
+    """
+
+    seen: list[tuple[str, str, str]]
+    changed: dict[str, list[str]]
+    errors: dict[str, str]
+    stdout: str
+    left: dict[str, list[str]]
+
+    def expect_none(self, kinds: tuple[str, ...], phases: tuple[str, ...], *, hint: str) -> None:
+        """Raise CheckFailed if the EP did something of these kinds in one of the phases, or failed there.
+
+        The kind "change" is a difference in what all code of the process shares.
+        """
+        for phase in phases:
+            if phase in self.errors:
+                raise CheckFailed(f"in a process of its own the EP cannot {phase}: {self.errors[phase]}")
+        found = [event for phase, kind, event in self.seen if kind in kinds and phase in phases]
+        if "change" in kinds:
+            found += [f"changes {what}" for phase in phases for what in self.changed.get(phase, [])]
+        if found:
+            raise CheckFailed(f"the EP does this: {'; '.join(dict.fromkeys(found))}.", hint=hint)
+
+
+def observe(harness: Harness) -> Observation:
+    """Return what the EP does in a process of its own.
+
+    Raises:
+        Skipped: its class cannot be found there, or it takes nothing.
+        CheckFailed: the process ended by itself.
+    """
+    folders = {name: harness.folder() for name in ("current", "temporary", "model")}
+    model, inputs = folders["model"] / "m.onnx", harness.folder() / "inputs.npz"
+    model.write_bytes(harness.network.data)
+    np.savez(inputs, **harness.network.feeds())  # type: ignore[arg-type]
+    job = {"model": str(model), "inputs": str(inputs), "exports": harness.requirements.export}
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folders["temporary"]))
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", **temporary}
+    found, stdout = _run_job(harness, job, environment=environment, cwd=folders["current"])
+    known = {model.name, *found.pop("known")}
+    left = {
+        name: sorted(path.name for path in folder.iterdir() if path.name not in known)
+        for name, folder in folders.items()
+    }
+    return Observation(**found, stdout=stdout, left=left)
+
+
+# --- in the other process -------------------------------------------------------------------------------
+
+
+def _find(address: Mapping[str, str]) -> Any:
+    """Import the class at an address: by name, or from its file for a module that is on no path."""
+    try:
+        found: Any = importlib.import_module(address["module"])
+    except ImportError:
+        spec = importlib.util.spec_from_file_location(address["module"], address["file"])
+        if spec is None or spec.loader is None:
+            raise
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[address["module"]] = found
+        spec.loader.exec_module(found)
+    for part in address["name"].split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _call(job: dict[str, Any]) -> Any:
+    from epctx_conformance.harness import Harness
+
+    sys.path[:] = job["path"]
+    module, name = job["function"]
+    function = getattr(importlib.import_module(module), name)
+    requirements = Requirements(**job["requirements"])
+    provider = _find(job["provider"])
+    with closing(
+        Harness(provider, requirements=requirements, options=job["options"], full=job["full"])
+    ) as harness:
+        return function(harness, **job["arguments"])
+
+
+def _observe(job: dict[str, Any]) -> dict[str, Any]:
+    """Do everything, phase by phase; return attributes of `Observation`, and files that are not left."""
+    with np.load(job["inputs"]) as arrays:
+        feeds = dict(arrays)
+    registry, audit = Registry(entry_points=False), Audit(tempfile.gettempdir())
+    with InferenceSession(job["model"], registry=registry) as session:
+        session.run(None, feeds)  # what the core and its libraries do at first use is not the EP's
+    known = [path.name for folder in (Path.cwd(), Path(tempfile.gettempdir())) for path in folder.iterdir()]
+    changed: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
+
+    def do(phase: str, work: Callable[[], Any]) -> Any:
+        before = process_state()
+        audit.phase = phase
+        try:
+            return work()
+        except BaseException as error:  # noqa: BLE001 - SystemExit of a plugin, too, is reported
+            errors[phase] = f"{type(error).__name__}: {error}"
+            return None
+        finally:
+            audit.phase = ""
+            changed.setdefault(phase, []).extend(describe_changes(before, process_state()))
+
+    def load() -> Any:
+        found = _find(job["provider"])
+        if threads := ", ".join(lasting_threads()):
+            changed["import"] = [f"threads that keep the process from ending ({threads})"]
+        return found
+
+    def options() -> SessionOptions:
+        made = SessionOptions()
+        made.add_provider(registry.records()[0].name, job["options"])
+        return made
+
+    def run(model: str) -> None:
+        with InferenceSession(model, options(), registry=registry) as session:
+            session.run(None, feeds)
+
+    def export() -> CompileReport:
+        return ModelCompiler(options(), job["model"], registry=registry).compile_to_file()
+
+    sys.path[:] = job["path"]
+    audit.install()
+    provider = do("import", load)
+    if provider is not None:
+        do("registering", lambda: registry.register(provider))
+        do("run", lambda: run(job["model"]))
+        report = do("export", export) if job["exports"] else None
+        if report is not None:
+            known += [file.path for file in report.outputs]
+            do("load", lambda: run(str(report.output)))
+    return {"seen": audit.seen, "changed": changed, "errors": errors, "known": known}
+
+
+def main() -> None:
+    """Do the job that this process was started for, store its result and end."""
+    source, result = map(Path, sys.argv[1:])
+    job = json.loads(source.read_text("utf-8"))
+    done = _call(job) if "function" in job else _observe(job)
+    result.write_text(json.dumps(done), encoding="utf-8")
+    end_in_any_case(0)
+
+
+if __name__ == "__main__":
+    main()
