@@ -5,31 +5,6 @@ Names, arguments and meanings are ONNX Runtime's; what of them epctx does not ha
 
 from __future__ import annotations
 
-from epctx_core.options.choices import (
-    DataReader,
-    ExecutionMode,
-    GraphOptimizationLevel,
-    InputBudget,
-    Isolation,
-    ModelOverrides,
-    OrtCompileApiFlags,
-    Verification,
-    WeightlessMode,
-)
-from epctx_core.options.session import CancellationFlag, SessionOptions
-from epctx_core.options.table import SessionConfig
-
-__all__ = [
-    "CancellationFlag",
-    "DataReader",
-    "ExecutionMode",
-    "GraphOptimizationLevel",
-    "InputBudget",
-    "Isolation",
-    "ModelOverrides",
-    "OrtCompileApiFlags",
-    "SessionConfig",
-    "SessionOptions",
-    "Verification",
-    "WeightlessMode",
-]
+from epctx_core.options.choices import *
+from epctx_core.options.session_options import *
+from epctx_core.options.table import *

@@ -57,7 +57,6 @@ class SessionOption(Generic[_T]):
         values: the values allowed in words, where there are no choices.
         cache: its part in the key of a cached model.
         doc: what the option does.
-        errors: what can be wrong besides the value itself.
         aliases: other keys of the same option, the newest first.
     """
 
@@ -69,7 +68,6 @@ class SessionOption(Generic[_T]):
     values: str = ""
     cache: CachePart
     doc: str
-    errors: str = "none"
     aliases: tuple[SessionOption[_T], ...] = ()
 
     @overload
@@ -177,7 +175,6 @@ class SessionConfig:
         cache=CachePart.SOURCE,
         doc="1: creating a session also writes the context model. EPContext nodes that the model has already pass"
         " through.",
-        errors="`Fail`: the output exists. `InvalidGraph`: an EP would add to nodes that it does not support.",
     )
     context_file_path = SessionOption(
         key="ep.context_file_path",
@@ -186,14 +183,11 @@ class SessionConfig:
         cache=CachePart.SOURCE,
         doc="Where the context model is written; when one is loaded, the path whose folder holds its binaries."
         " Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder.",
-        errors="`InvalidArgument`: it names a folder when writing, or a model from or to bytes needs it and it is not"
-        " set. `Fail`: its folder is not writable. `InvalidGraph`: the binary is not in its folder when loading.",
     )
     embed = _flag(
         key="ep.context_embed_mode",
         cache=CachePart.WRITTEN,
         doc="1: payloads are stored inside the context model; 0: in a file beside it.",
-        errors="`Fail`: the model would pass 2 GiB.",
     )
     node_name_prefix = SessionOption(
         key="ep.context_node_name_prefix",
@@ -202,7 +196,6 @@ class SessionConfig:
         read=str,
         cache=CachePart.WRITTEN,
         doc="Put before every partition's name: node name and, unless the EP names its graphs itself, partition_name.",
-        errors="`InvalidGraph`: two nodes would have one name all the same.",
     )
     external_initializers_file = SessionOption(
         key="ep.context_model_external_initializers_file_name",
@@ -210,15 +203,12 @@ class SessionConfig:
         read=_file_inside,
         cache=CachePart.WRITTEN,
         doc="The file for all initializers of the written context model, scalars too; empty: they are in the model.",
-        errors="`InvalidArgument`: absolute, a folder, or leaving the output model's folder; the name of something else"
-        " that is written; for bytes and streams without `ep.context_file_path`. `Fail`: another model names the file.",
     )
     map_binaries = _flag(
         key="ep.context_file_mapping",
         default="1",
         cache=CachePart.LOAD,
         doc="1: context binaries are mapped; 0: each is read into memory of its own and verified there, whole.",
-        errors="`InvalidGraph`: the copy is not what the model was written with.",
     )
     verification = SessionOption(
         key="ep.context_verify",
@@ -228,7 +218,6 @@ class SessionConfig:
         doc="How payloads are checked against the manifest: once: all whole the first time a machine sees a file,"
         " beside the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first"
         " asks for it; full: all whole, before any EP gets one.",
-        errors="`InvalidGraph`: a payload is not what the model was written with.",
     )
     read_back = _flag(
         key="ep.context_read_back",
@@ -236,14 +225,12 @@ class SessionConfig:
         cache=CachePart.LOAD,
         doc="1: before anything is published, each EP reads back what it wrote, as far as it can without a device; 0:"
         " what was written is published unread.",
-        errors="`PluginError`: an EP does not read what it wrote.",
     )
     model_format = SessionOption(
         key="session.load_model_format",
         choices={"": None, "ONNX": "ONNX", "ORT": "ORT"},
         cache=CachePart.SOURCE,
         doc="The format that the model must have; empty: either, told by its bytes.",
-        errors="`InvalidProtobuf`: the model is in the other format.",
     )
     source_model_path = SessionOption(
         key="ep.context_source_model_path",
@@ -251,7 +238,6 @@ class SessionConfig:
         read=_text_or_none,
         cache=CachePart.SOURCE,
         doc="The source of a weightless context model; empty: its onnx_model_filename, beside the context model.",
-        errors="`NoSuchFile`: no such file. `InvalidGraph`: not the source, or one with other weights.",
     )
     weightless = SessionOption(
         key="ep.enable_weightless_mode",
@@ -260,8 +246,6 @@ class SessionConfig:
         cache=CachePart.REFUSED,
         doc="Which of the source's weights payloads refer to instead of holding them: 0: none; 1: those in external"
         " files; 2: all. Set together with the older keys, all must say yes or all no.",
-        errors="`InvalidArgument`: it contradicts `ep.enable_weightless`, or an EP lacks the mode."
-        " `NotImplementedByProvider`: an EP does not know weightless mode.",
         aliases=tuple(
             SessionOption(
                 key=key,
@@ -269,7 +253,6 @@ class SessionConfig:
                 choices={"0": WeightlessMode.NONE, "1": WeightlessMode.ALL},
                 cache=CachePart.REFUSED,
                 doc=doc,
-                errors="`InvalidArgument`: it contradicts `ep.enable_weightless_mode`. Else as there.",
             )
             for key, doc in {
                 "ep.enable_weightless": "1: payloads refer to all of the source's weights instead of holding them; "
@@ -282,13 +265,11 @@ class SessionConfig:
         key="ep.share_ep_contexts",
         cache=CachePart.REFUSED,
         doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
-        errors="`InvalidArgument`: a compile with it that embeds, is weightless, or writes no files.",
     )
     stop_sharing = _flag(
         key="ep.stop_share_ep_contexts",
         cache=CachePart.REFUSED,
         doc="1: the session is its group's last; only together with ep.share_ep_contexts=1.",
-        errors="`InvalidArgument`: set without `ep.share_ep_contexts=1`, found when a session or a compiler is made.",
     )
     prefer_latency = SessionOption(
         key="ep.prefer_latency",
@@ -321,8 +302,6 @@ class SessionConfig:
         cache=CachePart.CHOICE,
         doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed, broken or"
         " unavailable on this machine.",
-        errors="`InvalidArgument`: it names an EP that is not among those asked for. `NotImplementedByProvider`: a"
-        " context model has nodes of one that was skipped.",
     )
     isolation = SessionOption(
         key="ep.isolate",
@@ -330,9 +309,6 @@ class SessionConfig:
         cache=CachePart.LOAD,
         doc="Which work of EPs is done in a process of its own, so that a crash or a hang there is an error here:"
         " empty: none; compile: what a compile asks of them; all: loading and running, too.",
-        errors="`PackageMissing`: epctx-isolation is not installed. `PluginError`: the process crashed, hung or broke the"
-        " protocol. `InvalidArgument`: together with a share group, or for an EP with kernels of its own that is not only"
-        " to load.",
     )
     isolation_seconds = SessionOption(
         key="ep.isolate_timeout_seconds",
@@ -359,25 +335,21 @@ class SessionConfig:
         cache=CachePart.SOURCE,
         doc="The folder of a model's external weights; needed for a model from bytes that has such weights. It never"
         " says where context binaries are.",
-        errors="`NoSuchFile`: no such folder. `InvalidArgument`: a model from bytes needs it and it is not set.",
     )
     disable_cpu_ep_fallback = _flag(
         key="session.disable_cpu_ep_fallback",
         cache=CachePart.LOAD,
         doc="1: a node that no EP takes is an error instead of running on the CPU EP.",
-        errors="`Fail`: a node is left to the CPU EP.",
     )
     disable_model_compile = _flag(
         key="session.disable_model_compile",
         cache=CachePart.LOAD,
         doc="1: a session in which an EP would have to compile is refused.",
-        errors="`ModelRequiresCompilation`: an EP would have to compile.",
     )
     fail_on_suboptimal = _flag(
         key="session.fail_on_suboptimal_compiled_model",
         cache=CachePart.LOAD,
         doc="1: a context model that an EP would rather compile again is refused instead of warned about.",
-        errors="`Fail`: an EP would rather compile again.",
     )
     record_assignments = _flag(
         key="session.record_ep_graph_assignment_info",
@@ -393,7 +365,6 @@ class SessionConfig:
         doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
         " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"
         " variable `EPCTX_ENGINE` names, else `onnxruntime` where epctx-onnxruntime is installed.",
-        errors="`PackageMissing`: the engine is not installed.",
     )
 
     def __post_init__(self) -> None:

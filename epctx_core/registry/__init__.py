@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from epctx_core.registry.instances import ProviderInstances
-from epctx_core.registry.records import PluginRecord, PluginState
-from epctx_core.registry.registry import Registry, default_registry
-
-__all__ = ["PluginRecord", "PluginState", "ProviderInstances", "Registry", "default_registry"]
+from epctx_core.registry.instances import *
+from epctx_core.registry.records import *
+from epctx_core.registry.registry import *

@@ -13,7 +13,7 @@ from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, Wei
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME, EntryPoint
 from epctx_core.registry.guard import broken_by
-from epctx_core.registry.records import PluginRecord, PluginState, simulates
+from epctx_core.registry.records import PluginRecord, PluginState
 
 _MARK = f"{PROJECT}_impl"
 
@@ -270,6 +270,6 @@ def import_provider(
         reason = f"{record.entry_point} breaks the contract: {reason}. {hints}"
         return replace(record, state=PluginState.BROKEN, reason=reason), None, None
     loaded = replace(
-        record, state=PluginState.LOADED, reason="", vendor=cls.vendor or None, simulated=simulates(cls)
+        record, state=PluginState.LOADED, reason="", vendor=cls.vendor or None, simulated=cls.simulated
     )
     return loaded, cls, None

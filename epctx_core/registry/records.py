@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Availability, ExecutionProvider, Purpose
@@ -43,11 +43,8 @@ USABLE_STATES = frozenset(
 )
 
 
-class RecordKey(NamedTuple):
-    """What identifies a record while its state changes; no distribution for a class of the host."""
-
-    name: str
-    distribution: str | None
+RecordKey: TypeAlias = "tuple[str, str | None]"
+"""EP name and distribution, which identify a record while its state changes; None for a class of the host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +84,7 @@ class PluginRecord:
     @property
     def key(self) -> RecordKey:
         """What stays the same when the state changes."""
-        return RecordKey(self.name, self.distribution)
+        return self.name, self.distribution
 
     @property
     def usable(self) -> bool:
@@ -113,20 +110,10 @@ class PluginRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `epctx plugins list --json` prints of it."""
-        return {
-            "name": self.name,
-            "sources": list(self.sources),
-            "distribution": self.distribution,
-            "version": self.version,
-            "vendor": self.vendor,
-            "simulated": self.simulated,
-            "state": self.state.value,
-            "reason": self.reason,
-            "availability": {
-                purpose.value: {"available": answer.available, "reason": answer.reason, "hint": answer.hint}
-                for purpose, answer in self.availability.items()
-            },
-        }
+        names = ("name", "sources", "distribution", "version", "vendor", "simulated", "state", "reason")
+        answers = {purpose.value: asdict(answer) for purpose, answer in self.availability.items()}
+        shown = {name: getattr(self, name) for name in names}
+        return shown | {"sources": list(self.sources), "state": self.state.value, "availability": answers}
 
 
 def record_of_class(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginRecord:
@@ -137,15 +124,10 @@ def record_of_class(cls: type[ExecutionProvider], sources: Sequence[str]) -> Plu
         distribution=None,
         version=None,
         vendor=cls.vendor or None,
-        simulated=simulates(cls),
+        simulated=cls.simulated,
         state=PluginState.LOADED,
         entry_point=f"{cls.__module__}:{cls.__qualname__}",
     )
-
-
-def simulates(cls: type[ExecutionProvider]) -> bool:
-    """Whether an EP says that it is simulated, by `ExecutionProvider.simulated` or in what its vendor is called."""
-    return cls.simulated or "simulated" in cls.vendor.lower()
 
 
 def answered(

@@ -142,9 +142,6 @@ class Registry:
             PluginError: the class breaks the contract.
             InvalidArgument: the name is taken, or `sources` is not a sequence of texts.
         """
-        self._register(cls, sources)
-
-    def _register(self, cls: type[ExecutionProvider], sources: Sequence[str]) -> Entry:
         if problems := find_problems(cls):
             label = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else f"{cls!r:.80}"
             raise PluginError(
@@ -167,7 +164,6 @@ class Registry:
                     raise taken(record)
             self._selected = None
             self._registered[cls.name] = Entry(record_of_class(cls, sources), cls)
-            return self._registered[cls.name]
 
     def unregister(self, name: str) -> None:
         """Take back what `register` added.
@@ -217,7 +213,8 @@ class Registry:
             >>> with registry.temporary(AcmeExecutionProvider):
             ...     session = InferenceSession("model.onnx", providers=["Acme"], registry=registry)
         """
-        entry = self._register(cls, sources)
+        self.register(cls, sources=sources)
+        entry = self._registered[cls.name]
         try:
             yield entry.record
         finally:

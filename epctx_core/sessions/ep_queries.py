@@ -22,7 +22,7 @@ from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider,
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.default import plugins
 from epctx_core.registry.guard import ask, blame, contract_broken
-from epctx_core.registry.records import means, simulates
+from epctx_core.registry.records import means
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
     return {
         "weightless_support": weightless_modes_text(most),
         "weightless_supported_modes": weightless_modes_text(modes),
-        "simulated": str(int(cls is not ExecutionProvider and simulates(cls))),
+        "simulated": str(int(cls.simulated)),
     }
 
 

@@ -308,11 +308,11 @@ class SessionOptions(Strict):
                 f"max_data_size must be a finite number of bytes above 0, not {max_data_size!r:.80}.",
                 hint="Name the most that a payload may take of this process's memory.",
             )
-        self._replace_reader(DataReader(function=read_func, max_size=int(max_data_size)))
+        self._data_reader = DataReader(function=read_func, max_size=int(max_data_size))
 
     def clear_ep_context_data_read_func(self) -> None:
         """Read payloads from files again; sessions that exist are not changed."""
-        self._replace_reader(None)
+        self._data_reader = None
 
     def set_weightless_source_model_buffer(self, buffer: Buffer | None) -> None:
         """Give the bytes of the model from which a weightless context model was compiled; None takes them back.
@@ -332,16 +332,6 @@ class SessionOptions(Strict):
         if view is not None and not view:
             raise InvalidArgument("set_weightless_source_model_buffer: the buffer is empty.")
         self._source_model = view
-
-    @property
-    def source_model_buffer(self) -> memoryview | None:
-        """The source of weightless context models, if the host gave its bytes."""
-        return self._source_model
-
-    def _replace_reader(self, reader: DataReader | None) -> None:
-        # The former one goes when this returns: by then its finalizer finds the new state.
-        former, self._data_reader = self._data_reader, reader
-        del former
 
     @property
     def data_reader(self) -> DataReader | None:
@@ -368,7 +358,7 @@ class SessionOptions(Strict):
             overrides=self.model_overrides,
             data_reader=self.data_reader,
             input_budget=self.input_budget,
-            source_model_buffer=self.source_model_buffer,
+            source_model_buffer=self._source_model,
         )
 
 
