@@ -75,11 +75,10 @@ def __getattr__(name: str) -> Any:
 
     if name == "__all__":
         return ["__version__", *installed_names(_HOME)]
-    if name not in _NAMES:
-        from epctx_core.options.unsupported import unsupported_name
+    if name not in _NAMES and not name.startswith("_"):
+        from epctx_core.options.strict import no_such_name
 
-        if (error := unsupported_name(name)) is not None:
-            raise error
+        raise no_such_name(f"module {__name__!r}", name, _NAMES)
     return forward(__name__, _HOME, name)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.options import SessionOptions
 from epctx_core.options.choices import CPU_EP
-from epctx_core.options.strict import Strict, tell_without_effect
+from epctx_core.options.strict import Strict, log_without_effect
 from epctx_core.plugin.base_engine import run_stoppably
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
@@ -84,7 +84,7 @@ class InferenceSession(Strict):
                     f"InferenceSession has no argument {name!r}.{suggestion(name, _TUNING)}",
                     hint="See help(epctx_core.InferenceSession).",
                 )
-            tell_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
+            log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
         model = given_model(path_or_bytes)
         self._options = given_options(SessionOptions() if sess_options is None else sess_options)
         requested = requested_providers(self._options, providers, provider_options)
@@ -208,11 +208,11 @@ class InferenceSession(Strict):
 
     def disable_fallback(self) -> None:
         """Accept the wish: a session never changes its EPs by itself."""
-        tell_without_effect("disable_fallback", _NO_FALLBACK)
+        log_without_effect("disable_fallback", _NO_FALLBACK)
 
     def enable_fallback(self) -> None:
         """Accept the wish, without effect: a session never changes its EPs by itself."""
-        tell_without_effect("enable_fallback", _NO_FALLBACK)
+        log_without_effect("enable_fallback", _NO_FALLBACK)
 
     def _places(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.strict import WITHOUT_EFFECT, Strict, tell_without_effect
+from epctx_core.options.strict import WITHOUT_EFFECT, Strict, log_without_effect
 
 
 class RunOptions(Strict):
@@ -64,7 +64,7 @@ class RunOptions(Strict):
                 f"the run option {key!r} is not supported by epctx: LoRA adapters are not applied to what an EP compiled.",
                 hint="Leave it out, or compile the model with the adapter's weights.",
             )
-        tell_without_effect(
+        log_without_effect(
             f"the run option {key!r}", "no run option but terminate and tag changes what a run does"
         )
         self._entries[key] = value

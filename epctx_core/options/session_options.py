@@ -149,7 +149,7 @@ class SessionOptions(Strict):
         if key in SESSION_OPTIONS:
             SESSION_OPTIONS[key].check(value)
         else:
-            from epctx_core.options.unsupported import check_key
+            from epctx_core.options.ignored_keys import check_key
 
             check_key(key)
         self._entries[key] = value
@@ -164,9 +164,9 @@ class SessionOptions(Strict):
             return self._entries[key]
         if key in SESSION_OPTIONS:
             return SESSION_OPTIONS[key].default
-        from epctx_core.options.unsupported import suggested_key
+        from epctx_core.options.ignored_keys import suggest_key
 
-        raise InvalidArgument(f"session option {key!r} was never set.{suggested_key(key)}")
+        raise InvalidArgument(f"session option {key!r} was never set.{suggest_key(key)}")
 
     def add_provider(
         self, name: str, options: Mapping[str, Any] | None = None, *, optional: bool = False
@@ -217,7 +217,7 @@ class SessionOptions(Strict):
         others = [key for key in self._entries if key not in SESSION_OPTIONS]
         if not others:
             return ()
-        from epctx_core.options.unsupported import is_ignored
+        from epctx_core.options.ignored_keys import is_ignored
 
         return tuple(key for key in others if is_ignored(key) is ignored)
 

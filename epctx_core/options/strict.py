@@ -7,10 +7,10 @@ swallowed. What changes no result is accepted and logged once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, suggestion
 
 MEMORY = "memory of runs belongs to onnxruntime and to the EPs; there is no arena or pattern to switch"
 THREADS = "each prepared piece has the threads that intra_op_num_threads and its size call for"
@@ -38,11 +38,24 @@ _log = logging.getLogger("epctx.options")
 _told: set[str] = set()
 
 
-def tell_without_effect(what: str, why: str) -> None:
+def log_without_effect(what: str, why: str) -> None:
     """Log, once in a process, that something a host asked for is accepted and changes nothing."""
     if what not in _told:
         _told.add(what)
         _log.info("%s is accepted and has no effect: %s.", what, why)
+
+
+class UnsupportedNameError(InvalidArgument, AttributeError):
+    """A name that epctx does not have; an AttributeError too, so that `hasattr` works."""
+
+
+def no_such_name(owner: str, name: str, known: Iterable[str]) -> UnsupportedNameError:
+    """Return the error for a name that a class or module does not have."""
+    public = [n for n in known if not n.startswith("_")]
+    return UnsupportedNameError(
+        f"{owner} has no attribute {name!r}.{suggestion(name, public)}",
+        hint="docs/differences-from-onnxruntime.md lists the names of onnxruntime that epctx does not have, with reasons.",
+    )
 
 
 class Strict:
@@ -53,9 +66,7 @@ class Strict:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        from epctx_core.options.unsupported import no_such_name
-
-        raise no_such_name(type(self), name)
+        raise no_such_name(type(self).__name__, name, dir(type(self)))
 
     def __setattr__(self, name: str, value: object) -> None:
         for cls in type(self).__mro__:
@@ -66,10 +77,8 @@ class Strict:
                         f"{cls.__name__}.{name} is a {type(default).__name__}, not {value!r:.80}."
                     )
                 if value != default:
-                    tell_without_effect(f"{cls.__name__}.{name}", why)
+                    log_without_effect(f"{cls.__name__}.{name}", why)
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            from epctx_core.options.unsupported import no_such_name
-
-            raise no_such_name(type(self), name) from None
+            raise no_such_name(type(self).__name__, name, dir(type(self))) from None

@@ -17,7 +17,7 @@ from epctx_core.context.model_head import read_metadata
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginError, errors_typed, suggestion
 from epctx_core.options import SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP, is_whole
-from epctx_core.options.strict import tell_without_effect
+from epctx_core.options.strict import log_without_effect
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.default import plugins
@@ -267,17 +267,17 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     """
     if not is_whole(verbosity):
         raise InvalidArgument(f"a logger's verbosity is a whole number, not {verbosity!r:.80}.")
-    tell_without_effect("set_default_logger_verbosity", "the levels of the logger 'epctx' are all there are")
+    log_without_effect("set_default_logger_verbosity", "the levels of the logger 'epctx' are all there are")
 
 
 def enable_telemetry_events() -> None:
     """Accept the wish; epctx collects nothing."""
-    tell_without_effect("enable_telemetry_events", _NO_TELEMETRY)
+    log_without_effect("enable_telemetry_events", _NO_TELEMETRY)
 
 
 def disable_telemetry_events() -> None:
     """Accept the wish; epctx collects nothing."""
-    tell_without_effect("disable_telemetry_events", _NO_TELEMETRY)
+    log_without_effect("disable_telemetry_events", _NO_TELEMETRY)
 
 
 def set_seed(seed: int) -> None:
@@ -292,4 +292,4 @@ def set_seed(seed: int) -> None:
 
     engine = engine_class()
     if not engine.set_seed(seed):
-        tell_without_effect("set_seed", f"the engine {engine.name} has no seed")
+        log_without_effect("set_seed", f"the engine {engine.name} has no seed")

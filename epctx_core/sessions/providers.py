@@ -23,7 +23,7 @@ from epctx_core.errors import (
 from epctx_core.forwarding import import_installed
 from epctx_core.options import Isolation, WeightlessMode
 from epctx_core.options.choices import CPU_EP
-from epctx_core.options.strict import tell_without_effect
+from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import (
     BuildInfo,
@@ -235,7 +235,7 @@ def choose_provider(
     merged = {**session.provider_config_entries(cls.name), **given}
     for option in cls.options:
         if option.name in merged and not option.effect:
-            tell_without_effect(f"the option {option.name!r} of {cls.name}", option.doc.rstrip("."))
+            log_without_effect(f"the option {option.name!r} of {cls.name}", option.doc.rstrip("."))
     options = parse_provider_options(cls.name, cls.options, merged)
     choice = ProviderChoice(record=replace(record, vendor=cls.vendor), cls=cls, options=options)
     conceal((str(options[option.name]) for option in cls.options if option.secret), choice)

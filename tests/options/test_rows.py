@@ -20,9 +20,9 @@ from epctx_core.options import (
     Verification,
     WeightlessMode,
 )
+from epctx_core.options.ignored_keys import IGNORED_KEYS, is_ignored
 from epctx_core.options.session_options import MAX_KEY_LENGTH, MAX_VALUE_LENGTH
 from epctx_core.options.table import SESSION_OPTIONS, SessionOption
-from epctx_core.options.unsupported import IGNORED_KEYS, is_ignored
 
 PACKAGE = Path(errors.__file__).parent
 PLUGINS = PACKAGE.parent / "plugins"

@@ -102,7 +102,7 @@ def test_a_load_imports_nothing_of_its_rooms_for_what_did_not_happen(ordinary):
     assert set(ordinary["names"]).isdisjoint(
         {f"epctx_core.registry.{name}" for name in registry}
         | {f"epctx_core.plugin.{name}" for name in contract}
-        | {"epctx_core.options.unsupported", "epctx_core.options.run"}
+        | {"epctx_core.options.ignored_keys", "epctx_core.options.run"}
         | simulated
     )
 

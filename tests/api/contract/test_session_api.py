@@ -87,11 +87,12 @@ def test_the_compiler_has_every_name_of_onnxruntimes():
 def test_a_name_that_is_not_supported_says_so_when_it_is_used(owner, name, source):
     made = instance_of(owner, source)
 
-    with refused(InvalidArgument, rf"{owner}\.{name} is not supported by epctx: \w+"):
+    owner = "module 'epctx_core'" if owner == "onnxruntime" else owner
+    with refused(InvalidArgument, rf"{owner} has no attribute '{name}'"):
         getattr(made, name)
     assert not hasattr(made, name)
     if owner in {"SessionOptions", "RunOptions"}:
-        with refused(InvalidArgument, rf"{owner}\.{name} is not supported by epctx"):
+        with refused(InvalidArgument, rf"{owner} has no attribute '{name}'"):
             setattr(made, name, True)
 
 

@@ -145,7 +145,7 @@ def test_a_key_that_resembles_nothing_is_refused_without_a_guess(options):
 
 
 def test_a_dynamic_option_is_sent_where_it_belongs(options):
-    with pytest.raises(InvalidArgument, match="no session option but a dynamic one") as caught:
+    with pytest.raises(InvalidArgument, match="is not a session option but a dynamic one") as caught:
         options.add_session_config_entry("ep.dynamic.workload_type", "Efficient")
 
     assert "set_ep_dynamic_options" in caught.value.hint

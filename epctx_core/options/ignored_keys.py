@@ -1,7 +1,6 @@
-"""What of ONNX Runtime epctx does not have: names of its Python API, each with the reason, and keys of session options.
+"""Keys of session options that onnxruntime acts on and epctx does not.
 
-Imported when a host uses such a name, or a key that is no row of `table`. `docs/differences-from-onnxruntime.md` shows
-the names; a test checks both against the installed onnxruntime.
+Imported for a key that is no row of `table`. `docs/options.md` lists them; a test checks them against the installed onnxruntime.
 """
 
 from __future__ import annotations
@@ -9,58 +8,8 @@ from __future__ import annotations
 import re
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options.strict import tell_without_effect
+from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
-
-UNSUPPORTED = {
-    "SessionOptions": """
-        add_external_initializers_from_files_in_memory add_provider_for_devices enable_profiling execution_order
-        optimized_model_filepath profile_file_prefix register_custom_ops_library set_provider_selection_policy
-        set_provider_selection_policy_delegate
-    """,
-    "RunOptions": "add_active_adapter",
-    "InferenceSession": """
-        create_ortvalue_from_shape_and_type end_profiling get_input_epdevices get_input_memory_infos
-        get_output_memory_infos get_profiling_start_time_ns get_tuning_results io_binding release_captured_graph
-        run_with_iobinding run_with_ort_values run_with_ortvaluevector set_tuning_results
-    """,
-    "onnxruntime": """
-        AdapterFormat ExecutionOrder IOBinding LoraAdapter ModelPackage ModelPackageComponentContext
-        ModelPackageContext ModelPackageOptions ModelPackageWriteMode OrtAllocatorType OrtArenaCfg OrtDevice
-        OrtDeviceMemoryType OrtDeviceVendorId OrtEpDevice OrtExecutionProviderDevicePolicy OrtHardwareDevice
-        OrtHardwareDeviceType OrtMemType OrtMemoryInfo OrtMemoryInfoDeviceType OrtSparseFormat OrtSyncStream OrtValue
-        SessionIOBinding SparseTensor capi contextlib copy_tensors create_and_register_allocator
-        create_and_register_allocator_v2 cuda_version get_build_info get_ep_devices has_collective_ops
-        import_capi_exception onnxruntime_validation package_name preload_dlls print_debug_info
-        register_execution_provider_library set_default_logger_callback set_global_thread_pool_sizes
-        unregister_execution_provider_library version
-    """,
-}
-"""Class, or the module itself, to the names that epctx does not have for each."""
-
-
-class UnsupportedNameError(InvalidArgument, AttributeError):
-    """A name that epctx does not have; an AttributeError too, so that `hasattr` answers."""
-
-
-def unsupported_name(name: str, owner: str = "onnxruntime") -> UnsupportedNameError | None:
-    """Return the error for a name of a class, or of module `onnxruntime`, that epctx does not have; None for another name."""
-    if name not in UNSUPPORTED.get(owner, "").split():
-        return None
-    return UnsupportedNameError(
-        f"{owner}.{name} is not supported by epctx: only onnxruntime has it.",
-        hint="docs/differences-from-onnxruntime.md says why, and what to use instead.",
-    )
-
-
-def no_such_name(cls: type, name: str) -> UnsupportedNameError:
-    """Return the error for a name that a class does not have."""
-    known = [n for n in dir(cls) if not n.startswith("_")]
-    return unsupported_name(name, cls.__name__) or UnsupportedNameError(
-        f"{cls.__name__} has no attribute {name!r}.{suggestion(name, known)}",
-        hint=f"It has: {', '.join(known)}.",
-    )
-
 
 IGNORED_KEYS = frozenset(
     """
@@ -112,42 +61,33 @@ _PROVIDER_OPTION = re.compile(r"ep\.[a-z0-9_.-]+\.(.+)")
 _DYNAMIC_START = "ep.dynamic."
 
 
-def is_provider_option(key: str) -> bool:
-    """Whether a key has the form of one EP's option; whether there is such an EP is checked where EPs are looked up."""
-    return (
-        _PROVIDER_OPTION.fullmatch(key) is not None
-        and key not in SESSION_OPTIONS
-        and not key.startswith((*IGNORED_STARTS, _DYNAMIC_START))
-    )
-
-
 def is_ignored(key: str) -> bool:
-    """Whether a key is accepted and means nothing to epctx."""
-    if key in SESSION_OPTIONS or is_provider_option(key):
-        return False
+    """Whether a key without a row is accepted and means nothing to epctx."""
     return key in IGNORED_KEYS or key.startswith(IGNORED_STARTS) or not key.startswith(OWNED_STARTS)
 
 
 def check_key(key: str) -> None:
-    """Let a key pass that is no row: one EP's option, or one that means nothing here, which is said once.
+    """Let a key pass that has no row: one EP's option, or one that means nothing here, which is logged once.
+
+    Whether there is such an EP is checked where EPs are looked up.
 
     Raises:
         InvalidArgument: it begins as `ep.*` or `session.*`, and neither epctx nor onnxruntime knows it.
     """
     if is_ignored(key):
-        tell_without_effect(f"the session option {key!r}", "epctx does not act on it")
-    elif key.startswith(_DYNAMIC_START):
+        log_without_effect(f"the session option {key!r}", "epctx does not act on it")
+    elif key.startswith("ep.dynamic."):
         raise InvalidArgument(
-            f"{key!r} is no session option but a dynamic one.",
+            f"{key!r} is not a session option but a dynamic one.",
             hint="Give it to set_ep_dynamic_options of the session.",
         )
-    elif not is_provider_option(key):
+    elif not re.fullmatch(r"ep\.[a-z0-9_.-]+\.(.+)", key):
         hint = "docs/options.md lists the keys that epctx and onnxruntime know."
         if key.startswith("ep."):
             hint = "Options of one EP are written ep.<lower-case EP name>.<key>."
-        raise InvalidArgument(f"unknown session option {key!r}.{suggested_key(key)}", hint=hint)
+        raise InvalidArgument(f"unknown session option {key!r}.{suggest_key(key)}", hint=hint)
 
 
-def suggested_key(key: str) -> str:
+def suggest_key(key: str) -> str:
     """Return the end of a sentence that suggests the closest known key, or nothing."""
     return suggestion(key, [*SESSION_OPTIONS, *sorted(IGNORED_KEYS)])
