@@ -49,9 +49,8 @@ def test_what_another_device_takes_the_cpu_takes_too():
         assert CONDITIONS.keys() <= DEVICES["CPU"].operators
 
 
-@pytest.mark.parametrize("operator", sorted(DEVICES["CPU"].operators))
-def test_each_operator_is_one_of_onnx(operator):
-    assert onnx.defs.has(operator)
+def test_each_operator_is_one_of_onnx():
+    assert {operator for operator in DEVICES["CPU"].operators if not onnx.defs.has(operator)} == set()
 
 
 @pytest.mark.parametrize("device", DEVICES)
