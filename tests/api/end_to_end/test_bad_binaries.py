@@ -13,9 +13,8 @@ from end_to_end.routes import (
     only_node,
     refused,
     set_attribute,
-    with_qnn,
 )
-from end_to_end.small_models import SHAPE, chain, example, saved
+from end_to_end.small_models import SHAPE, example, saved
 
 import epctx_core as epctx
 from epctx_core import (
@@ -33,47 +32,6 @@ REAL = Path(__file__).parents[2] / "real"
 
 
 # --- binaries --------------------------------------------------------------------------------------
-
-
-@pytest.mark.entry(71, 72)
-def test_a_missing_binary(pair):
-    pair.binary.unlink()
-    name = only_node(pair.model)[1].name
-
-    with refused(InvalidGraph, "m_qnn.bin.*missing", folder=pair.folder, node=name, ep=QNN, path=pair.binary):
-        epctx.InferenceSession(pair.model)
-
-
-@pytest.mark.parametrize(
-    ("damage", "match"),
-    [
-        pytest.param(lambda _data: b"", "m_qnn.bin.*empty", id="empty"),
-        pytest.param(lambda data: data[:-1], "the model was written with one of", id="truncated by a byte"),
-        pytest.param(lambda data: data[: len(data) // 2], "was written with one of", id="truncated by half"),
-        pytest.param(lambda data: data + b"\0", "was written with one of", id="with a byte too many"),
-        pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], "is not the one", id="with a wrong byte"),
-        pytest.param(lambda data: bytes(len(data)), "is not the one", id="zeroes"),
-    ],
-)
-def test_a_damaged_binary(pair, damage, match):
-    pair.binary.write_bytes(damage(pair.binary.read_bytes()))
-    name = only_node(pair.model)[1].name
-
-    with refused(InvalidGraph, match, folder=pair.folder, node=name, ep=QNN, path=str(pair.binary)):
-        epctx.InferenceSession(pair.model)
-
-
-def test_a_binary_swapped_with_another_models_of_the_same_name_and_size(pair, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    model = saved(chain(["Relu", "Add", "Sigmoid", "Add"], seed=1), other / "m.onnx")
-    epctx.ModelCompiler(with_qnn(), model).compile_to_file()
-    assert (other / "m_qnn.bin").stat().st_size == pair.binary.stat().st_size
-
-    shutil.copyfile(other / "m_qnn.bin", pair.binary)
-
-    with refused(InvalidGraph, "is not the one that the model was written with", folder=pair.folder, ep=QNN):
-        epctx.InferenceSession(pair.model)
 
 
 def outside(pair):

@@ -1,14 +1,14 @@
-"""Every way in which a payload can be damaged, against every way of checking it: the table of what is found."""
+"""Every damage of a payload and every reader of it: a table of what is found."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from functools import cache
 from pathlib import Path
 
 import onnx
 import pytest
+from end_to_end.routes import refused
 from end_to_end.share_models import example, options, run, write_model
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 
@@ -65,28 +65,60 @@ def flipped(content, place):
     return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
 
 
+ANOTHER = "the model was written with"
 DAMAGES = {
-    "truncated": lambda content, _weight, _stale: content[: len(content) // 2],
-    "short of its last byte": lambda content, _weight, _stale: content[:-1],
-    "longer by a byte": lambda content, _weight, _stale: content + b"\0",
-    "replaced by zeroes": lambda content, _weight, _stale: bytes(len(content)),
-    "with a flipped bit in its header": lambda content, _weight, _stale: flipped(content, 9),
-    "with a flipped last bit": lambda content, _weight, _stale: flipped(content, len(content) - 1),
-    "stale": lambda _content, _weight, stale: stale,
+    "empty": (lambda _content, _stale: b"", "is empty"),
+    "half": (lambda content, _stale: content[: len(content) // 2], ANOTHER),
+    "a byte short": (lambda content, _stale: content[:-1], ANOTHER),
+    "a byte longer": (lambda content, _stale: content + b"\0", ANOTHER),
+    "zeroes": (lambda content, _stale: bytes(len(content)), ANOTHER),
+    "backwards": (lambda content, _stale: content[::-1], ANOTHER),
+    "a flipped bit in its header": (lambda content, _stale: flipped(content, 9), ANOTHER),
+    "a flipped last bit": (lambda content, _stale: flipped(content, len(content) - 1), ANOTHER),
+    "stale": (lambda _content, stale: stale, ANOTHER),
 }
-"""Found in every mode: name to (content, a weight's place, the same model's binary with other weights) -> damaged."""
+"""Name to (content, the same model's binary with other weights) -> damaged; and words that each reader says."""
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("ep", "damage"), list(itertools.product(EPS, DAMAGES)))
-def test_a_binary_that_is_not_the_models_is_refused_in_every_mode(compiled, pair, ep, damage, mode):
+def compile_again(model, _rows, session_options):
+    epctx.ModelCompiler(session_options, model).compile_to_file(model.with_name("again_ctx.onnx"))
+
+
+def assert_refused(ep, model, binary, match):
+    """Have every reader refuse a binary with the same error, and change nothing."""
+    readers = [(run, {"ep__context_verify": mode}) for mode in MODES] + [(compile_again, {})]
+    for read, entries in readers:
+        with refused(InvalidGraph, rf"'{binary.name}'.*{match}", folder=model.parent) as caught:
+            read(model, ROWS, options(ep, **entries))
+        if read is run:
+            assert (caught.value.ep, caught.value.node[: len(ep)]) == (ep, ep)
+        assert Path(caught.value.path) == binary
+    assert not epctx.verify_model(model).ok
+
+
+@pytest.mark.entry(84)
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("ep", EPS)
+def test_a_binary_that_is_not_the_models_is_refused_by_every_reader(compiled, pair, ep, damage):
     model, binary = pair(ep)
     stale = compiled(ep, seed=1).with_name(binary.name).read_bytes()
     assert len(stale) == binary.stat().st_size
-    binary.write_bytes(DAMAGES[damage](binary.read_bytes(), a_weight(model), stale))
+    change, match = DAMAGES[damage]
+    binary.write_bytes(change(binary.read_bytes(), stale))
 
-    with pytest.raises(InvalidGraph, match=rf"{binary.name}.*(was|model was) written with"):
-        run(model, ROWS, options(ep, ep__context_verify=mode))
+    assert_refused(ep, model, binary, match)
+
+
+@pytest.mark.entry(71, 72)
+@pytest.mark.parametrize("ep", EPS)
+def test_a_missing_binary_is_refused_by_every_reader_with_the_folder_that_was_looked_in(pair, ep):
+    model, binary = pair(ep)
+    binary.unlink()
+
+    assert_refused(ep, model, binary, "which is missing")
+    with pytest.raises(InvalidGraph) as caught:
+        epctx.InferenceSession(model)
+    assert str(model.parent) in caught.value.hint
 
 
 @pytest.mark.parametrize(("mode", "found"), [("head", False), ("lazy", True), ("full", True)])
