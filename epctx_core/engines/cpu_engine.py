@@ -6,18 +6,12 @@ another only if the host names it.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
-
-from onnx import AttributeProto, ModelProto
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.errors import (
     EpctxError,
@@ -34,6 +28,7 @@ from epctx_core.registry.discovery import EntryPoint, PackageNotFoundError, dist
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import ModelProto
 
     from epctx_core.plugin import (
         BaseEngine,
@@ -53,9 +48,6 @@ INSTALL = "pip install 'epctx-core[ort]'"
 
 _VARIABLE = "EPCTX_ENGINE"
 _PACKAGE = "epctx-onnxruntime"
-SHARED_NODES = 128
-"""Nodes up to which a piece is looked up among the prepared ones: larger ones are seldom equal."""
-
 _LAYOUT = "epctx.cpu_layout"
 """The metadata key of a model that holds an engine's own layouts; see `epctx_core.plugin.Engine.optimize`."""
 
@@ -113,14 +105,6 @@ def engine_class(named: str | None = None) -> type[BaseEngine]:
         return found
     from epctx_core.engines.reference_engine import ReferenceEngine
 
-    asked = entry is not None or named or by_environment()
-    if not asked and importlib.util.find_spec("onnxruntime") is not None:
-        _log.warning(
-            "onnxruntime is installed and %s, which runs models on it, is not, so %s is used: %s",
-            _PACKAGE,
-            ReferenceEngine.name,
-            INSTALL,
-        )
     return ReferenceEngine
 
 
@@ -174,7 +158,7 @@ def _label(entry: EntryPoint) -> str:
 
 
 class PreparedHandle:
-    """One user's hold on a prepared model that may be shared; implements `PreparedModel`."""
+    """A prepared model until it is closed; implements `PreparedModel`."""
 
     __slots__ = ("run",)
 
@@ -183,14 +167,11 @@ class PreparedHandle:
         self.run = model.run
 
     def close(self) -> None:
-        """Let go of the model; its memory is released when the last handle and the last call are gone."""
+        """Let go of the model; its memory is released when the last call is gone."""
         self.run = _closed
 
 
-def _closed(
-    inputs: Sequence[np.ndarray],  # noqa: ARG001 - the signature is `run`'s
-    outputs: Sequence[np.ndarray] | None = None,  # noqa: ARG001
-) -> Sequence[np.ndarray]:
+def _closed(inputs: Any, outputs: Any = None) -> NoReturn:  # noqa: ARG001 - the signature is `run`'s
     raise RuntimeException("a prepared model was run after it was closed.")
 
 
@@ -205,8 +186,6 @@ class CpuEngine:
         self.policy = policy
         if policy.engine or by_environment():
             chosen_entry(policy.engine)
-        self._shared: WeakValueDictionary[bytes, RunnableModel] = WeakValueDictionary()
-        self._lock = threading.Lock()
 
     @cached_property
     def _engine(self) -> BaseEngine:
@@ -231,29 +210,20 @@ class CpuEngine:
     ) -> PreparedModel:
         """Make a model ready to run; see `epctx_core.plugin.Engine.prepare`."""
         layout = next((entry.value for entry in model.metadata_props if entry.key == _LAYOUT), None)
-        if (
-            layout is not None and layout != self._engine.layout
-        ):  # private layouts that are not this engine's here
+        if layout is not None and layout != self._engine.layout:
             raise InvalidGraph(
                 f"a piece was optimised for {layout}, here is {self._engine.layout or self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
-        # Each array is fetched once: its address is in the key, and what is prepared keeps it alive.
+        # Each array is fetched once, however many parts the model is prepared in.
         arrays = {
             t.name: weights[t.name]
             for t in model.graph.initializer
             if is_detached(t) and weights and t.name in weights
         }
-        key = _structure_key(model, arrays) if len(model.graph.node) <= SHARED_NODES else None
-        with self._lock:
-            shared = None if key is None else self._shared.get(key)
-            if shared is None:
-                shared = self._prepare(
-                    model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy)
-                )
-                if key is not None:
-                    self._shared[key] = shared
-        return PreparedHandle(shared)
+        return PreparedHandle(
+            self._prepare(model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy))
+        )
 
     def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
         """Make a piece of the default CPU EP ready to run, optimised where that pays."""
@@ -314,41 +284,3 @@ class CpuEngine:
             from epctx_core.engines.splitting import prepare_in_parts
 
             return prepare_in_parts(model, weights, self._engine, blamed, error)
-
-
-def _structure_key(model: ModelProto, weights: Mapping[str, np.ndarray]) -> bytes | None:
-    """Return a key that is equal for equal computations over the same memory, whatever the names.
-
-    None for a model whose bodies use names of the enclosing scope: renaming those is not worth it.
-    """
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    graph = copy.graph
-    numbers: dict[str, str] = {"": ""}
-
-    def canonical(name: str) -> str:
-        return numbers.setdefault(name, str(len(numbers)))
-
-    for value in graph.input:
-        value.name = canonical(value.name)
-    memory = []
-    for tensor in graph.initializer:
-        if is_detached(tensor) and tensor.name in weights:
-            array = weights[tensor.name]
-            memory.append((array.__array_interface__["data"][0], array.strides))
-        tensor.name = canonical(tensor.name)
-    if graph.sparse_initializer:
-        return None
-    for node in graph.node:
-        if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
-            return None
-        node.name = node.doc_string = ""
-        del node.metadata_props[:]
-        node.input[:] = [canonical(name) for name in node.input]
-        node.output[:] = [canonical(name) for name in node.output]
-    for value in graph.output:
-        value.name = canonical(value.name)
-    del graph.value_info[:]
-    sha = hashlib.sha256(copy.SerializeToString(deterministic=True))
-    sha.update(repr(memory).encode())
-    return sha.digest()

@@ -179,17 +179,26 @@ class Subgraph:
         return tuple([Node(self.graph, i) for i in self.node_indices])
 
     @property
-    def plain_form(self) -> tuple[int, ...] | None:
-        """What tells this piece from others of its graph; None with attributes, weights or functions.
+    def plain_form(self) -> tuple[object, ...] | None:
+        """What tells these nodes from others of their graph; None with attributes, weights or functions.
 
-        Made in a fraction of a digest's time: of many equal small pieces one is looked at. A type table
-        makes equal types once, so their identities stand for them.
+        Made in a fraction of a digest's time: of many equal small pieces one is looked at.
         """
-        if self._form is None:
-            return None
+        return None if self._form is None else self._typed(self._form)
+
+    @property
+    def form(self) -> tuple[object, ...] | None:
+        """What tells these nodes from others of their graph; None with weights."""
+        if self._form is not None or self.weight_names or self.kept_names:
+            return self.plain_form
+        digest = _partition_digest(self.graph, self.node_indices, self.inputs, self.outputs)
+        return self._typed((digest,))
+
+    def _typed(self, form: tuple[object, ...]) -> tuple[object, ...]:
+        # A type table makes equal types once, so their identities stand for them.
         values = (*self.inputs, *self.outputs)
         proven = self.graph.types.proven
-        return (*self._form, *[id(v.type) for v in values], *[id(proven(v.name)) for v in values])
+        return (*form, *[id(v.type) for v in values], *[id(proven(v.name)) for v in values])
 
     @property
     def weights(self) -> Mapping[str, Weight]:

@@ -26,7 +26,7 @@ class OptimizedModel(NamedTuple):
 
 
 class RunnableModel(Protocol):
-    """A model that an engine made ready; several handles may share it. It keeps its weights alive."""
+    """A model that an engine made ready; it keeps its weights alive."""
 
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None

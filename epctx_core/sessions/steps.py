@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.index import GraphIndex, Node, attribute_value
+from epctx_core.graph.index import SPECIAL, GraphIndex, Node, attribute_value
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_broken
@@ -60,17 +60,17 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
     if one in prepared:
         return StepSpec(name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first])
     piece = Subgraph(graph, nodes)
-    plain = piece.plain_form
+    form = piece.form
     # A form means something within its graph.
-    run = None if plain is None else prepared.get((graph, plain))
+    run = None if form is None else prepared.get((graph, form))
     if run is None:
         try:
             run = planner.engine.prepare_piece(piece.model(), piece.weights).run
         except NotImplementedByProvider as error:
             message = error.message + _refusals_of_kernels(planner, graph, nodes, error.node)
             raise NotImplementedByProvider(message, node=error.node, hint=error.hint) from error
-    if plain is not None:
-        prepared[graph, plain] = run
+    if form is not None:
+        prepared[graph, form] = run
         if one is not None:
             prepared[one] = run
     return StepSpec(name, CPU_EP, run, piece.input_names, piece.output_names)
@@ -91,8 +91,10 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
     """Return what tells a node from others of its graph, in less time still than `Subgraph.plain_form`.
 
     Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
-    reads a weight or one value twice, and for one of whose results some are not read.
+    reads a weight or one value twice, for one of whose results some are not read, and for one with attributes.
     """
+    if graph.kinds[node] == SPECIAL:
+        return None
     inputs, outputs = graph.inputs[node], graph.outputs[node]
     names = {*inputs, *outputs}
     if len(names) < len(inputs) + len(outputs) or "" in names or not graph.constants.isdisjoint(names):

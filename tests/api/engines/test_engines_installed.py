@@ -248,18 +248,6 @@ def test_a_misspelt_engine_is_suggested_and_an_error_also_where_no_node_needs_on
     assert "'onxruntime', named by EPCTX_ENGINE, is not installed. Did you mean 'onnxruntime'?" in done.stderr
 
 
-def test_onnxruntime_without_its_package_is_told_once_with_what_to_install(asked):
-    begins = WITHOUT_ONNXRUNTIME.replace('sys.modules["onnxruntime"] = None', "").replace(
-        'None if name == "onnxruntime" else ', ""
-    )
-
-    names, log = asked("", "", begins=begins)
-
-    assert names == [REFERENCE, REFERENCE]
-    (told,) = [line for line in warnings(log) if "onnxruntime is installed and epctx-onnxruntime" in line]
-    assert told.endswith("pip install 'epctx-core[ort]'")
-
-
 def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
     names, log = asked("", "", begins=WITHOUT_ONNXRUNTIME)
 

@@ -1,21 +1,22 @@
-"""Equal pieces share one prepared model, which lives as long as its last user."""
+"""Equal groups of a session share one prepared model; a prepared model lives until it is closed and its last run is over."""
 
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import threading
 import weakref
 
-import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from engines.pieces import SIZE, on_the_reference, piece, session_engine
-from graph.making import model, node, value
-from onnx import TensorProto
+from engines.pieces import SIZE, piece
+from graph.making import model, node, tensor, value
 
+import epctx_core as epctx
 from epctx_core.errors import RuntimeException
+from epctx_core.plugin import CompiledPartition, ComputeCapability, ExecutionProvider, hookimpl
 
 
 @pytest.fixture
@@ -33,57 +34,56 @@ def sessions(monkeypatch):
     return made
 
 
-def test_equal_pieces_share_one_prepared_model(engine, sessions):
-    weight = np.ones(SIZE, np.float32)
-    one = piece()
-    other = piece(x="in", w="kernel", y="out")
-    other.graph.node[0].metadata_props.add(key="namespace", value="layer 2")
-    other.graph.node[0].doc_string = "another"
-
-    handles = [engine.prepare(one, {"w": weight}), engine.prepare(other, {"kernel": weight})]
-
-    assert len(sessions) == 1
-    x = np.arange(SIZE, dtype=np.float32)
-    assert all(h.run([x])[0].tolist() == (x + 1).tolist() for h in handles)
+def left_over(*nodes, inputs=("x",), initializers=()):
+    """Run a model whose Neg nodes an EP claims; what is left between them goes to the CPU EP, node by node."""
+    registry = epctx.Registry(entry_points=False)
+    registry.register(negating())
+    made = model(list(nodes), list(inputs), ["y"], initializers)
+    return epctx.InferenceSession(made.SerializeToString(), providers=["Negating"], registry=registry)
 
 
-def test_pieces_over_different_memory_or_of_different_operators_do_not_share(engine, sessions):
-    weight = np.ones(SIZE, np.float32)
+def negating():
+    class Negating(ExecutionProvider):
+        name = "Negating"
 
-    handles = [
-        engine.prepare(piece(), {"w": weight}),
-        engine.prepare(piece(), {"w": weight.copy()}),
-        engine.prepare(piece(op="Mul"), {"w": weight}),
-    ]
+        @hookimpl
+        def get_capability(self, graph):
+            return [ComputeCapability([node]) for node in graph.nodes if node.op_type == "Neg"]
 
-    assert len(sessions) == len(handles) == 3
+        @hookimpl
+        def compile(self, partitions):
+            return [CompiledPartition(lambda inputs, _outputs=None: [-inputs[0]]) for _ in partitions]
 
-
-def test_two_layouts_of_one_memory_do_not_share(engine):
-    made = model(
-        [node("MatMul", ["x", "w"], ["y"])], [value("x", shape=[1, 20])], [value("y", shape=[1, 20])]
-    )
-    made.graph.initializer.add(name="w", data_type=1, dims=[20, 20], data_location=TensorProto.EXTERNAL)
-    weight = np.arange(400, dtype=np.float32).reshape(20, 20)
-    x = np.arange(20, dtype=np.float32).reshape(1, 20)
-
-    straight, turned = (engine.prepare(made, {"w": w}) for w in (weight, weight.T))
-
-    assert straight.run([x])[0].tolist() == (x @ weight).tolist()
-    assert turned.run([x])[0].tolist() == (x @ weight.T).tolist()
+    return Negating
 
 
-@pytest.mark.parametrize("with_onnxruntime", [True, False], ids=["onnxruntime", "reference"])
-def test_an_address_that_is_used_again_does_not_bring_back_an_older_weight(with_onnxruntime):
-    # Nibbles are copied into the model, so nothing but the shared model keeps the given array alive.
-    engine = session_engine(None if with_onnxruntime else on_the_reference())
-    made = piece(elem_type=TensorProto.INT4)
-    made.graph.node[0].CopyFrom(node("Cast", ["w"], ["y"], to=TensorProto.FLOAT))
-    made.graph.output[0].CopyFrom(value("y", shape=[SIZE]))
-    del made.graph.input[:]
-    handles = [engine.prepare(made, {"w": np.full(SIZE, n, ml_dtypes.int4)}) for n in range(-8, 8)]
+def test_equal_groups_of_a_session_share_one_prepared_model(sessions):
+    with left_over(
+        node("Elu", ["x"], ["a"], alpha=2.0),
+        node("Neg", ["a"], ["b"]),
+        node("Elu", ["b"], ["c"], alpha=2.0),
+        node("Neg", ["c"], ["d"]),
+        node("Elu", ["d"], ["y"], alpha=3.0),
+    ) as session:
+        (result,) = session.run(None, {"x": np.array([-1, 2], np.float32)})
 
-    assert [handle.run([])[0][0] for handle in handles] == list(range(-8, 8))
+    assert len(sessions) == 2
+    a = np.array([2 * math.expm1(-1), 2])
+    c = np.where(a > 0, 2 * np.expm1(-a), -a)
+    np.testing.assert_allclose(result, np.where(c > 0, 3 * np.expm1(-c), -c), rtol=1e-5)
+
+
+def test_groups_that_read_weights_do_not_share(sessions):
+    with left_over(
+        node("Add", ["x", "v"], ["a"]),
+        node("Neg", ["a"], ["b"]),
+        node("Add", ["b", "w"], ["y"]),
+        initializers=[tensor("v", np.ones(2)), tensor("w", np.full(2, 5.0))],
+    ) as session:
+        (result,) = session.run(None, {"x": np.array([1, 2], np.float32)})
+
+    assert len(sessions) == 2
+    assert result.tolist() == [3, 2]
 
 
 class MadeOnDemand(dict):
@@ -99,35 +99,20 @@ def test_weights_may_be_made_on_demand(engine):
     assert handle.run([np.zeros(SIZE, np.float32)])[0].tolist() == [3] * SIZE
 
 
-def test_closing_one_handle_leaves_the_others_alive(engine, sessions):
-    weight = np.ones(SIZE, np.float32)
-    one, other = (engine.prepare(piece(), {"w": weight}) for _ in range(2))
-    x = np.zeros(SIZE, np.float32)
-
-    one.close()
-
-    assert other.run([x])[0].tolist() == [1] * SIZE
-    with pytest.raises(RuntimeException, match="after it was closed"):
-        one.run([x])
-    assert len(sessions) == 1
-
-
-def test_closing_the_last_handle_releases_the_model_and_its_weights(engine, sessions):
+def test_closing_releases_the_model_and_its_weights(engine, sessions):
     owned = np.ones(SIZE, np.float32)
     references = sys.getrefcount(owned)
-    one, other = (engine.prepare(piece(), {"w": owned}) for _ in range(2))
-    (shared,) = sessions
+    handle = engine.prepare(piece(), {"w": owned})
+    (made,) = sessions
+    assert made() is not None
 
-    one.close()
-    gc.collect()
-    kept = shared()
-    assert kept is not None
-    del kept
-    other.close()
+    handle.close()
     gc.collect()
 
-    assert shared() is None
+    assert made() is None
     assert sys.getrefcount(owned) == references
+    with pytest.raises(RuntimeException, match="after it was closed"):
+        handle.run([np.zeros(SIZE, np.float32)])
 
 
 def test_a_run_that_is_under_way_survives_closing(engine):
