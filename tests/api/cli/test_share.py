@@ -28,6 +28,24 @@ def test_it_ends_with_the_files_and_what_sharing_saved(epctx, models, tmp_path):
     assert np.allclose(run(tmp_path / "b_ctx.onnx", 4, options(QNN)), run(models[1], 4), atol=1e-4)
 
 
+def test_the_form_of_the_other_tool_gives_the_same(epctx, models, tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+
+    epctx("share", *models, "--ep", "QNN", "-p", "QNN.htp_arch=75", "-c", "ep.context_node_name_prefix=p_",
+          "-o", ours)  # fmt: skip
+    said = epctx(
+        "share", "-e", "qnn", "-i", "htp_arch|75", "-C", "ep.context_node_name_prefix|p_",
+        "-o", theirs, ",".join(map(str, models)),
+    )  # fmt: skip
+
+    assert said.code == 0
+    assert {p.name: p.read_bytes() for p in ours.iterdir()} == {
+        p.name: p.read_bytes() for p in theirs.iterdir()
+    }
+
+
 def test_models_may_stand_on_both_sides_of_options(epctx, models, tmp_path):
     together, apart = tmp_path / "together", tmp_path / "apart"
     for folder in (together, apart):
@@ -93,6 +111,8 @@ def test_the_result_as_json_names_all_files(epctx, models):
     [
         ([], "needs an Execution Provider"),
         (["--ep", "QNN", "--name", "one"], "2 models and 1 name"),
+        (["--ep", "QNN", "-i", "htp_arch=75"], "not of the form KEY|VALUE"),
+        (["--ep", "QNN", "--ep", "OpenVINO", "-i", "htp_arch|75"], "needs exactly one EP"),
         (["--ep", "QNN", "-c", "ep.context_embed_mode=1"], "contradict"),
     ],
     ids=str,

@@ -1,8 +1,12 @@
-"""`epctx share`: compile several models into a share group, with one binary for each EP."""
+"""`epctx share`: compile several models into a share group, with one binary for each EP.
+
+Also takes `-e`, `-C`, `-i` and models joined by commas, as onnxruntime's `ep_weight_sharing_ctx_gen` does.
+"""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_cli import text
@@ -30,7 +34,7 @@ def add_arguments(parser: CommandParser) -> None:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="the ONNX models; the binary is named after the first",
+        help="the ONNX models, also joined by commas; the binary is named after the first",
     )
     parser.list_among_options = "models"
     add_providers(parser, ep_help="an EP to compile with; repeat it, the first has priority, CPU comes last")
@@ -46,6 +50,10 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--no-clobber", action="store_true", help="fail if a context model exists")
     add_allow_uncompiled(parser)
+    tool = parser.add_argument_group("as in ep_weight_sharing_ctx_gen")
+    tool.add_argument("-e", dest="ep", action="append", metavar="EP", help="the same as --ep")
+    tool.add_argument("-C", dest="entries", metavar='"KEY|VALUE ..."', help="session options")
+    tool.add_argument("-i", dest="options", metavar='"KEY|VALUE ..."', help="options of the only EP")
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -54,7 +62,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compile all models, publish them together, report."""
     from epctx_core import OrtCompileApiFlags, ShareGroup
 
-    models = arguments.models
+    models = [
+        model
+        for argument in arguments.models
+        for model in ([argument] if Path(argument).exists() else argument.split(","))
+    ]
     names: list[str | None] = [*arguments.name] or [None] * len(models)
     if len(names) != len(models):
         raise InvalidArgument(
@@ -63,6 +75,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     if not arguments.ep:
         raise no_ep("share")
+    options = _pairs(arguments.options, "-i")
+    if options and len(arguments.ep) > 1:
+        raise InvalidArgument("-i needs exactly one EP.", hint="Write -p EP.KEY=VALUE for each EP.")
+    arguments.provider_option += [f"{arguments.ep[0]}.{pair}" for pair in options]
+    arguments.config += _pairs(arguments.entries, "-C")
     no_clobber = OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
     flags = no_clobber if arguments.no_clobber else OrtCompileApiFlags.NONE
     session = session_options(arguments, console)
@@ -77,6 +94,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.result({**report.as_dict(), "providers": report.members[0].as_dict()["providers"]})
     done = arguments.allow_uncompiled or all(member.compiled for member in report.members)
     return ExitCode.DONE if done else ExitCode.FAILED
+
+
+def _pairs(argument: str | None, flag: str) -> list[str]:
+    """Return `KEY|VALUE KEY|VALUE` as `KEY=VALUE` each."""
+    words = (argument or "").split()
+    if bad := next((word for word in words if not word.partition("|")[1] or word[0] == "|"), None):
+        raise InvalidArgument(f"{flag} {bad!r} is not of the form KEY|VALUE.")
+    return [word.replace("|", "=", 1) for word in words]
 
 
 def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
