@@ -129,12 +129,19 @@ def test_every_repeated_field_of_onnx_can_be_grown(tmp_path):
         assert model.write(20, field).stat().st_size > before
 
 
-def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(tmp_path):
-    assert not multiplying(tmp_path, steps, [(field,) for field in FIELDS], 2 * COUNT)
+EXTENT = pytest.mark.parametrize(
+    "used", [USED[1::2], pytest.param(USED[::2], marks=pytest.mark.stress)], ids=["daily", "more"]
+)
 
 
-def test_no_two_of_many_drawn_pairs_of_repeated_fields_multiply(tmp_path):
-    assert not multiplying(tmp_path, steps, DRAWN, 2 * COUNT)
+@EXTENT
+def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(used, tmp_path):
+    assert not multiplying(tmp_path, steps, [(field,) for field in FIELDS], 2 * COUNT, used=used)
+
+
+@EXTENT
+def test_no_two_of_many_drawn_pairs_of_repeated_fields_multiply(used, tmp_path):
+    assert not multiplying(tmp_path, steps, DRAWN, 2 * COUNT, used=used)
 
 
 def test_the_segments_of_a_file_are_read_once_however_many_nodes_name_it(tmp_path):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEEP = ("densenet121", "inception_v1", "inception_v2", "resnet50", "resnet50_int8")
-"""Networks that take seconds: one combination every day, the others in `make stress`."""
+"""Networks that take seconds: two of them in one combination every day, all else in `make stress`."""
 SMALL = tuple(name for name in (*EXPORTED, *FILLED, *QUANTISED) if name not in {*DEEP, *LARGE})
 """Networks that take a tenth of a second."""
 

@@ -359,7 +359,7 @@ def test_a_group_compiled_again_replaces_all_its_files(tmp_path):
 
 
 @pytest.mark.parametrize("ep", EPS)
-@pytest.mark.parametrize("seconds", [5 / len(EPS), pytest.param(60 / len(EPS), marks=pytest.mark.stress)])
+@pytest.mark.parametrize("seconds", [2 / len(EPS), pytest.param(60 / len(EPS), marks=pytest.mark.stress)])
 def test_sessions_of_a_group_begin_run_and_end_in_many_threads(ep, seconds, tmp_path):
     sources = [write_model(ep, tmp_path / f"m{n}.onnx", n + 1) for n in range(4)]
     grouped(ep, sources)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx.parser
 import onnxruntime
 import pytest
+from command_line import main
 from kernel_eps.acme import kernel_ep, with_eps
 from onnx import TensorProto, helper
 from ort_format.sources import NAMES, SMALL, inputs_of, source
@@ -155,14 +156,12 @@ def test_an_isolated_ep_reads_weights_out_of_the_ort_file(ort_model, expected):
 
 
 @pytest.mark.parametrize("name", ["lstm", "loop"])
-def test_commands_take_it(name, ort_model):
+def test_commands_take_it(name, ort_model, capsys):
     model = ort_model(name)
 
     def epctx_command(*words):
-        command = [sys.executable, "-m", "epctx_core", *words, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode in {0, 1}, done.stderr
-        return json.loads(done.stdout)
+        assert main([*words, "--json"]) in {0, 1}
+        return json.loads(capsys.readouterr().out)
 
     assert epctx_command("inspect", str(model))["required_files"] == []
     assert epctx_command("verify", str(model))["ok"]

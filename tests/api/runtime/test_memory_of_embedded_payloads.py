@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 
 import epctx_core as epctx
 
-SHAPE = (1 << 12, 1 << 12)
-PAYLOAD = 4 << 24
+SHAPE = (1 << 11, 1 << 12)
+PAYLOAD = 4 << 23
 
 LOAD = """
 import sys
