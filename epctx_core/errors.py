@@ -105,10 +105,7 @@ class EpctxError(Exception):
             message = f"{message[:LONGEST_MESSAGE]} [and {len(message) - LONGEST_MESSAGE:,} characters more]"
         super().__init__(message)
         self.message = message
-        self.node = node
-        self.ep = ep
-        self.path = path
-        self.hint = hint
+        self.node, self.ep, self.path, self.hint = node, ep, path, hint
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -215,9 +212,7 @@ class PluginError(EpctxError):
         **facts: Any,
     ) -> None:
         super().__init__(message, **facts)
-        self.hook = hook
-        self.distribution = distribution
-        self.version = version
+        self.hook, self.distribution, self.version = hook, distribution, version
 
 
 def suggestion(name: str, known: object) -> str:

@@ -38,12 +38,11 @@ A package that imports this module requires exactly its own version of the core.
 
 from __future__ import annotations
 
-# What `typing` calls so; see `epctx_core`.
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
+from epctx_core.forwarding import forwarders
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from epctx_core.compiling.destination import *
     from epctx_core.context.manifest import *
     from epctx_core.context.paths import *
@@ -93,16 +92,6 @@ _HOME = {
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),
 }  # fmt: skip
-_NAMES = [name for names in _HOME.values() for name in names]
 if not TYPE_CHECKING:  # they take a computed list for an empty one
-    __all__ = list(_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    from epctx_core.forwarding import forward
-
-    return forward(__name__, _HOME, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+    __all__ = [name for names in _HOME.values() for name in names]
+    __getattr__, __dir__ = forwarders(__name__, _HOME)

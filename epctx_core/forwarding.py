@@ -6,11 +6,22 @@ Such a module has a table of them, `_HOME`, and imports all of each home for typ
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+
+def forwarders(
+    module: str, home: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a module that takes names from others; see `forward`."""
+
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *(name for names in home.values() for name in names)})
+
+    return lambda name: forward(module, home, name), list_names
 
 
 def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:

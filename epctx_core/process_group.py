@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
+_PAUSE = 0.001
 
 
 class ProcessGroup:
@@ -48,9 +48,11 @@ class ProcessGroup:
         Returns:
             Whether it ended by itself.
         """
+        limit = time.monotonic() + seconds
         ended = False
         try:
-            ended = self._ends_within(seconds)
+            while not (ended := self.has_ended()) and time.monotonic() < limit:
+                time.sleep(_PAUSE)
         finally:
             self.end()
             self.first.wait()
@@ -67,12 +69,9 @@ class ProcessGroup:
                 self.first.kill()
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; it is not waited for, so that its number stays its own.
-
-        False where the system cannot tell.
-        """
+        """Whether the process has ended; where the system can tell, it is not waited for, so that its number stays its own."""
         if not hasattr(os, "waitid"):
-            return False
+            return self.first.poll() is not None
         try:
             return os.waitid(os.P_PID, self.first.pid, _HAS_ENDED) is not None
         except ChildProcessError:
@@ -88,20 +87,6 @@ class ProcessGroup:
             return f"was ended by {signal.Signals(-self.first.returncode).name}"
         except ValueError:
             return f"was ended by signal {-self.first.returncode}"
-
-    def _ends_within(self, seconds: float) -> bool:
-        """Whether the process ends in time; where the system can tell, it is not waited for yet."""
-        if not hasattr(os, "waitid"):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.first.wait(seconds)
-            return self.first.returncode is not None
-        end, pause = time.monotonic() + seconds, _FIRST_PAUSE
-        while not self.has_ended():
-            if time.monotonic() > end:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        return True
 
 
 # -- processes of epctx's own ------------------------------------------------------------

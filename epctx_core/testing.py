@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-# What `typing` calls so; see `epctx_core`.
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
+from epctx_core.forwarding import forwarders
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from epctx_conformance import *
 
-_NAMES = (
-    "GROUPS", "NEEDS", "CheckFailed", "CheckResult", "ConformanceReport", "Outcome", "ProviderConformance",
-    "Requirements", "Skipped", "check_provider", "chosen_checks",
-)  # fmt: skip
+_HOME = {
+    "epctx_conformance": (
+        "GROUPS", "NEEDS", "CheckFailed", "CheckResult", "ConformanceReport", "Outcome", "ProviderConformance",
+        "Requirements", "Skipped", "check_provider", "chosen_checks",
+    ),
+}  # fmt: skip
 if not TYPE_CHECKING:  # they take a computed list for an empty one
-    __all__ = list(_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    from epctx_core.forwarding import forward
-
-    return forward(__name__, {"epctx_conformance": _NAMES}, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+    __all__ = list(_HOME["epctx_conformance"])
+    __getattr__, __dir__ = forwarders(__name__, _HOME)

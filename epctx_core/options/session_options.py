@@ -240,7 +240,7 @@ class SessionOptions(Strict):
         Raises:
             InvalidArgument: the name was given before, or the value is no array of numbers.
         """
-        _check_text("add_initializer", "name", name)
+        _check_name("add_initializer", name)
         if name in self._initializers:
             raise InvalidArgument(
                 f"add_initializer: {name!r} was given before.", hint="Give one value for each initializer."
@@ -362,13 +362,13 @@ class SessionOptions(Strict):
         )
 
 
-def _check_text(method: str, what: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise InvalidArgument(f"{method}: the {what} must be a text that is not empty, not {value!r:.80}.")
+def _check_name(method: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"{method}: the name must be a text that is not empty, not {name!r:.80}.")
 
 
 def _add_length(method: str, lengths: dict[str, int], name: str, value: Any) -> None:
-    _check_text(method, "name", name)
+    _check_name(method, name)
     if not is_whole(value) or value < 0:
         raise InvalidArgument(
             f"{method}: the length of {name!r} must be a whole number from 0 on, not {value!r:.80}."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from epctx_core.forwarding import forwarders
 
 if TYPE_CHECKING:
     from epctx_core.options.choices import *
@@ -38,16 +40,6 @@ _HOME = {
         "supported_partitions",
     ),
 }  # fmt: skip
-_NAMES = [name for names in _HOME.values() for name in names]
 if not TYPE_CHECKING:  # they take a computed list for an empty one
-    __all__ = list(_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    from epctx_core.forwarding import forward
-
-    return forward(__name__, _HOME, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+    __all__ = [name for names in _HOME.values() for name in names]
+    __getattr__, __dir__ = forwarders(__name__, _HOME)

@@ -78,31 +78,21 @@ class Selection:
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record
-        wanted = self.wanted(record.name, chosen)
+        preferred = [dist for ep, dist in self.preferred.items() if means(ep, record.name)]
+        wanted = chosen.get(record.name) or next(iter(preferred), None)
         winner = next((r for r in rivals if same_distribution(r.distribution, wanted)), None)
-        preferred = winner is not None
-        if winner is None and all(r.simulated is not None for r in rivals):
-            real = [r for r in rivals if not r.simulated]
-            winner = real[0] if len(real) == 1 else None
-        if record is winner:
-            return record
         if winner is not None:
-            why = (
-                f"{winner.origin} was preferred"
-                if preferred
-                else f"it is simulated, and {winner.origin} is not"
-            )
-            return _duplicate(record, why, passed_over=preferred)
+            why = f"{winner.origin} was preferred"
+            return record if record is winner else _duplicate(record, why, passed_over=True)
+        real = [r for r in rivals if not r.simulated]
+        if len(real) == 1 and all(r.simulated is not None for r in rivals):
+            why = f"it is simulated, and {real[0].origin} is not"
+            return record if record is real[0] else _duplicate(record, why, passed_over=False)
         why = f"{' and '.join(r.origin for r in rivals)} bring {record.name}"
         broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
         if broken:
             why += f"; whether {' and '.join(broken)} is simulated is not known, as it is broken"
         return _duplicate(record, why, passed_over=False)
-
-    def wanted(self, name: str, chosen: Mapping[str, str]) -> str | None:
-        """Return the distribution that the host or the environment wants to bring an EP type."""
-        preferred = (dist for ep, dist in self.preferred.items() if means(ep, name))
-        return chosen.get(name) or next(preferred, None)
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
@@ -165,6 +155,13 @@ def _one(source: str, tier: Sequence[PluginRecord], *, ordered: bool) -> PluginR
     raise contested(source, usable) if usable else unusable(undecided)
 
 
+def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecord]:
+    """Return the records that a host's name means, usable or not."""
+    distribution, colon, short = name.rpartition(":")
+    near = [r for r in records if means(short, r.name)]
+    return [r for r in near if same_distribution(distribution, r.distribution)] if colon else near
+
+
 def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     """Return the record that a host's name means: `X`, `XExecutionProvider` or `<distribution>:X`.
 
@@ -174,10 +171,9 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
         InvalidArgument: no such EP, or the name fits several EP types.
         PluginError: it is there but can't be used, or two distributions bring it.
     """
-    distribution, colon, short = name.rpartition(":")
-    within = [r for r in records if same_distribution(r.distribution, distribution)] if colon else records
+    near = find_by_name(name, records)
+    _, colon, short = name.rpartition(":")
     # A record without an entry point is a complaint about metadata; it must not hide an EP of a like name.
-    near = [r for r in within if means(short, r.name)]
     named = [r for r in near if r.entry_point] or near
     named = [r for r in named if r.name == short] or named
     good = [r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)]

@@ -24,14 +24,13 @@ from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
 from epctx_core.registry.importing import find_problems, import_provider
-from epctx_core.registry.lookup import Selection, pick_by_name, route_source
+from epctx_core.registry.lookup import Selection, find_by_name, pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
     RecordKey,
     answered,
     means,
-    normalised,
     record_of_class,
     same_distribution,
     sort_key,
@@ -260,8 +259,14 @@ class Registry:
                 self._paths.append(place)
             self._is_stale = True
             view = self._view()
-        brought = [(record.name, normalised(record.distribution or "")) for record in found]
-        return [r for r in view.values() if (r.name, normalised(r.distribution or "")) in brought]
+        return [
+            record
+            for record in view.values()
+            if any(
+                f.name == record.name and same_distribution(f.distribution, record.distribution)
+                for f in found
+            )
+        ]
 
     @contextmanager
     def in_use(self, record: PluginRecord, *, by: str) -> Iterator[None]:
@@ -305,13 +310,7 @@ class Registry:
         Args:
             name: an EP type, `X` for `XExecutionProvider`, or either of them after `<distribution>:`; without case.
         """
-        distribution, colon, short = name.rpartition(":")
-        return [
-            record
-            for record in self.records()
-            if means(short, record.name)
-            and (not colon or same_distribution(distribution, record.distribution))
-        ]
+        return find_by_name(name, self.records())
 
     def resolve(self, name: str) -> PluginRecord:
         """Return the record that a host's name means; imports nothing unless several distributions bring it.
