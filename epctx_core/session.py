@@ -129,12 +129,12 @@ class InferenceSession(Strict):
             state = self._state
             if state is None or self._closed or getpid() != self._process:
                 raise self._over()
-            wanted = self._places(output_names) if output_names else None
+            chosen = self._indices(output_names) if output_names else None
             feeds = self._order(input_feed)
             results = (
                 state.run(feeds, None) if run_options is None else _run_stoppably(state, feeds, run_options)
             )
-            return results if wanted is None else [results[place] for place in wanted]
+            return results if chosen is None else [results[index] for index in chosen]
         finally:
             self._running.remove(thread)
 
@@ -214,7 +214,7 @@ class InferenceSession(Strict):
         """Accept the wish, without effect: a session never changes its EPs by itself."""
         log_without_effect("enable_fallback", _NO_FALLBACK)
 
-    def _places(self, names: Sequence[str]) -> list[int]:
+    def _indices(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):
             raise InvalidArgument(
                 f"output_names is a list of names, not {names!r:.80}.", hint="Give None for all outputs."
@@ -248,8 +248,8 @@ class InferenceSession(Strict):
         return {**shown, CPU_EP: {}}
 
     def get_provider_records(self) -> list[PluginRecord]:
-        """Return what is known about the plugins of the session's EPs, in order of priority: which distribution, whose."""
-        return list(self._open().providers.records)
+        """Return the plugin records of the session's EPs, in order of priority."""
+        return [choice.record for choice in self._open().providers.choices.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the model says about itself."""
@@ -270,16 +270,12 @@ class InferenceSession(Strict):
             PluginError: an EP failed.
         """
         providers = self._open().providers
-        form = 'Give text, such as {"ep.dynamic.workload_type": "Efficient"}.'
-        if not isinstance(options, Mapping) or not options:
+        texts = [text for item in options.items() for text in item] if isinstance(options, Mapping) else []
+        if not texts or not all(isinstance(text, str) for text in texts):
             raise InvalidArgument(
-                "set_ep_dynamic_options takes a mapping of keys to values that is not empty.", hint=form
+                f"dynamic options are a mapping that is not empty, in which key and value must be text: {options!r:.80}.",
+                hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
             )
-        for key, value in options.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise InvalidArgument(
-                    f"dynamic option {key!r:.80}: key and value must be text, not {value!r:.80}.", hint=form
-                )
         from epctx_core.sessions.ep_queries import set_dynamic_options
 
         set_dynamic_options(providers, options)
@@ -306,7 +302,7 @@ class InferenceSession(Strict):
         Raises:
             RuntimeException: called from within a run of this session, which it would wait for.
         """
-        if self._is_inherited:
+        if getpid() != self._process:
             return
         if get_ident() in self._running:
             raise RuntimeException(
@@ -322,22 +318,17 @@ class InferenceSession(Strict):
                 state.providers.close()
 
     def _open(self) -> SessionState:
-        if self._state is None or self._is_inherited:
+        if self._state is None or getpid() != self._process:
             raise self._over()
         return self._state
 
-    @property
-    def _is_inherited(self) -> bool:
-        """Whether another process made it, so that its EPs and threads are not here."""
-        return getpid() != self._process
-
     def _over(self) -> RuntimeException:
-        if self._is_inherited:
-            return RuntimeException(
-                "this session was made before the process was forked: its EPs and threads are the parent's.",
-                hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
-            )
-        return RuntimeException("the session is closed.", hint="Make a new session.")
+        if getpid() == self._process:
+            return RuntimeException("the session is closed.", hint="Make a new session.")
+        return RuntimeException(
+            "this session was made before the process was forked: its EPs and threads are the parent's.",
+            hint="Make a session in the child, or start processes with the method 'spawn' or 'forkserver'.",
+        )
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied.
@@ -362,7 +353,7 @@ class InferenceSession(Strict):
         # At the interpreter's end the module's names may be gone before a session is.
         if state is None or not callable(getpid):
             return
-        if self._is_inherited:
+        if getpid() != self._process:
             keep_forever(state)
         else:
             state.providers.close()

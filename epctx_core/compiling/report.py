@@ -176,7 +176,7 @@ def make_report(compile_: Compile) -> CompileReport:
         source_files=() if context is None else context.source_files,
         kept_nodes=tuple(record.name for record in compile_.existing.records),
         skipped_providers=compile_.providers.skipped,
-        providers=compile_.providers.records,
+        providers=tuple(choice.record for choice in compile_.providers.choices.values()),
         contradictions=tuple(assignment.main.graph.types.contradictions.values()),
     )
     if not report.compiled:

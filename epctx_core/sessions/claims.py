@@ -63,26 +63,30 @@ class Claims:
                     f"gave a {type(reason).__name__} instead of a text as the reason of a Refusal"
                 )
             self.refuse(concealed(reason), self._indices(item.nodes))
+            return
+        nodes = self._claim(item)
+        if item.exact:
+            self.exact.append((nodes, item))
+        elif item.fuse:
+            self.fused[bool(item.keep_initializers)].append(nodes)
         else:
-            nodes = sorted(self._indices(item.nodes))
-            if not nodes:
-                raise self.broken("claims a set of no nodes")
-            for index in nodes:
-                if self._claimed[index]:
-                    raise self.broken(f"claims {self.describe(index)} twice or takes it from another EP")
-                self._claimed[index] = True
-            if item.token is not None and not item.exact:
-                raise self.broken(
-                    f"claims a set at {self.describe(nodes[0])} with a token, but without exact=True"
-                )
-            if item.exact and not item.fuse:
-                raise self.broken(f"claims {self.describe(nodes[0])} with fuse=False and exact=True")
-            if item.exact:
-                self.exact.append((nodes, item))
-            elif item.fuse:
-                self.fused[bool(item.keep_initializers)].append(nodes)
-            else:
-                self.single.extend(nodes)
+            self.single.extend(nodes)
+
+    def _claim(self, item: ComputeCapability) -> list[int]:
+        nodes, problem = sorted(self._indices(item.nodes)), ""
+        if not nodes:
+            problem = "a set of no nodes"
+        elif item.token is not None and not item.exact:
+            problem = f"a set at {self.describe(nodes[0])} with a token, but without exact=True"
+        elif item.exact and not item.fuse:
+            problem = f"{self.describe(nodes[0])} with fuse=False and exact=True"
+        for index in nodes:
+            if self._claimed[index]:
+                problem = problem or f"{self.describe(index)} twice or takes it from another EP"
+            self._claimed[index] = True
+        if problem:
+            raise self.broken(f"claims {problem}")
+        return nodes
 
     def refuse(self, reason: str, nodes: Iterable[int]) -> None:
         """Record nodes that are left to the next EP."""
@@ -119,22 +123,23 @@ class Claims:
         return contract_broken(self._record, "get_capability", what)
 
     def _indices(self, nodes: Any) -> list[int]:
-        most = len(self._claimed)
+        graph, most, problem = self._graph, len(self._claimed), ""
+        indices: list[int] = []
         try:
             nodes = list(islice(nodes, most + 1))
-            own = [n.index for n in nodes if isinstance(n, Node) and n.is_in(self._graph)]
-            numbers = (n if isinstance(n, int) else n.index for n in nodes)
-            indices = own if len(own) == len(nodes) else [*map(int.__index__, numbers)]
+            for node in nodes:
+                indices.append(int.__index__(node if isinstance(node, int) else node.index))
+                if isinstance(node, Node) and not node.is_in(graph):
+                    problem = problem or f"node {node.name!r} ({node.op_type}), which is in another graph"
         except (TypeError, AttributeError):
-            raise self.broken("names something else than nodes of the graph") from None
-        if len(nodes) > most:
-            raise self.broken(f"names more nodes than the graph has, which are {most}")
-        for node in nodes if indices is not own else ():
-            if isinstance(node, Node) and not node.is_in(self._graph):
-                raise self.broken(f"names node {node.name!r} ({node.op_type}), which is in another graph")
+            problem = "something else than nodes of the graph"
+        if not problem and len(nodes) > most:
+            problem = f"more nodes than the graph has, which are {most}"
         for index in indices:
-            if not isinstance(index, int) or not 0 <= index < len(self._claimed):
-                raise self.broken(f"names node {index!r}, which the graph does not have")
+            if not 0 <= index < most:
+                problem = problem or f"node {index!r}, which the graph does not have"
+        if problem:
+            raise self.broken(f"names {problem}")
         return indices
 
 

@@ -43,7 +43,7 @@ from epctx_core.sessions.providers import ProviderSession, choose_providers, kep
 from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ValueInfoProto
 
     from epctx_core.graph.index import GraphIndex
 
@@ -111,11 +111,6 @@ class ModelInfo:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx inspect --json` prints."""
-        said = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in vars(self).items()
-            if key not in {"path", "manifest"}
-        }
         nodes = [
             {
                 **vars(n),
@@ -124,7 +119,12 @@ class ModelInfo:
             for n in self.ep_contexts
         ]
         compiled_by = {ep: dict(facts) for ep, facts in self.compiled_by.items()}
-        return {**said, "ep_contexts": nodes, "compiled_by": compiled_by}
+        whole = {**vars(self), "ep_contexts": nodes, "compiled_by": compiled_by}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in whole.items()
+            if key not in {"path", "manifest"}
+        }
 
 
 @errors_typed("inspecting the model")
@@ -209,25 +209,15 @@ def _plugin(
     source: str, registry: Registry, makers: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str | bool | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported to answer."""
-    records = registry.records()
-    # In the order in which a load decides: the EP type, a source as declared, a source in another case.
     near = source.casefold()
-    takers = [
-        *(r for r in records if r.name == source),
-        *(r for r in records if source in r.sources),
-        *(r for r in records if near in {s.casefold() for s in (r.name, *r.sources)}),
-    ]
-    record = find_maker(source, makers, registry)
-    record = record or next((r for r in takers if r.usable), takers[0] if takers else None)
+    takers = [r for r in registry.records() if near in {name.casefold() for name in (r.name, *r.sources)}]
+    # As a load decides: the EP name, a source as declared, a source in another case.
+    takers.sort(key=lambda r: (not r.usable, r.name != source, source not in r.sources))
+    record = find_maker(source, makers, registry) or next(iter(takers), None)
     if record is None:
         return None
-    return {
-        "ep": record.name,
-        "distribution": record.distribution,
-        "version": record.version,
-        "state": record.state.value,
-        "simulated": record.simulated,
-    }
+    shown = {name: getattr(record, name) for name in ("distribution", "version", "simulated")}
+    return {"ep": record.name, "state": record.state.value, **shown}
 
 
 def _shown(text: str | bytes) -> str:
@@ -248,22 +238,6 @@ def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str
     return {text_of(v.name): str(tensor_type(v.type)) for v in values if v.name not in initialized}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelContent:
-    """Content of a model.
-
-    Attributes:
-        digest: SHA-256 (hex) over the model's bytes and its weights in files; the names of the folder and of the
-            model's own file do not count.
-        has_context_nodes: whether it is a context model.
-        files: the status of each file of weights when it was read, by its location as the model names it.
-    """
-
-    digest: str
-    has_context_nodes: bool
-    files: Mapping[str, os.stat_result]
-
-
 class ModelSource:
     """A model and its files of weights.
 
@@ -274,9 +248,8 @@ class ModelSource:
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, options: SessionOptions) -> None:
-        self._model = model
+        self._model, self._config = model, options.config()
         self._path = None if isinstance(model, bytes) else Path(model)
-        self._config = options.config()
 
     def status(self, location: str) -> os.stat_result | None:
         """Return the status of the file of weights that a location means now; None if there is none.
@@ -284,11 +257,16 @@ class ModelSource:
         Raises:
             EpctxError: the location leads out of the model's folder, or the folder that the host named does not exist.
         """
-        return self._folder().status(location)
+        return WeightsFolder(self._path, self._config.external_initializers_folder).status(location)
 
     @names_as_text()
-    def read(self) -> ModelContent:
+    def read(self) -> tuple[str, bool, Mapping[str, os.stat_result]]:
         """Read the model and its weights; within a `host_call`, a compile does not digest the weights again.
+
+        Returns:
+            SHA-256 (hex) over the model's bytes and its weights in files, for which the names of the folder and of
+            the model's own file do not count; whether it is a context model; and the status of each file of weights
+            when it was read, by its location as the model names it.
 
         Raises:
             NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
@@ -297,41 +275,30 @@ class ModelSource:
         proto = decode_model(data, path, self._config.input_budget)
         sha = hashlib.sha256(hashlib.sha256(data).digest())
         del data
+        replaced = self._config.overrides.initializers
+        for tensor in proto.graph.initializer if replaced else ():
+            if tensor.name in replaced:
+                tensor.ClearField("data_location")
+        folder = WeightsFolder(self._path, self._config.external_initializers_folder)
+        own = "" if self._path is None else self._path.name
         opened: dict[str, MappedFile] = {}
-        weights = self._weights_in_files(proto, opened)
+        weights: dict[tuple[str, int, int], Weight] = {}
+        for tensor in filter(is_detached, all_tensors(proto.graph, proto.functions)):
+            weight = weight_of(tensor, opened, folder.open)
+            location = next(entry.value for entry in tensor.external_data if entry.key == "location")
+            # The model's own file is digested as the model; it may have another name next time.
+            if location != own:
+                offset = weight.mapping[1] if weight.mapping else 0
+                weights.setdefault((location, offset, weight.nbytes), weight)
         share_digests(weights.values())
         with digests_ahead(weights.values()):
             for (location, offset, length), weight in sorted(weights.items()):
                 text = f"{location}\0{offset} {length} {weight.digest}\n"
                 sha.update(text.encode("utf-8", "surrogatepass"))
         roots = (proto.graph.node, *(function.node for function in proto.functions))
-        return ModelContent(
-            digest=sha.hexdigest(),
-            has_context_nodes=any(map(is_context_node, all_nodes(chain.from_iterable(roots)))),
-            files={location: mapped.status for location, mapped in opened.items()},
-        )
-
-    def _weights_in_files(
-        self, proto: ModelProto, opened: dict[str, MappedFile]
-    ) -> dict[tuple[str, int, int], Weight]:
-        """Return each range of another file that the model names, once."""
-        folder, replaced = self._folder(), self._config.overrides.initializers
-        for tensor in proto.graph.initializer if replaced else ():
-            if tensor.name in replaced:
-                tensor.ClearField("data_location")
-        found: dict[tuple[str, int, int], Weight] = {}
-        for tensor in filter(is_detached, all_tensors(proto.graph, proto.functions)):
-            weight = weight_of(tensor, opened, folder.open)
-            location = next(entry.value for entry in tensor.external_data if entry.key == "location")
-            found.setdefault((location, weight.mapping[1] if weight.mapping else 0, weight.nbytes), weight)
-        if self._path is None:
-            return found
-        own = self._path.name  # digested as the model; it may have another name next time
-        opened.pop(own, None)
-        return {place: weight for place, weight in found.items() if place[0] != own}
-
-    def _folder(self) -> WeightsFolder:
-        return WeightsFolder(self._path, self._config.external_initializers_folder)
+        has_context_nodes = any(map(is_context_node, all_nodes(chain.from_iterable(roots))))
+        files = {location: mapped.status for location, mapped in opened.items() if location != own}
+        return sha.hexdigest(), has_context_nodes, files
 
 
 def check_files(path: Path) -> None:
@@ -521,25 +488,21 @@ def assigned_subgraphs(
         loaded: EP type to its EPContext nodes.
     """
     graphs: Mapping[object, GraphIndex] = {part.graph.path: part.graph for part in assignment.graphs}
-    found: list[OrtEpAssignedSubgraph] = []
-
-    def add(ep: str, graph: GraphIndex, places: Sequence[int]) -> None:
-        nodes = tuple(
-            OrtEpAssignedNode(name=graph.node_name(i), domain=graph.domains[i], op_type=graph.op_types[i])
-            for i in places
-        )
-        found.append(OrtEpAssignedSubgraph(ep_name=ep, nodes=nodes))
-
-    for ep in eps:
-        for partition in assignment.of(ep):
-            add(ep, partition.graph, partition.node_indices)
-        for record in loaded.get(ep, ()):
-            add(ep, graphs[record.path], [record.index])
-        for part in assignment.graphs:
-            for node, (owner, _) in part.kernel_nodes.items():
-                if owner == ep:
-                    add(ep, part.graph, [node])
+    groups: list[tuple[str, GraphIndex, Sequence[int]]] = [
+        *((p.ep, p.graph, p.node_indices) for p in assignment.partitions),
+        *((ep, graphs[r.path], [r.index]) for ep, records in loaded.items() for r in records),
+    ]
     for part in assignment.graphs:
-        for place in sorted({*part.left_over(), *part.executed}):
-            add(CPU_EP, part.graph, [place])
-    return found
+        groups += [(ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()]
+        groups += [(CPU_EP, part.graph, [i]) for i in sorted({*part.left_over(), *part.executed})]
+    order = [*eps, CPU_EP]
+    return [
+        OrtEpAssignedSubgraph(
+            ep_name=ep,
+            nodes=tuple(
+                OrtEpAssignedNode(name=graph.node_name(i), domain=graph.domains[i], op_type=graph.op_types[i])
+                for i in nodes
+            ),
+        )
+        for ep, graph, nodes in sorted(groups, key=lambda group: order.index(group[0]))
+    ]

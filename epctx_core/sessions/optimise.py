@@ -6,6 +6,7 @@ Whatever comes back is checked like a model that was read. Knows no files.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx import GraphProto, ModelProto
@@ -21,8 +22,9 @@ from epctx_core.registry.guard import contract_broken
 from epctx_core.sessions.source import OpenModel, index_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from epctx_core.errors import EpctxError
     from epctx_core.plugin import TensorView
     from epctx_core.sessions.providers import ProviderSession
 
@@ -79,10 +81,7 @@ def optimise_model(model: OpenModel, providers: ProviderSession, level: GraphOpt
         model = _optimised(model, check_level(level, model.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
-            try:
-                model = _changed_by(ep, model, providers, level)
-            except _Unacceptable as error:
-                raise contract_broken(providers.choices[ep].record, HOOK, str(error)) from error.__cause__
+            model = _changed_by(ep, model, providers, level)
     return model
 
 
@@ -100,11 +99,12 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
             path=source.path,
             hint="Use ORT_DISABLE_ALL.",
         ) from error
-    try:
-        return _accepted(found.model, model, {**source.weights, **found.weights})
-    except _Unacceptable as error:
-        what = f"optimising {source.where} to {level.name} {error}."
-        raise Fail(what, path=source.path) from error.__cause__
+    return _accepted(
+        found.model,
+        model,
+        {**source.weights, **found.weights},
+        lambda what: Fail(f"optimising {source.where} to {level.name} {what}.", path=source.path),
+    )
 
 
 def _changed_by(
@@ -119,19 +119,26 @@ def _changed_by(
         return model
     own = ModelProto()
     own.CopyFrom(answer)
+    refusal = partial(contract_broken, providers.choices[ep].record, HOOK)
     if read_context_nodes(own.graph):
-        raise _Unacceptable(
-            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe"
-        )
-    return _accepted(own, model, model.source.weights)
+        raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
+    return _accepted(own, model, model.source.weights, refusal)
 
 
-class _Unacceptable(Exception):
-    """What is wrong with a changed model; completes "it ..."."""
+def _accepted(
+    found: ModelProto,
+    model: OpenModel,
+    known: Mapping[str, TensorView],
+    refusal: Callable[[str], EpctxError],
+) -> OpenModel:
+    """Return a changed model, checked and indexed, with what the original says about itself.
 
-
-def _accepted(found: ModelProto, model: OpenModel, known: Mapping[str, TensorView]) -> OpenModel:
-    """Return a changed model, checked and indexed, with what the original says about itself."""
+    Args:
+        found: the changed model.
+        model: the original.
+        known: the weights that it may refer to.
+        refusal: returns the error for a wrong model, of text that completes "it ...".
+    """
     original = model.source.proto
     for field in _FRAME:
         found.ClearField(field)
@@ -142,34 +149,36 @@ def _accepted(found: ModelProto, model: OpenModel, known: Mapping[str, TensorVie
     found.metadata_props.extend(original.metadata_props)
     found.graph.name = original.graph.name
     found.graph.doc_string = original.graph.doc_string
-    weights = _weights(found.graph, known)
+    weights = _weights(found.graph, known, refusal)
     source = replace(model.source, proto=found, weights=weights)
     try:
         check_model(source)
         changed = index_model(source, model.engine)
     except InvalidGraph as error:
-        raise _Unacceptable(f"gave a wrong model: {error.message}") from error
+        raise refusal(f"gave a wrong model: {error.message}") from error
     for kind in ("input", "output"):
         before, after = _boundary(model, kind), _boundary(changed, kind)
         if before != after:
-            raise _Unacceptable(
+            raise refusal(
                 f"gave a model with other {kind}s: {list(after)} instead of {list(before)}, or of other types"
             )
     return changed
 
 
-def _weights(graph: GraphProto, known: Mapping[str, TensorView]) -> dict[str, Weight]:
+def _weights(
+    graph: GraphProto, known: Mapping[str, TensorView], refusal: Callable[[str], EpctxError]
+) -> dict[str, Weight]:
     """Return all weights by name: mapped ones as they were, new ones out of the protobuf."""
 
     def no_files(location: str, tensor: str) -> NoReturn:
-        raise _Unacceptable(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
+        raise refusal(f"gave a model whose tensor {tensor!r} lies in the file {location!r}")
 
     weights: dict[str, Any] = {}
     detached = [tensor for tensor in graph.initializer if is_detached(tensor)]
     for tensor in detached:
         old = known.get(tensor.name)
         if old is None or (old.elem_type, old.shape) != (tensor.data_type, tuple(tensor.dims)):
-            raise _Unacceptable(
+            raise refusal(
                 f"gave a model with an external weight {tensor.name!r} that the original does not have"
             )
         # What the optimiser makes and what a source has are weights of the core.

@@ -396,11 +396,6 @@ class ProviderSession:
                 self._contexts[ep], purpose=Purpose.EXPORT, progress=no_progress, workspace=workspace
             )
 
-    @property
-    def records(self) -> tuple[PluginRecord, ...]:
-        """Plugin records of the session's EPs, in order of priority."""
-        return tuple(choice.record for choice in self.choices.values())
-
     def keep(self, results: Iterable[Any]) -> None:
         """Take over what a hook gave: it is closed before its EP is shut down, what several share once."""
         self._runnables.extend(r for r in results if issubclass(type(r), CompiledPartition))

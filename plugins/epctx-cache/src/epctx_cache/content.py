@@ -102,9 +102,9 @@ class Source:
 
     def read(self) -> Content:
         """Read the model and its weights; see `ModelSource.read`."""
-        read = self._source.read()
-        files = {location: FileState.of(status) for location, status in read.files.items()}
-        return Content(digest=read.digest, has_context_nodes=read.has_context_nodes, files=files)
+        digest, has_context_nodes, statuses = self._source.read()
+        files = {location: FileState.of(status) for location, status in statuses.items()}
+        return Content(digest=digest, has_context_nodes=has_context_nodes, files=files)
 
     def changed_ns(self, content: Content) -> int:
         """Return the time of the last change to the model or a file of its weights; 0 for bytes without files."""
