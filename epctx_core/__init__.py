@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from epctx_core.registry import *
     from epctx_core.registry.default import *
     from epctx_core.session import *
-    from epctx_core.sessions.boundary import *
     from epctx_core.sessions.ep_queries import *
+    from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
     from epctx_core.verify.findings import *
     from epctx_core.verify.verification import *
@@ -43,7 +43,7 @@ _HOME = {
         "InvalidProtobuf", "ModelLoadCanceled", "ModelRequiresCompilation", "NoSuchFile", "NotFound", "NotImplementedByProvider",
         "PluginError", "RuntimeException",
     ),
-    "epctx_core.sessions.boundary": ("ModelMetadata", "NodeArg"),
+    "epctx_core.sessions.host": ("ModelMetadata", "NodeArg"),
     "epctx_core.sessions.ep_queries": (
         "CompiledModelCompatibility", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
         "get_compatibility_info_from_model", "get_device", "get_ep_metadata", "get_model_compatibility", "get_version_string",

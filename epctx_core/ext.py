@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from epctx_core.publish.files import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
-    from epctx_core.sessions.compile_host import *
+    from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
@@ -87,7 +87,7 @@ _HOME = {
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("MarkedMethod", "find_problems", "implemented_hooks"),
-    "epctx_core.sessions.compile_host": ("host_call", "with_providers"),
+    "epctx_core.sessions.host": ("host_call", "with_providers"),
     "epctx_core.sessions.inspection": ("ModelSource", "check_files"),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession", "choose_providers"),
     "epctx_core.sessions.source": ("OpenModel", "open_model"),

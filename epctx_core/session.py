@@ -19,7 +19,8 @@ from epctx_core.plugin.base_engine import run_stoppably
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
-from epctx_core.sessions.boundary import (
+from epctx_core.sessions.build import SessionState, build_session
+from epctx_core.sessions.host import (
     ModelMetadata,
     NodeArg,
     feed_order,
@@ -29,7 +30,6 @@ from epctx_core.sessions.boundary import (
     requested_providers,
     unknown_name,
 )
-from epctx_core.sessions.build import SessionState, build_session
 
 if TYPE_CHECKING:
     from epctx_core.options.run import RunOptions

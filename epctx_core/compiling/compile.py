@@ -31,7 +31,7 @@ from epctx_core.publish.publication import Publication
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
 from epctx_core.sessions.claims import compile_partitions
-from epctx_core.sessions.compile_host import CompileCancellation, path_of
+from epctx_core.sessions.host import CompileCancellation, path_of
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import (
     Progress,

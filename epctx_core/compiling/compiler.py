@@ -23,8 +23,16 @@ from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, Sessi
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import describe
-from epctx_core.sessions.boundary import given_function, given_model, given_options
-from epctx_core.sessions.compile_host import embeds, given_path, if_given, path_of, reported_progress
+from epctx_core.sessions.host import (
+    embeds,
+    given_function,
+    given_model,
+    given_options,
+    given_path,
+    if_given,
+    path_of,
+    reported_progress,
+)
 from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint
 

@@ -18,7 +18,7 @@ from epctx_core.options import GraphOptimizationLevel
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.sessions.assignment import Assignment, GraphAssignment, assign_nodes
-from epctx_core.sessions.boundary import ModelMetadata, NodeArg, model_metadata, node_arg
+from epctx_core.sessions.host import ModelMetadata, NodeArg, model_metadata, node_arg
 from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes
 from epctx_core.sessions.plan import Planner
 from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions, private_workspace

@@ -35,8 +35,7 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.assignment import Assignment, assign_nodes
-from epctx_core.sessions.boundary import given_model, given_options
-from epctx_core.sessions.compile_host import CompileCancellation
+from epctx_core.sessions.host import CompileCancellation, given_model, given_options
 from epctx_core.sessions.loading import find_maker
 from epctx_core.sessions.optimise import optimise_model
 from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions

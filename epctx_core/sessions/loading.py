@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any, cast
 from epctx_core.context.manifest import Manifest, all_compatibility_info
 from epctx_core.context.paths import ModelFolder, is_folder_name
 from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nodes
-from epctx_core.errors import Fail, InvalidArgument, InvalidGraph
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import same_distribution
 from epctx_core.sessions.plan import RunStep, StepSpec, checked_step
-from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider, choose_providers
+from epctx_core.sessions.providers import (
+    ProviderChoice,
+    ProviderSession,
+    SkippedProvider,
+    check_availability,
+    choose_provider,
+    choose_providers,
+    stem,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -159,9 +167,6 @@ class Routing:
             self.add(node)
         known = manifest.kernel_providers if manifest is not None and requested is None else ()
         for ep in known if purpose is not None else ():
-            # Found by the rules for sources, or left out.
-            from epctx_core.sessions.missing_providers import find_kernel_provider
-
             is_isolated = session.config().isolation is Isolation.ALL and ep not in self.nodes
             found = find_kernel_provider(ep, registry, purpose, is_isolated=is_isolated)
             if found is not None:
@@ -183,8 +188,6 @@ class Routing:
             # Only EPs that the host allows are imported.
             record = registry.route(node.source, among=among)
             if record is None:
-                from epctx_core.sessions.missing_providers import nobody_loads
-
                 names = [choice.name for choice in self.choices] if exhaustive else None
                 raise nobody_loads(node, names, self._skipped, registry)
             self._choose(record)
@@ -258,6 +261,67 @@ def find_maker(
         if record.name == source and record.undecided and same_distribution(record.distribution, maker):
             return registry.resolve(f"{maker}:{record.name}")
     return None
+
+
+def find_kernel_provider(
+    ep: str, registry: Registry, purpose: Purpose | None, *, is_isolated: bool
+) -> PluginRecord | None:
+    """Return an EP whose kernels ran nodes when a model was compiled, None for one that cannot be had: the log says why.
+
+    Args:
+        is_isolated: whether it would be in a process of its own, for its kernels alone: functions cannot leave that.
+    """
+    reason = "ep.isolate=all leaves kernels out"
+    try:
+        record = None if is_isolated else registry.route(ep)
+        if record is not None:
+            registry.load(record)
+            if purpose is not None:
+                check_availability(record, purpose, registry)
+            return record
+        if not is_isolated:
+            reason = registry.explain_missing(ep)[0]
+    except EpctxError as error:
+        reason = error.message
+    _log.warning(
+        "kernels of %s ran nodes of this model when it was compiled; the session goes without: %s", ep, reason
+    )
+    return None
+
+
+def nobody_loads(
+    node: ContextNodeRecord,
+    listed: Sequence[str] | None,
+    skipped: Sequence[SkippedProvider],
+    registry: Registry,
+) -> NotImplementedByProvider:
+    """Return the error for an EPContext node that no EP of a session takes.
+
+    Args:
+        node: the node.
+        listed: the session's EPs if the host named them, else None.
+        skipped: optional EPs that the session goes without.
+        registry: where EPs are looked up.
+    """
+    skip = next((skip for skip in skipped if stem(skip.name) == stem(node.source)), None)
+    # By names alone: the host named which EPs may be imported.
+    known = {s.casefold() for record in registry.records() if record.usable for s in record.sources}
+    hint: str | None
+    if skip is not None:
+        why, hint = f"the optional EP {skip.name} was skipped: {skip.reason}", skip.hint
+    elif listed is not None and node.source.casefold() in known:
+        why = f"the session's providers are {', '.join(listed) or 'none but the CPU EP'}"
+        hint = "Add the EP that takes it to the providers, or give no providers to have it found."
+    elif not node.source:
+        why, hint = "the model does not say which EP made it", "It needs the attribute 'source'."
+    else:
+        why, hint = registry.explain_missing(node.source)
+    source = repr(node.source) if node.source else "no source"
+    return NotImplementedByProvider(
+        f"EPContext node {node.name!r} (source {source}) has no EP to load it: {why.rstrip('.')}.",
+        node=node.name,
+        hint=hint,
+    )
 
 
 def accept(choice: ProviderChoice, info: str) -> Compatibility:

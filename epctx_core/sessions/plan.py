@@ -12,7 +12,7 @@ import onnx
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 from epctx_core.plugin import ValueInfo
 from epctx_core.registry.guard import contract_broken, describe, plain
-from epctx_core.sessions.boundary import has_shape, has_type
+from epctx_core.sessions.host import has_shape, has_type
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine

@@ -6,7 +6,7 @@ import pytest
 
 from epctx_core import ModelLoadCanceled
 from epctx_core.options import CancellationFlag
-from epctx_core.sessions.compile_host import CompileCancellation
+from epctx_core.sessions.host import CompileCancellation
 
 
 def test_a_compiles_own_flag_hears_of_the_hosts_and_never_changes_it():

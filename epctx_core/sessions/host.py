@@ -1,18 +1,27 @@
-"""Arguments of hosts, checked before anything is read, and a model's inputs, outputs and metadata as hosts see them."""
+"""The host of a session or compile: its arguments, checked before anything is read, its progress callback and cancellation.
+
+Also a model's inputs, outputs and metadata as hosts see them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Number
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
 
-from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options import SessionOptions
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, errors_typed, suggestion
+from epctx_core.graph.weights import known_digests
+from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
+from epctx_core.registry.guard import describe
+from epctx_core.sessions.providers import Progress, no_progress, told_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -22,6 +31,9 @@ if TYPE_CHECKING:
     from epctx_core.plugin.types import Dimension
 
 F = TypeVar("F", bound=Callable[..., object])
+R = TypeVar("R")
+_POLLED_EVERY = 0.05
+"""Seconds between two looks at the host's flag while an EP waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,3 +323,124 @@ def _name_and_options(item: object, further: object) -> tuple[str, Mapping[str, 
     if not isinstance(further, Mapping):
         raise InvalidArgument(f"provider_options of {name} is a {type(further).__name__}, not a mapping.")
     return name, {**options, **further}
+
+
+class CompileCancellation(CancellationFlag):
+    """Requested once the host asked, by its flag or by Ctrl-C; the host's flag itself is never changed."""
+
+    def __init__(self, host: CancellationFlag) -> None:
+        super().__init__()
+        self._host = host
+
+    @property
+    def requested(self) -> bool:
+        """Whether the work shall stop."""
+        return self._host.requested or super().requested
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the work shall stop, at most so long; return whether it shall."""
+        end = time.monotonic() + seconds
+        while not self.requested and (left := end - time.monotonic()) > 0:
+            super().wait(min(left, _POLLED_EVERY))
+        return self.requested
+
+    @contextmanager
+    def by_interrupt(self) -> Iterator[None]:
+        """Make a Ctrl-C in the block a wish to stop before it goes on up: EPs are still there and may have threads."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.set(True)
+            raise
+
+
+@contextmanager
+def host_call(doing: str) -> Iterator[None]:
+    """Make the block, or the function that this decorates, one call of a host, whatever steps it takes.
+
+    Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `errors_typed`.
+    """
+    told, digests = told_names.set(set()), known_digests.set({})
+    try:
+        with errors_typed(doing):
+            yield
+    finally:
+        told_names.reset(told)
+        known_digests.reset(digests)
+
+
+def with_providers(
+    options: object,
+    providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> SessionOptions:
+    """Return a copy of session options that has the host's EPs, whichever way it named them.
+
+    Raises:
+        InvalidArgument: see `given_options` and `requested_providers`.
+    """
+    copy = given_options(options)
+    requested = requested_providers(copy, providers, provider_options)
+    copy.providers = []
+    for name, given in requested or ():
+        copy.add_provider(name, given)
+    return copy
+
+
+def reported_progress(progress: Progress | None) -> Progress:
+    """Return a host's progress callback as the core and EPs call it; what it raises is a Fail of the host's.
+
+    None gives one that shows nothing.
+    """
+    if progress is None:
+        return no_progress
+
+    def report(stage: str, done: int, total: int) -> None:
+        try:
+            progress(concealed(stage), done, total)
+        except EpctxError:
+            raise
+        except Exception as error:
+            raise Fail(
+                f"the progress callback raised at stage {stage!r}: {describe(error)}.",
+                hint="Fix the callback, or give none.",
+            ) from error
+
+    return report
+
+
+def if_given(check: Callable[[str, Any], R], name: str, value: object) -> R | None:
+    """Return what a check of an argument gives, and None for one that was left out."""
+    return None if value is None else check(name, value)
+
+
+def path_of(model: str | os.PathLike[str] | bytes) -> Path | None:
+    """Return a model's path, None if it was given as bytes."""
+    return None if isinstance(model, bytes) else Path(model)
+
+
+def given_path(name: str, path: object) -> str:
+    """Return a path as text.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
+        raise InvalidArgument(f"{name} is {path!r:.80}, which is no path.", hint="Give a text or a Path.")
+    return text
+
+
+def embeds(argument: object, config: SessionConfig) -> bool:
+    """Return whether payloads are stored in the model: the argument, or without one the session option.
+
+    Raises:
+        InvalidArgument: the argument is neither true nor false.
+    """
+    if argument is None:
+        return config.embed
+    if argument not in (False, True):
+        raise InvalidArgument(
+            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither True nor False.",
+            hint="Leave it out for what ep.context_embed_mode says.",
+        )
+    return bool(argument)
