@@ -17,7 +17,6 @@ from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, sta
 from epctx_core.context.node import check_attribute
 from epctx_core.context.node_writer import (
     ContextNodeDraft,
-    ContextNodeMaker,
     SerializedModel,
     embed,
     make_context_node,
@@ -379,7 +378,7 @@ class ProviderPart:
         # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
         carriers = {id(d.payload): d for d in reversed(described) if d.payload is not None and d.main_context}
         users: dict[int, list[str]] = {id(d.payload): [] for d in described if d.payload is not None}
-        maker = ContextNodeMaker(ep, embed_mode=embedded, common=common)
+        templates: dict[tuple[int, str], NodeProto] = {}
         forms: set[str] = set()
         carried: set[bytes | None] = set()
         for node in described:
@@ -399,7 +398,18 @@ class ProviderPart:
                 self.to_read.append(partition.name)
             doc = node.doc_string or f"EPContext node for {ep}"
             if not main and cache is None:
-                self.nodes[partition] = maker.reference(partition, node.attributes, doc)
+                # Attributes are few, and an EP gives many nodes the same mapping.
+                form = (id(node.attributes), doc)
+                if form not in templates:
+                    templates[form] = make_context_node(
+                        NodeProto(doc_string=doc),
+                        {**node.attributes, **common},
+                        source=ep,
+                        main_context=False,
+                        embed_mode=embedded,
+                        cache=None,
+                    )
+                self.nodes[partition] = ContextNodeDraft(templates[form], partition)
                 continue
             self.nodes[partition] = make_context_node(
                 NodeProto(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ from epctx_core.context.node_writer import new_marker
 from epctx_core.context.paths import ModelFolder, checked_name
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader
 from epctx_core.context.payload_writer import digested, dump_manifest
-from epctx_core.context.scratch import Scratch
 from epctx_core.context.weightless import MODE_KEY, SourceReference
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
 from epctx_core.graph.splice import copy_field
@@ -223,7 +223,7 @@ class PassThrough:
             records,
             folder=folder,
             manifest=self.manifest,
-            scratch=Scratch(),
+            scratch=ExitStack(),
             reading=reading_of(self._model, mapped),
         )
         found: dict[tuple[str, bool], _Carried] = {}

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from epctx_core.context.manifest import read_manifest
 from epctx_core.context.node import ContextNodeRecord, is_context_node, read_placed_nodes
 from epctx_core.context.payload_reader import LoadedPayload, PayloadReader, payload_key, plugin_nodes
-from epctx_core.context.scratch import Scratch
 from epctx_core.errors import (
     EPFail,
     Fail,
@@ -76,7 +75,7 @@ def read_back(
         records.setdefault(record.source, []).append(record)
     engine = providers.session.config().engine
     types, manifest = declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
-    with Scratch() as scratch:
+    with ExitStack() as scratch:
         for ep, own in records.items():
             reader = PayloadReader(
                 {record.name: record for record in own},
@@ -104,7 +103,7 @@ def _named_nodes(proto: ModelProto, names: Collection[str]) -> Iterator[tuple[Bo
 
 
 def _payloads(
-    records: Sequence[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: Scratch
+    records: Sequence[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: ExitStack
 ) -> dict[tuple[str, bool], LoadedPayload]:
     """Return the payloads by their keys."""
     made: dict[tuple[str, bool], LoadedPayload] = {}

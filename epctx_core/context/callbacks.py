@@ -218,16 +218,13 @@ def _usable(value: _Value | None, owner: object) -> _Value:
 
 def _checked_range(method: str, offset: object, length: object, size: int) -> slice:
     """Return a range of a payload."""
-    if not is_whole(offset) or not is_whole(length):
-        raise InvalidArgument(
-            f"{method}: offset and length are whole numbers, not {offset!r:.40}, {length!r:.40}."
-        )
-    start, count = int(offset), int(length)  # type: ignore[call-overload]
-    if start < 0 or count < 0 or start + count > size:
-        raise InvalidArgument(
-            f"{method}: {count:,} bytes at {start:,} are not inside the payload of {size:,} bytes."
-        )
-    return slice(start, start + count)
+    if is_whole(offset) and is_whole(length):
+        start, end = int(offset), int(offset) + int(length)  # type: ignore[call-overload]
+        if 0 <= start <= end <= size:
+            return slice(start, end)
+    raise InvalidArgument(
+        f"{method}: {length!r:.40} bytes at {offset!r:.40} are not inside the payload of {size:,} bytes."
+    )
 
 
 def _callback_error(direction: str, name: str, error: BaseException) -> Fail:

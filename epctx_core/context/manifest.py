@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -102,40 +103,33 @@ def read_json(
 
 
 def all_compatibility_info(model: ModelProto) -> dict[str, list[str]]:
-    """Return EP type to all that EP said about what it compiled, the newest first.
+    """Return EP name to all that EP wrote about what it compiled, the newest first.
 
     Raises:
-        InvalidGraph: it is no text.
+        InvalidGraph: it is damaged.
     """
-    metadata: dict[str, str] = {}
-    for entry in model.metadata_props:
-        # protobuf hands out what is not UTF-8 as bytes.
-        key: str | bytes = entry.key
-        value: str | bytes = entry.value
-        if isinstance(key, str) and key.startswith((COMPATIBILITY_PREFIX, EARLIER_PREFIX)):
-            if not isinstance(value, str):
-                raise InvalidGraph(
-                    f"the model's metadata {key!r} is not UTF-8.", hint="Fetch the model again."
-                )
-            metadata[key] = value
-    eps = dict.fromkeys(
-        key.removeprefix(COMPATIBILITY_PREFIX).removeprefix(EARLIER_PREFIX) for key in metadata
-    )
-    return {ep: texts_of(ep, metadata) for ep in eps}
+    # protobuf gives bytes for text that is not UTF-8.
+    metadata: dict[str, str | bytes] = {
+        entry.key: entry.value for entry in model.metadata_props if isinstance(entry.key, str)
+    }
+    prefixes = (COMPATIBILITY_PREFIX, EARLIER_PREFIX)
+    eps = dict.fromkeys(key.removeprefix(p) for key in metadata for p in prefixes if key.startswith(p))
+    return {ep: compatibility_info(ep, metadata) for ep in eps}
 
 
-def texts_of(ep: str, metadata: Mapping[str, str]) -> list[str]:
-    """Return all that one EP said, out of a model's metadata; see `all_compatibility_info`."""
+def compatibility_info(ep: str, metadata: Mapping[str, str | bytes]) -> list[str]:
+    """Return the same for one EP, from a model's metadata."""
     newest = metadata.get(COMPATIBILITY_PREFIX + ep)
-    try:
-        earlier = parse_json(metadata.get(EARLIER_PREFIX + ep, "[]"))
-    except (ValueError, RecursionError):
-        earlier = None
-    if not isinstance(earlier, list) or not all(isinstance(text, str) for text in earlier):
-        raise InvalidGraph(
-            f"the model's metadata {EARLIER_PREFIX + ep!r} is damaged.", hint="Fetch the model again."
-        )
-    return [*([] if newest is None else [newest]), *earlier]
+    with suppress(ValueError, RecursionError):
+        texts = parse_json(metadata.get(EARLIER_PREFIX + ep, "[]"))
+        if isinstance(texts, list):
+            texts[:0] = [] if newest is None else [newest]
+            if all(isinstance(text, str) for text in texts):
+                return texts
+    raise InvalidGraph(
+        f"the model's metadata of what {ep} wrote about compatibility is damaged.",
+        hint="Fetch the model again.",
+    )
 
 
 VERSION = 1

@@ -102,8 +102,7 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
 
 def read_placed_nodes(places: Iterable[tuple[BodyPath, int, NodeProto]]) -> list[ContextNodeRecord]:
     """Decode EPContext nodes, each with the way to its graph and its place there; see `read_context_nodes`."""
-    reader = _AttributeReader()
-    records = [read_context_node(node, i, path, reader) for path, i, node in places]
+    records = [read_context_node(node, i, path) for path, i, node in places]
     for record in records:
         for wrong in wrong_switches(record):
             raise wrong
@@ -135,13 +134,11 @@ def named_apart(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]
     return apart
 
 
-def read_context_node(
-    node: NodeProto, index: int, path: BodyPath = (), reader: _AttributeReader | None = None
-) -> ContextNodeRecord:
+def read_context_node(node: NodeProto, index: int, path: BodyPath = ()) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
     # A name is what routing and messages go by; onnxruntime gives unnamed nodes one, too.
     name = node.name or f"EPContext_{index}"
-    values, cache = (reader or _AttributeReader()).read(name, node)
+    values, cache = _read_attributes(name, node)
     outputs = tuple(node.output[:])
     if not outputs:
         raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
@@ -172,48 +169,24 @@ def wrong_switches(record: ContextNodeRecord) -> Iterator[InvalidGraph]:
             )
 
 
-class _AttributeReader:
-    """Decodes attributes. A model has many nodes that differ in names only: those are decoded once."""
-
-    def __init__(self) -> None:
-        self._like = NodeProto()
-        self._probe = NodeProto()
-        self._place = 0
-        self._shared: dict[str, Any] = {}
-
-    def read(self, name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
-        """Return a node's attributes, and `ep_cache_context` apart."""
-        if self._shared and len(node.attribute) == len(self._like.attribute):
-            partition_name = _take_names(self._probe, node, self._place)
-            if self._probe == self._like:
-                return {**self._shared, "partition_name": as_text(partition_name)}, None
-        values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
-        cache: bytes | None = None
-        for attribute in node.attribute:
-            key, kind = attribute.name, attribute.type
-            if _KINDS.get(key, kind) != kind:
-                check_attribute(name, attribute)
-            if key == "ep_cache_context":
-                cache = attribute.s
-            else:
-                values[key] = attribute.i if kind == AttributeProto.INT else _decoded(name, attribute)
-        scalars = all(isinstance(value, (int, float, str, bytes)) for value in values.values())
-        # Lists and arrays are each node's own; a payload is not to be copied.
-        if cache is None and scalars and "partition_name" in values:
-            self._shared = values
-            self._place = next(i for i, a in enumerate(node.attribute) if a.name == "partition_name")
-            _take_names(self._like, node, self._place)
-        return values, cache
-
-
-def _take_names(copy: NodeProto, node: NodeProto, place: int) -> bytes:
-    """Make a copy of a node without names, its values' and the one in an attribute; return the latter."""
-    copy.CopyFrom(node)
-    for field in ("name", "input", "output"):
-        copy.ClearField(field)
-    text: bytes = copy.attribute[place].s
-    copy.attribute[place].ClearField("s")
-    return text
+def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
+    """Return a node's attributes, and `ep_cache_context` apart."""
+    values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
+    cache: bytes | None = None
+    for attribute in node.attribute:
+        key, kind = attribute.name, attribute.type
+        if _KINDS.get(key, kind) != kind:
+            check_attribute(name, attribute)
+        if key == "ep_cache_context":
+            cache = attribute.s
+        # A model can have very many nodes, and nearly all attributes are of these two types.
+        elif kind == AttributeProto.INT:
+            values[key] = attribute.i
+        elif kind == AttributeProto.STRING:
+            values[key] = as_text(attribute.s)
+        else:
+            values[key] = _decoded(name, attribute)
+    return values, cache
 
 
 def _decoded(name: str, attribute: AttributeProto) -> Any:

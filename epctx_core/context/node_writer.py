@@ -12,7 +12,6 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import onnx
@@ -41,17 +40,13 @@ class Content(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """How many."""
+        """Length of all."""
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield them in order."""
 
 
 Embeddable: TypeAlias = "memoryview | Content"
-
-
-_Place: TypeAlias = "tuple[int, int, Embeddable]"
-"""Start and end of a marker, and what it stands for."""
 
 
 class SerializedModel:
@@ -101,7 +96,7 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
 
 
 def _replaced(
-    data: memoryview, start: int, end: int, places: Sequence[_Place]
+    data: memoryview, start: int, end: int, places: Sequence[tuple[int, int, Embeddable]]
 ) -> tuple[list[Embeddable], int]:
     """Return the pieces of one message, or of the field that a marker fills, and their length."""
     if places and places[0][:2] == (start, end):
@@ -139,19 +134,17 @@ def _as_varint(value: int) -> bytes:
 
 
 class ContextNodeDraft:
-    """An EPContext node that differs from a template in its name and in what it reads and makes.
+    """EPContext node that differs from a template in its name and in its inputs and outputs.
 
     Args:
         template: complete but for those.
-        place: of `partition_name` among the template's attributes.
         partition: gives the rest.
     """
 
-    __slots__ = ("_graph_name", "_name", "_place", "_template", "input", "output")
+    __slots__ = ("_graph_name", "_name", "_template", "input", "output")
 
-    def __init__(self, template: NodeProto, place: int, partition: GraphPartition) -> None:
+    def __init__(self, template: NodeProto, partition: GraphPartition) -> None:
         self._template = template
-        self._place = place
         self._name, self._graph_name = partition.name, partition.graph_name
         self.input: Sequence[str] = partition.input_names
         self.output: Sequence[str] = partition.output_names
@@ -160,48 +153,9 @@ class ContextNodeDraft:
         """Fill an empty node."""
         node.CopyFrom(self._template)
         node.name = self._name
-        node.attribute[self._place].s = self._graph_name.encode()
+        next(a for a in node.attribute if a.name == "partition_name").s = self._graph_name.encode()
         node.input.extend(self.input)
         node.output.extend(self.output)
-
-
-class ContextNodeMaker:
-    """Makes the EPContext nodes of one EP; equal ones are copied from a template.
-
-    Args:
-        source: the EP type.
-        embed_mode: whether payloads are stored in the nodes.
-        common: what all of them say besides the EP's attributes.
-    """
-
-    def __init__(
-        self, source: str, *, embed_mode: bool, common: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
-        self._common = common
-        self._source = source
-        self._embed_mode = embed_mode
-        self._templates: dict[tuple[int, str], tuple[NodeProto, int, Mapping[str, Any]]] = {}
-
-    def reference(
-        self, partition: GraphPartition, attributes: Mapping[str, Any], doc: str
-    ) -> ContextNodeDraft:
-        """Return a partition's node, which refers to another's payload."""
-        # Attributes are few and an EP gives many nodes the same mapping: its identity is the key.
-        key = (id(attributes), doc)
-        if key not in self._templates:
-            template = make_context_node(
-                NodeProto(name="", doc_string=doc),
-                {**attributes, **self._common},
-                source=self._source,
-                main_context=False,
-                embed_mode=self._embed_mode,
-                cache=None,
-            )
-            place = next(i for i, a in enumerate(template.attribute) if a.name == "partition_name")
-            # Kept, so that no other mapping gets this one's identity.
-            self._templates[key] = (template, place, attributes)
-        template, place, _ = self._templates[key]
-        return ContextNodeDraft(template, place, partition)
 
 
 def make_context_node(

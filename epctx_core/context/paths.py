@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -53,15 +54,11 @@ class ModelFolder:
     def status(self, name: str, *, what: str, node: str | None = None) -> os.stat_result | None:
         """Return what the system says of the file that a name means now; None if `open` has to say why it means none."""
         relative = checked_name(name, f"{node!r} names {what}" if node else what, node)
-        for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
-            try:
+        for root in self._current_roots():
+            with suppress(OSError, ValueError):
                 real = os.path.realpath(root / relative)
                 status = os.stat(real)  # noqa: PTH116 - as `open`, by the text of the real path
-            except (OSError, ValueError):
-                continue
-            if not self._holds(real) or not stat.S_ISREG(status.st_mode):
-                return None
-            return status
+                return status if self._holds(real) and stat.S_ISREG(status.st_mode) else None
         return None
 
     def open(self, name: str, *, what: str, node: str | None = None) -> OpenedFile:
@@ -78,7 +75,7 @@ class ModelFolder:
         owner = f"{node!r} names {what}" if node else f"the model names {what}"
         relative = checked_name(name, owner, node)
         missing: OSError | None = None
-        for root in dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots)):
+        for root in self._current_roots():
             try:
                 return self._open_inside(root, relative, owner, node)
             except FileNotFoundError as error:
@@ -91,25 +88,25 @@ class ModelFolder:
         ) from missing
 
     def _open_inside(self, root: Path, relative: str, owner: str, node: str | None) -> OpenedFile:
+        path: str | Path = root / relative
         try:
-            real = os.path.realpath(root / relative)
-        except OSError as error:  # a link on its way may be exchanged meanwhile, which the system refuses
-            raise _cannot_open(owner, relative, node, root / relative, error) from error
-        if not self._holds(real):
-            raise InvalidGraph(
-                f"{owner} {relative!r}, a link that leaves the model's folder.",
-                node=node,
-                path=root / relative,
-                hint="Only files inside the model's folder are opened. Copy the file there.",
-            )
-        try:
+            real = path = os.path.realpath(path)
+            if not self._holds(real):
+                raise InvalidGraph(
+                    f"{owner} {relative!r}, a link that leaves the model's folder.",
+                    node=node,
+                    path=root / relative,
+                    hint="Only files inside the model's folder are opened. Copy the file there.",
+                )
             # O_NONBLOCK: a named pipe must not make a load wait for a writer.
             flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
             descriptor = os.open(real, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:
-            raise _cannot_open(owner, relative, node, real, error) from error
+        except (OSError, ValueError) as error:  # a link on its way may be exchanged meanwhile, too
+            raise InvalidGraph(
+                f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=path, hint=_HINT
+            ) from error
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(_place_of(descriptor, real)):
@@ -118,6 +115,10 @@ class ModelFolder:
                 )
             stack.pop_all()
         return OpenedFile(descriptor, real)
+
+    def _current_roots(self) -> Iterable[Path]:
+        # The folder may be a link that leads elsewhere now.
+        return dict.fromkeys((Path(os.path.realpath(self.folder)), *self._roots))
 
     def _holds(self, real: str) -> bool:
         return any(os.path.commonpath((real, base)) == str(base) for base in self._roots)
@@ -152,14 +153,6 @@ def _why_unsafe(name: str) -> str:
     if normal == ".." or normal.startswith("../"):
         return "which leaves the model's folder"
     return "a folder" if normal == "." or name.endswith(("/", "\\")) else ""
-
-
-def _cannot_open(
-    owner: str, relative: str, node: str | None, path: str | Path, error: Exception
-) -> InvalidGraph:
-    return InvalidGraph(
-        f"{owner} {relative!r}, which cannot be opened: {error}.", node=node, path=path, hint=_HINT
-    )
 
 
 def _place_of(descriptor: int, opened: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.context.receipts import keeping_receipt
+from epctx_core.context.scratch import scratch_folder
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range
 
@@ -60,10 +61,10 @@ def make_file(payload: LoadedPayload) -> str:
         if payload.in_memory:
             return payload.scratch.enter_context(_memory_file(payload.view))
         if payload.mapped is None:
-            path = payload.scratch.folder() / "payload.bin"
+            path = payload.scratch.enter_context(scratch_folder()) / "payload.bin"
             path.write_bytes(payload.view)
         else:
-            path = payload.scratch.folder() / Path(payload.name).name
+            path = payload.scratch.enter_context(scratch_folder()) / Path(payload.name).name
             _link_or_copy(payload, payload.mapped, path)
     except OSError as error:
         raise Fail(

@@ -22,9 +22,10 @@ from epctx_core.options import Verification
 from epctx_core.plugin import ContextNode, ValueInfo
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.context.scratch import Scratch
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options import DataReader
     from epctx_core.plugin import TensorView
@@ -70,7 +71,7 @@ class LoadedPayload:
     _: KW_ONLY
     digest: str | None
     mapped: MappedFile | None
-    scratch: Scratch
+    scratch: ExitStack
     in_memory: bool = False
     verified: bool = False
     _path: str | None = field(default=None, init=False)
@@ -148,7 +149,7 @@ class PayloadReader:
         *,
         folder: ModelFolder | None,
         manifest: Manifest | None,
-        scratch: Scratch,
+        scratch: ExitStack,
         source_tensor: Callable[[str], TensorView] | None = None,
         reading: Reading | None = None,
     ) -> None:

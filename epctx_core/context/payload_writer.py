@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,7 +25,7 @@ from epctx_core.context.node import ContextNodeRecord, read_context_nodes
 from epctx_core.context.node_writer import make_context_node, new_marker
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, plugin_nodes
-from epctx_core.context.scratch import Scratch
+from epctx_core.context.scratch import scratch_folder
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
@@ -211,64 +212,33 @@ class PayloadWriter:
 
 
 class _Payload:
-    """What an EP writes a payload with; implements `Payload`."""
+    """A payload as an EP writes it, which does not tell where the bytes go; implements `Payload`."""
 
-    __slots__ = ("_writer",)
+    __slots__ = ("_writer", "add_file", "align", "write", "write_tensor")
 
     def __init__(self, writer: PayloadWriter) -> None:
         self._writer = writer
+        self.write, self.align = writer.write, writer.align
+        self.write_tensor, self.add_file = writer.write_tensor, writer.add_file
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
         return self._writer.size
 
-    def write(self, buffer: bytes | bytearray | memoryview) -> int:
-        """Append bytes; return the offset of the first."""
-        return self._writer.write(buffer)
-
-    def align(self, alignment: int) -> int:
-        """Append zero bytes up to a multiple of `alignment`; return the new offset."""
-        return self._writer.align(alignment)
-
-    def write_tensor(self, view: TensorView) -> int:
-        """Append a weight; return its offset."""
-        return self._writer.write_tensor(view)
-
-    def add_file(self, path: str | os.PathLike[str]) -> int:
-        """Append the content of a file; return its offset."""
-        return self._writer.add_file(path)
-
 
 class _ContextWriter:
-    """What an EP starts payloads with; implements `ContextWriter`."""
+    """A set of payloads as an EP starts them, and nothing else of it; implements `ContextWriter`."""
 
-    __slots__ = ("_payloads",)
+    __slots__ = ("final", "graphs_by_model", "payload", "reference")
 
     def __init__(self, payloads: PayloadSet) -> None:
-        self._payloads = payloads
-
-    @property
-    def final(self) -> bool:
-        """False in a share group before its last member."""
-        return self._payloads.final
-
-    @property
-    def graphs_by_model(self) -> tuple[tuple[str, ...], ...]:
-        """The names of the EP's partitions in each model that the payload is for."""
-        return self._payloads.graphs_by_model
-
-    def payload(self, name: str | None = None) -> _Payload:
-        """Start a payload."""
-        return self._payloads.payload(name)
-
-    def reference(self, view: TensorView) -> str | None:
-        """Ask whether payloads leave a weight in the source model."""
-        return self._payloads.references.reference(view)
+        self.final, self.graphs_by_model = payloads.final, payloads.graphs_by_model
+        self.payload, self.reference = payloads.payload, payloads.references.reference
 
 
 class PayloadSet:
-    """The payloads of one EP in one context model.
+    """Payloads of one EP in one context model.
 
     Attributes:
         final, graphs_by_model, references: as given.
@@ -308,7 +278,7 @@ class PayloadSet:
 
     @property
     def handle(self) -> _ContextWriter:
-        """What the EP starts payloads with."""
+        """Writer with which the EP starts payloads."""
         return _ContextWriter(self)
 
     def payload(self, name: str | None = None) -> _Payload:
@@ -357,8 +327,8 @@ class PrivatePayloads:
 
     def __init__(self, ep: str, partitions: Sequence[Partition]) -> None:
         self._ep = ep
-        self._scratch = Scratch()
-        self._folder = self._scratch.folder()
+        self._scratch = ExitStack()
+        self._folder = self._scratch.enter_context(scratch_folder())
         self._files: list[Any] = []
         self._set = PayloadSet(
             ep,

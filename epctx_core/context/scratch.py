@@ -62,14 +62,6 @@ def is_own(status: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
-class Scratch(ExitStack):
-    """Folders and files that last until it is closed."""
-
-    def folder(self) -> Path:
-        """Return a new folder; see `scratch_folder`."""
-        return self.enter_context(scratch_folder())
-
-
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Give a new folder that only this user can read; it goes with the block, or at the latest with the process.

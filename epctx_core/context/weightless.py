@@ -70,10 +70,11 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
     found: dict[str, SourceReference] = {}
     for name, (digest, elem_type, shape, location, offset) in data.items():
         numbers = [elem_type, offset, *shape]
-        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or elem_type >> 31:
-            raise ValueError("a weight of the source is described by something else than whole numbers")
-        if not isinstance(digest, str) or not isinstance(location, str):
-            raise TypeError("a weight of the source has a digest or a file that is no text")
+        are_numbers = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+        if not are_numbers or elem_type >> 31 or not isinstance(digest, str) or not isinstance(location, str):
+            raise ValueError(
+                f"the weight {name!r:.80} of the source is not described by whole numbers and texts"
+            )
         found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
     return found
 
@@ -199,7 +200,6 @@ _HINT = (
     f"Set the session option {PATH_OPTION!r} to the source model, give its bytes to "
     "SessionOptions.set_weightless_source_model_buffer, or put it beside the context model under its old name."
 )
-_CHANGED = "Restore the source model that the context model was compiled from, or compile again."
 
 
 class SourceWeights:
@@ -348,20 +348,20 @@ def _check(weight: Weight, reference: SourceReference, where: str) -> None:
     mapping = weight.mapping
     where = repr(Path(mapping[0].path).name) if mapping is not None else where
     path = mapping[0].path if mapping is not None else None
+    differs = ""
     if (weight.elem_type, weight.shape) != (reference.elem_type, reference.shape):
-        raise _changed(weight.name, f"in {where} it has another type or shape", path)
-    if weight.digest != reference.digest:
-        raise _changed(weight.name, f"in {where} it has another digest", path)
+        differs = "type or shape"
+    elif weight.digest != reference.digest:
+        differs = "digest"
+    if differs:
+        raise InvalidGraph(
+            f"the weight {weight.name!r} of the source model is not the one that was compiled: "
+            f"in {where} it has another {differs}.",
+            path=path,
+            hint="Restore the source model that the context model was compiled from, or compile again.",
+        )
     if mapping is not None:
         mapping[0].check_unchanged()
-
-
-def _changed(name: str, what: str, path: str | None = None) -> InvalidGraph:
-    return InvalidGraph(
-        f"the weight {name!r} of the source model is not the one that was compiled: {what}.",
-        path=path,
-        hint=_CHANGED,
-    )
 
 
 def _missing(name: str, where: str) -> InvalidGraph:

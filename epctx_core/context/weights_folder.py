@@ -81,10 +81,8 @@ def _read_entry(data: Any) -> PayloadEntry:
     segments = read_segments(data["segments"])
     size = sum(segment.length for segment in segments)
     entry = PayloadEntry(name=str(data["name"]), embedded=False, size=size, segments=segments)
-    if data["bytes"] != size + len(_mark(entry)):
-        raise ValueError("the segments do not add up to the size")
-    if data["digest"] != entry.root:
-        raise ValueError("the digest is not that of the segments")
+    if (data["bytes"], data["digest"]) != (size + len(_mark(entry)), entry.root):
+        raise ValueError("size and digest are not those of the segments")
     return entry
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.scratch import PrivateWorkspace, Scratch, scratch_folder
+from epctx_core.context.scratch import PrivateWorkspace, scratch_folder
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -299,7 +299,7 @@ class ProviderSession:
         self._workspaces: list[PrivateWorkspace] = []
         self._runnables: list[CompiledPartition] = []
         self._stack = contextlib.ExitStack()
-        self.scratch = self._stack.enter_context(Scratch())
+        self.scratch = self._stack.enter_context(contextlib.ExitStack())
         self._closed = False
         self._process = os.getpid()
 

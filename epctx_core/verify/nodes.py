@@ -46,7 +46,7 @@ from epctx_core.sessions.loading import Routing, refuse_folderless, source_tenso
 from epctx_core.verify.findings import PayloadReport, Subject
 
 if TYPE_CHECKING:
-    from epctx_core.context.scratch import Scratch
+    from contextlib import ExitStack
 
 
 def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
@@ -139,7 +139,7 @@ def _wrong(kind: TypeProto | None) -> str:
     return names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
 
 
-def find_payloads(subject: Subject, scratch: Scratch) -> None:
+def find_payloads(subject: Subject, scratch: ExitStack) -> None:
     """Find the payloads of all primaries and check every byte; those that a load refuses are noted and left out.
 
     Args:
