@@ -138,13 +138,11 @@ class SessionOptions(Strict):
             InvalidArgument: a key `ep.*` or `session.*` that neither epctx nor onnxruntime knows, a value
                 outside the allowed ones, or one too long.
         """
-        if not isinstance(key, str) or not isinstance(value, str):
+        texts = isinstance(key, str) and isinstance(value, str)
+        if not texts or not 0 < len(key) <= MAX_KEY_LENGTH or len(value) > MAX_VALUE_LENGTH:
             raise InvalidArgument(
-                f"session option {key!r}: key and value must be text, not {type(value).__name__}."
-            )
-        if not key or len(key) > MAX_KEY_LENGTH or len(value) > MAX_VALUE_LENGTH:
-            raise InvalidArgument(
-                f"session option {key[:40]!r}: a key has 1 to {MAX_KEY_LENGTH} and a value at most {MAX_VALUE_LENGTH} characters."
+                f"session option {key!r:.40}: key and value must be text, the key of 1 to {MAX_KEY_LENGTH} "
+                f"and a value at most {MAX_VALUE_LENGTH} characters."
             )
         if key in SESSION_OPTIONS:
             SESSION_OPTIONS[key].check(value)

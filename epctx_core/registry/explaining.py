@@ -5,7 +5,7 @@ Imported when something is to be explained. Also knows which EPs of onnxruntime 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
@@ -53,15 +53,9 @@ def _known_hint(name: str, other: str) -> str:
     )
 
 
-def misspelt(selection: Selection, records: Sequence[PluginRecord], registered: Collection[str]) -> list[str]:
-    """Return a sentence for each name in the environment that fits no record: most likely misspelt.
-
-    Args:
-        selection: the environment.
-        records: as discovered.
-        registered: names of EPs of which the host registered a class; EPCTX_PLUGINS may name them, too.
-    """
-    named = [(ONLY_VARIABLE, n) for n in selection.only or () if not any(means(n, ep) for ep in registered)]
+def misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list[str]:
+    """Return a sentence for each name in the environment that matches no record: most likely misspelt."""
+    named = [(ONLY_VARIABLE, name) for name in selection.only or ()]
     named += [(DISABLE_VARIABLE, name) for name in selection.disabled]
     found = [
         f"{variable} names {name!r}, which is neither an installed EP nor its distribution"
@@ -69,7 +63,7 @@ def misspelt(selection: Selection, records: Sequence[PluginRecord], registered: 
         if not any(names_record(name, record) for record in records)
     ]
     return found + [
-        f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not bring"
+        f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not provide"
         for ep, distribution in selection.preferred.items()
         if not any(means(ep, r.name) and same_distribution(distribution, r.distribution) for r in records)
     ]
@@ -135,15 +129,6 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
     )
 
 
-def not_brought(ep: str, distribution: str, bringing: Sequence[PluginRecord]) -> InvalidArgument:
-    """Return the error for a distribution that was preferred and does not bring the EP; others do."""
-    return InvalidArgument(
-        f"the distribution {distribution!r} does not bring {ep}.",
-        ep=ep,
-        hint=f"Who brings it: {_listed([r.origin for r in bringing])}.",
-    )
-
-
 def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
     """Return a sentence that names the other distributions of an EP type; empty where there is none.
 
@@ -186,14 +171,6 @@ def unusable(records: Sequence[PluginRecord]) -> PluginError:
 def _most_telling(records: Sequence[PluginRecord]) -> PluginRecord:
     """Prefer the record with which a user can do something: choose first, then repair."""
     return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
-
-
-def taken(record: PluginRecord) -> InvalidArgument:
-    """Return the error for a class that a host registers under the EP name of a record, and what frees that one."""
-    hint = f"Call unregister({record.name!r}) first."
-    if record.distribution is not None:
-        hint = f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
-    return InvalidArgument(f"the EP type {record.name} is taken: {record.origin}.", ep=record.name, hint=hint)
 
 
 def why_unusable(record: PluginRecord) -> tuple[str, str]:

@@ -124,7 +124,9 @@ class Registry:
             if self._entry_points and selection != Selection():
                 from epctx_core.registry.explaining import misspelt
 
-                for sentence in misspelt(selection, records, self._registered):
+                for sentence in misspelt(
+                    selection, [*records, *(e.record for e in self._registered.values())]
+                ):
                     _log.warning("%s.", sentence)
         return self._found
 
@@ -158,9 +160,14 @@ class Registry:
         with self._locks.get():
             for record in self._view().values():
                 if record.name == cls.name and (record.usable or record.state is PluginState.DUPLICATE):
-                    from epctx_core.registry.explaining import taken
-
-                    raise taken(record)
+                    hint = f"Call unregister({cls.name!r}) first."
+                    if record.distribution is not None:
+                        hint = (
+                            f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use the class of your own."
+                        )
+                    raise InvalidArgument(
+                        f"the EP name {cls.name} is taken: {record.origin}.", ep=cls.name, hint=hint
+                    )
             self._selected = None
             self._registered[cls.name] = Entry(record_of_class(cls, sources), cls)
 
@@ -292,12 +299,14 @@ class Registry:
         """
         with self._locks.get():
             records = [entry.record for entry in self._entries().values()]
-            bringing = [record for record in records if means(ep, record.name)]
-            chosen = [record for record in bringing if same_distribution(record.distribution, distribution)]
+            providing = [record for record in records if means(ep, record.name)]
+            chosen = [record for record in providing if same_distribution(record.distribution, distribution)]
             if not chosen:
-                from epctx_core.registry.explaining import not_brought
-
-                raise not_brought(ep, distribution, bringing)
+                raise InvalidArgument(
+                    f"the distribution {distribution!r} does not provide {ep}.",
+                    ep=ep,
+                    hint=f"Distributions that do: {', '.join(r.origin for r in providing) or 'none'}.",
+                )
             self._selected = None
             for record in chosen:
                 self._preferred[record.name] = distribution
@@ -470,7 +479,7 @@ class Registry:
         from epctx_core.registry.explaining import misspelt
 
         records = self.records()  # reads the environment, too
-        return misspelt(self._selection, records, self._registered)
+        return misspelt(self._selection, records)
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:

@@ -81,7 +81,6 @@ AREAS = {
             "runtime/test_routing.py",
             "contract/test_loading_sources.py",
             "registry/test_host_registration.py",
-            "registry/test_development.py",
         ),
     ),
     "publication": Area(

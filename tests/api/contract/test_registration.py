@@ -29,7 +29,7 @@ def source(tmp_path):
 def test_a_class_is_registered_once_until_it_is_taken_back():
     registry = registry_with(Alpha)
 
-    with pytest.raises(InvalidArgument, match="the EP type AlphaExecutionProvider is taken") as caught:
+    with pytest.raises(InvalidArgument, match="the EP name AlphaExecutionProvider is taken") as caught:
         registry.register(Alpha)
 
     assert "unregister('AlphaExecutionProvider') first" in caught.value.hint

@@ -247,5 +247,5 @@ def test_names_in_the_environment_that_fit_nothing_are_told(installed, monkeypat
 
     assert Registry().misspelt() == [
         "EPCTX_DISABLE_PLUGINS names 'Tyo', which is neither an installed EP nor its distribution",
-        "EPCTX_PREFER prefers 'epctx-toy' for 'QNN', which it does not bring",
+        "EPCTX_PREFER prefers 'epctx-toy' for 'QNN', which it does not provide",
     ]

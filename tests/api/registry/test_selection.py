@@ -78,7 +78,7 @@ def test_a_name_in_the_environment_that_fits_nothing_is_reported(three, monkeypa
     Registry().records()
 
     assert "EPCTX_DISABLE_PLUGINS names 'epctx-typo'" in caplog.text
-    assert "EPCTX_PREFER prefers 'epctx-b' for 'A', which it does not bring" in caplog.text
+    assert "EPCTX_PREFER prefers 'epctx-b' for 'A', which it does not provide" in caplog.text
 
 
 def test_two_distributions_with_one_ep_type_are_both_duplicates_that_name_each_other(two):
@@ -139,7 +139,7 @@ def test_a_preference_outlives_a_refresh(two):
 def test_a_distribution_that_does_not_bring_the_ep_can_not_be_preferred(two):
     registry = Registry()
 
-    with pytest.raises(InvalidArgument, match="'epctx-three' does not bring") as caught:
+    with pytest.raises(InvalidArgument, match="'epctx-three' does not provide") as caught:
         registry.prefer(EP, distribution="epctx-three")
 
     assert "epctx-one 1.0, epctx-two 2.0" in caught.value.hint
