@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from epctx_cli.commands.doctor import Library, examine_libraries, within
+from epctx_cli.commands.doctor import Library, check_libraries, within
 from packaging.specifiers import SpecifierSet
 
 
 def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
     remarks = list(
-        examine_libraries(
+        check_libraries(
             [
                 library("onnx", version="1.20", fits=False),
                 library("pluggy"),
@@ -19,9 +19,9 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
     )
 
     assert [(r.severity, r.hint) for r in remarks] == [
-        ("problem", "python -m pip install 'onnx>=1.23'"),
-        ("problem", "python -m pip install 'pluggy>=1.23'"),
-        ("note", "python -m pip install 'epctx-core[ort]'"),
+        ("problem", "pip install 'onnx>=1.23'"),
+        ("problem", "pip install 'pluggy>=1.23'"),
+        ("note", "pip install 'epctx-core[ort]'"),
     ]
 
 

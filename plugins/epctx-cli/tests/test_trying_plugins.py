@@ -31,7 +31,7 @@ def test_what_a_plugin_started_is_ended_with_it(site, monkeypatch, tmp_path, the
     monkeypatch.syspath_prepend(str(site("epctx-slow", "SlowExecutionProvider", code=code)))
     records = [r for r in Registry().records() if r.name == "SlowExecutionProvider"]
 
-    (slow,) = try_all(records, tell=lambda text: None, timeout=timeout)
+    (slow,) = try_all(records, log=lambda text: None, timeout=timeout)
 
     assert slow.record.state.value == "broken"
     assert slow.record.reason == reason
@@ -50,7 +50,7 @@ def test_a_group_of_processes_is_ended_while_its_number_is_still_the_plugins(sit
     monkeypatch.syspath_prepend(str(site("epctx-any", "AnyExecutionProvider", code=code)))
     records = [r for r in Registry().records() if r.name == "AnyExecutionProvider"]
 
-    try_all(records, tell=lambda text: None, timeout=3.0)
+    try_all(records, log=lambda text: None, timeout=3.0)
 
     assert kept == [True]
 

@@ -9,7 +9,7 @@ def test_the_files_and_the_next_steps_are_told(process, tmp_path):
     assert said.code == 0
     assert (tmp_path / "epctx-acme" / "pyproject.toml").is_file()
     assert "src/epctx_acme/provider.py" in said.out
-    assert "python -m pip install --editable 'epctx-acme[test]'" in said.out
+    assert "pip install --editable 'epctx-acme[test]'" in said.out
     assert "epctx plugins check Acme" in said.out
 
 

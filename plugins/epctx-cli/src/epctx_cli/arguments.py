@@ -56,7 +56,7 @@ class CommandParser(argparse.ArgumentParser):
         if self.get_default("parser") is None:
             self.set_defaults(parser=self)
             self.command.declare(self)
-        with self.command.blamed():
+        with self.command.blame():
             return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

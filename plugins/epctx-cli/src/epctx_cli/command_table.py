@@ -1,6 +1,6 @@
-"""The commands that there are: the one table of our own, and those that other packages add by entry points.
+"""Table of epctx's own commands, and the commands that other packages add by entry points.
 
-Knows no command: each is imported when it is the one asked for.
+A command is imported when it is called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Command(NamedTuple):
         summary: its line in `epctx --help`.
         target: the function that declares its arguments, as `module:function`; empty for a group of actions.
         package: the distribution that contains it.
-        version: that of the distribution, for another package's command; None for one of ours.
+        version: that of the distribution, for another package's command; None for epctx's own.
     """
 
     name: str
@@ -39,12 +39,17 @@ class Command(NamedTuple):
     package: str = "epctx-cli"
     version: str | None = None
 
+    @property
+    def can_be_typed(self) -> bool:
+        """Whether a shell passes the name as one argument that is not an option."""
+        return bool(self.name) and self.name[0] != "-" and not any(map(str.isspace, self.name))
+
     def declare(self, parser: CommandParser) -> None:
         """Import the command and have it declare its arguments.
 
         Raises:
-            PackageMissing: the command is ours, and its package is not installed.
-            PluginError: the command is another package's, and that is broken.
+            PackageMissing: the package of one of epctx's own commands is not installed.
+            PluginError: another package's command is broken.
         """
         if not self.target:
             actions = [command for command in OWN if command.name.startswith(f"{self.name} ")]
@@ -62,11 +67,11 @@ class Command(NamedTuple):
                 raise self.broken("cannot be loaded", error) from error
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Attribute what is raised beside typed errors to the package, unless the command is ours.
+    def blame(self) -> Iterator[None]:
+        """Attribute untyped errors to the package, unless the command is epctx's own.
 
         Raises:
-            PluginError: another package's command raised something else.
+            PluginError: another package's command raised an untyped error.
         """
         try:
             yield
@@ -89,7 +94,7 @@ class Command(NamedTuple):
 
 
 OWN = (
-    Command("compile", "write a context model that carries compiled work",
+    Command("compile", "compile a model into a context model",
             "epctx_cli.commands.compile:add_arguments"),
     Command("share", "compile several models that share weights into context models with one binary",
             "epctx_cli.commands.share:add_arguments"),
@@ -97,44 +102,44 @@ OWN = (
             "epctx_cli.commands.run:add_arguments"),
     Command("inspect", "show what is in a context model, without loading it",
             "epctx_cli.commands.inspect:add_arguments"),
-    Command("verify", "check a context model and its payloads in full, without a device",
+    Command("verify", "check a context model and its payloads without a device",
             "epctx_cli.commands.verify:add_arguments"),
-    Command("explain", "show which EP would take which node, and why the others are refused",
+    Command("explain", "show which EP would take each node, and why the others refuse it",
             "epctx_cli.commands.explain:add_arguments"),
-    Command("compare", "run two models on the same inputs and say where they differ",
+    Command("compare", "run two models on the same inputs and show where they differ",
             "epctx_cli.commands.compare:add_arguments"),
-    Command("convert", "write a model in ONNX Runtime's own format (.ort), or such a one as ONNX",
+    Command("convert", "convert a model to ONNX Runtime's own format (.ort), or back to ONNX",
             "epctx_cli.commands.convert:add_arguments"),
-    Command("cache", "list, check and clear what load_or_compile keeps"),
-    Command("cache ls", "list the entries, the last used first",
+    Command("cache", "list, check and clear the cache of load_or_compile"),
+    Command("cache ls", "list the entries, the last used one first",
             "epctx_cache.command:add_ls_arguments", "epctx-cache"),
-    Command("cache verify", "check every byte of all entries; damaged ones are dropped",
+    Command("cache verify", "check every byte of all entries; remove damaged ones",
             "epctx_cache.command:add_verify_arguments", "epctx-cache"),
     Command("cache gc", "remove the entries used longest ago until the others fit the limit",
             "epctx_cache.command:add_gc_arguments", "epctx-cache"),
     Command("cache clear", "remove all entries", "epctx_cache.command:add_clear_arguments", "epctx-cache"),
-    Command("plugins", "list, describe and check the installed Execution Providers, or begin a new one"),
-    Command("plugins list", "list installed plugins", "epctx_cli.commands.plugins:add_list_arguments"),
-    Command("plugins info", "say all that is known about one plugin",
+    Command("plugins", "list, describe and check Execution Providers, or start a new one"),
+    Command("plugins list", "list the installed plugins", "epctx_cli.commands.plugins:add_list_arguments"),
+    Command("plugins info", "describe one plugin",
             "epctx_cli.commands.plugins:add_info_arguments"),
     Command("plugins check", "run the conformance kit against one plugin",
             "epctx_conformance.command:add_arguments", "epctx-conformance"),
-    Command("plugins new", "begin a new plugin", "epctx_cli.commands.plugins:add_new_arguments"),
-    Command("doctor", "look at the environment and the plugins, and say what to fix",
+    Command("plugins new", "start a new plugin", "epctx_cli.commands.plugins:add_new_arguments"),
+    Command("doctor", "check the environment and the plugins",
             "epctx_cli.commands.doctor:add_arguments"),
 )  # fmt: skip
-"""Our own commands, in the order of `epctx --help`."""
+"""epctx's own commands, in the order of `epctx --help`."""
 
 
 def added_commands() -> list[Command]:
-    """Return the commands that installed packages add, by name and package; imports none of them.
+    """Return the commands that installed packages add, by name and package; import none of them.
 
-    One that has the name of ours is among them, and is never used.
+    Those with the name of one of epctx's own are included, though they are never used.
     """
     from importlib.metadata import distributions
 
     found = [command for distribution in distributions() for command in _commands_of(distribution)]
-    # Of a distribution that is found twice, the first on sys.path is the one that is imported.
+    # Of a distribution that is found twice, Python imports the first on sys.path.
     return sorted({(c.name, c.package): c for c in reversed(found)}.values())
 
 
@@ -144,7 +149,7 @@ def _commands_of(distribution: Distribution) -> Iterator[Command]:
             return
         package, version = distribution.metadata["Name"], distribution.version
         entries = distribution.entry_points.select(group=GROUP)
-    except Exception:  # noqa: BLE001 - metadata of packages that are none of ours fails in many ways
+    except Exception:  # noqa: BLE001 - metadata of other packages fails in many ways
         return
     for entry in entries:
         yield Command(entry.name, f"from {package} {version}", entry.value, package, version)

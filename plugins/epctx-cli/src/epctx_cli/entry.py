@@ -46,7 +46,7 @@ def _guarded(argv: list[str], console: Console) -> int:
             if isinstance(parsed, int):
                 return parsed
             arguments = parsed
-            with arguments.parser.command.blamed():
+            with arguments.parser.command.blame():
                 return index(arguments.run(arguments, console))
     except EpctxError as error:
         _show(error, console)
@@ -70,7 +70,7 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
     commands = {command.name: command for command in OWN if " " not in command.name}
     name = next((argument for argument in argv if not argument.startswith("-")), None)
     if name not in commands:
-        added = added_commands()
+        added = [command for command in added_commands() if command.can_be_typed]
         if len(rivals := [f"{c.package} {c.version}" for c in added if c.name == name]) > 1:
             raise PluginError(
                 f"the command {name!r} is ambiguous: {' and '.join(rivals)} have it.",

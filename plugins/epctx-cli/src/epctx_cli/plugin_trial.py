@@ -49,20 +49,20 @@ class Trial:
 
 
 def try_all(
-    records: Sequence[PluginRecord], *, tell: Callable[[str], None], timeout: float = TIMEOUT
+    records: Sequence[PluginRecord], *, log: Callable[[str], None], timeout: float = TIMEOUT
 ) -> list[Trial]:
     """Try each plugin; those that cannot be used are not tried and stay as they are.
 
     Args:
         records: all there are.
-        tell: gets what a plugin wrote to its standard error.
+        log: called with the standard error of a plugin.
         timeout: seconds for each.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         outcomes = list(pool.map(lambda r: _try(r, timeout) if r.usable else (_judged(r, {}), ""), records))
     for trial, written in outcomes:
         if written.strip():
-            tell(f"{trial.record.label} wrote:\n{written.rstrip()}")
+            log(f"{trial.record.label} wrote:\n{written.rstrip()}")
     return [trial for trial, _ in outcomes]
 
 

@@ -1,7 +1,6 @@
-"""Runs two models on the same inputs, and finds where inside values of the same name begin to differ.
+"""Comparison of two models on the same inputs, and of the values of the same name inside them.
 
-A context model keeps the names of the values between its partitions, so they are those of the source.
-Knows sessions, prints nothing.
+A context model keeps the names of the values between its partitions. Prints nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_cli.agreement import Difference, Tolerance, compare, compare_all
 from epctx_cli.arrays import load_inputs, make_inputs
@@ -21,22 +20,19 @@ if TYPE_CHECKING:
     from epctx_core import PluginRecord, SessionOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One of the two: a model and how it is loaded."""
-
-    model: str
-    options: SessionOptions
+Model: TypeAlias = "tuple[str, SessionOptions]"
+"""Path and session options."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Both results, compared by output.
+class Comparison:
+    """Comparison of two models.
 
     Attributes:
-        inputs: what both were run on.
-        providers: the EPs of each.
-        plugins: those of their EPs that plugins provide.
+        differences: one for each output.
+        inputs: of both runs.
+        providers: the EPs of each model.
+        plugins: records of the EPs that are plugins.
     """
 
     differences: list[Difference]
@@ -45,14 +41,14 @@ class Outcome:
     plugins: list[PluginRecord]
 
 
-def run_both(
-    a: Side, b: Side, *, tolerance: Tolerance, input_path: str | None = None, seed: int = 0
-) -> Outcome:
-    """Run both and compare; `b` is the reference.
+def compare_models(
+    a: Model, b: Model, *, tolerance: Tolerance, input_path: str | None = None, seed: int = 0
+) -> Comparison:
+    """Run two models and compare their outputs; `b` is the reference.
 
     Args:
         a, b: the models.
-        tolerance: what counts as equal.
+        tolerance: the largest differences of equal outputs.
         input_path: a `.npz` file, or None to make inputs for `a` from the seed.
         seed: see `make_inputs`.
 
@@ -61,35 +57,37 @@ def run_both(
     """
     inputs: Mapping[str, Any] | None = None
     results, providers, plugins = [], [], []
-    for side in (a, b):
-        with InferenceSession(side.model, side.options) as session:
+    for model, options in (a, b):
+        with InferenceSession(model, options) as session:
             if inputs is None:
-                wanted = session.get_inputs()
-                inputs = make_inputs(wanted, seed) if input_path is None else load_inputs(input_path, wanted)
+                expected = session.get_inputs()
+                inputs = (
+                    make_inputs(expected, seed) if input_path is None else load_inputs(input_path, expected)
+                )
             names = [output.name for output in session.get_outputs()]
             results.append(dict(zip(names, session.run(None, inputs), strict=True)))
             providers.append(session.get_providers())
             plugins += session.get_provider_records()
     first, second = results
     differences = compare_all(first, second, tolerance)
-    return Outcome(differences=differences, inputs=inputs or {}, providers=providers, plugins=plugins)
+    return Comparison(differences=differences, inputs=inputs or {}, providers=providers, plugins=plugins)
 
 
 # -- values inside ---------------------------------------------------------------------------------
 
 _MOST_VALUES = 256
-"""How many values are compared at once; of more, as many at even distances."""
+"""Largest number of values that are compared; of more, this many at even distances."""
 
 
 def first_difference(
-    a: Side, b: Side, inputs: Mapping[str, Any], tolerance: Tolerance
+    a: Model, b: Model, inputs: Mapping[str, Any], tolerance: Tolerance
 ) -> dict[str, Any] | None:
     """Return the first differing value in the order of `a`, or None.
 
     Raises:
         EpctxError: a model cannot be run with further outputs.
     """
-    first, second = _Opened(a), _Opened(b)
+    first, second = _Probe(a), _Probe(b)
     names = _spread([n for n in first.produced if n in second.produced and _is_inner(n, first, second)])
     if not names:
         return None
@@ -111,27 +109,27 @@ def _spread(names: Sequence[str]) -> list[str]:
     return list(names[::step])
 
 
-def _is_inner(name: str, *models: _Opened) -> bool:
+def _is_inner(name: str, *models: _Probe) -> bool:
     return all(name not in model.outputs and model.info(name) is not None for model in models)
 
 
-class _Opened:
-    """One model with what its nodes produce."""
+class _Probe:
+    """A model whose inner values can be run as outputs."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, model: Model) -> None:
         import onnx
 
-        self._side = side
-        self._proto: ModelProto = onnx.load(side.model, load_external_data=False)
+        self._path, self._options = model
+        self._proto: ModelProto = onnx.load(self._path, load_external_data=False)
         graph = onnx.shape_inference.infer_shapes(self._proto, data_prop=True).graph
         self._types = {value.name: value.type for value in graph.value_info}
         self.outputs = {value.name for value in self._proto.graph.output}
         self.produced = {
-            name: _described(node) for node in self._proto.graph.node for name in node.output if name
+            name: _node_label(node) for node in self._proto.graph.node for name in node.output if name
         }
 
     def info(self, name: str) -> ValueInfoProto | None:
-        """Return a value as a graph output, or None if it is no tensor of known type."""
+        """Return a value as a graph output, or None if it is not a tensor of known type."""
         import onnx
 
         proto = self._types.get(name)
@@ -144,9 +142,9 @@ class _Opened:
         probe = type(self._proto)()
         probe.CopyFrom(self._proto)
         probe.graph.output.extend(info for name in names if (info := self.info(name)) is not None)
-        options = self._side.options
-        # A model from bytes has no folder; these two say where its files are.
-        path = Path(self._side.model)
+        options = self._options
+        # A model from bytes has no folder; these two options name that of its files.
+        path = Path(self._path)
         options.add_session_config_entry("ep.context_enable", "0")
         options.add_session_config_entry("ep.context_file_path", str(path))
         options.add_session_config_entry(
@@ -156,7 +154,7 @@ class _Opened:
             return session.run(list(names), inputs)
 
 
-def _described(node: NodeProto) -> str:
-    """Return how messages call the node."""
+def _node_label(node: NodeProto) -> str:
+    """Return a node's name in messages."""
     source = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "source"), "")
     return f"{node.op_type} {node.name!r}" + (f" ({source})" if source else "")

@@ -45,7 +45,7 @@ class Sealer:
             raise InvalidArgument(
                 f"{EP}: option 'encryption_key' needs the package cryptography, which cannot be imported: {error}.",
                 ep=EP,
-                hint='Install it with: pip install "epctx-sim-vitisai[encryption]".',
+                hint="pip install 'epctx-sim-vitisai[encryption]'",
             ) from error
         self._cipher = AESGCM(key)
         self._nonces: dict[bytes, bytes] = {}

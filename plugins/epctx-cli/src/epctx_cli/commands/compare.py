@@ -1,4 +1,4 @@
-"""`epctx compare`: runs two models on the same inputs and says where they differ first."""
+"""`epctx compare`: run two models on the same inputs and show where they differ first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epctx_core.errors import InvalidArgument
 if TYPE_CHECKING:
     from epctx_cli.agreement import Difference, Tolerance
     from epctx_cli.console import Console
-    from epctx_cli.session_pair import Outcome, Side
+    from epctx_cli.session_pair import Comparison, Model
 
 DEFAULT_ATOL = 1e-6
 DEFAULT_RTOL = 1e-4
@@ -26,7 +26,7 @@ DEFAULT_RTOL = 1e-4
 def add_arguments(parser: CommandParser) -> None:
     """Declare the command's options."""
     parser.add_argument("model", metavar="A", help="a model, plain or compiled")
-    parser.add_argument("reference", metavar="B", help="another one, the reference")
+    parser.add_argument("reference", metavar="B", help="the reference, another model")
     add_providers(
         parser,
         ep_help="an EP for both; may be repeated. Without it context models find their EPs by themselves",
@@ -40,7 +40,7 @@ def add_arguments(parser: CommandParser) -> None:
         type=float,
         default=DEFAULT_RTOL,
         help=f"largest max_rel allowed, max|a-b| / (max|b| + 1e-6) (default {DEFAULT_RTOL:g}); "
-        "an output is equal if either is kept",
+        "an output is equal if it is within either",
     )
     add_common(parser)
     parser.set_defaults(run=run)
@@ -49,25 +49,25 @@ def add_arguments(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run both, compare, and look inside if they differ."""
     from epctx_cli.agreement import Tolerance
-    from epctx_cli.session_pair import Side, run_both
+    from epctx_cli.session_pair import compare_models
 
     if not (arguments.atol >= 0 and arguments.rtol >= 0):
         raise InvalidArgument("--atol and --rtol must be 0 or more.")
     tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
-    a = Side(model=arguments.model, options=session_options(arguments, console))
-    b = Side(model=arguments.reference, options=session_options(arguments, console))
-    outcome = run_both(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
-    equal = all(d.equal for d in outcome.differences)
-    inside = None if equal else _look_inside(a, b, outcome, tolerance, console)
-    _tell(arguments, outcome, inside, console)
-    simulated = console.note_simulated(record.name for record in outcome.plugins if record.simulated)
+    a = arguments.model, session_options(arguments, console)
+    b = arguments.reference, session_options(arguments, console)
+    comparison = compare_models(a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed)
+    equal = all(d.equal for d in comparison.differences)
+    inside = None if equal else _look_inside(a, b, comparison, tolerance, console)
+    _print_report(arguments, comparison, inside, console)
+    simulated = console.note_simulated(record.name for record in comparison.plugins if record.simulated)
     console.result(
         {
             "equal": equal,
-            "outputs": [asdict(d) for d in outcome.differences],
+            "outputs": [asdict(d) for d in comparison.differences],
             "models": [
-                {"path": side.model, "providers": eps}
-                for side, eps in zip((a, b), outcome.providers, strict=True)
+                {"path": path, "providers": eps}
+                for (path, _), eps in zip((a, b), comparison.providers, strict=True)
             ],
             "simulated": simulated,
             "made_from_seed": None if arguments.input else arguments.seed,
@@ -80,28 +80,28 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _look_inside(
-    a: Side, b: Side, outcome: Outcome, tolerance: Tolerance, console: Console
+    a: Model, b: Model, comparison: Comparison, tolerance: Tolerance, console: Console
 ) -> dict[str, Any] | None:
-    """Return the first value inside that both compute and that differs; None if there is none to be had."""
+    """Return the first inner value of both models that differs; None if none can be found."""
     from epctx_cli.session_pair import first_difference
 
     try:
-        return first_difference(a, b, outcome.inputs, tolerance)
-    except Exception as error:  # noqa: BLE001 - such as a model that onnx does not read; that the outputs differ stands
+        return first_difference(a, b, comparison.inputs, tolerance)
+    except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
         console.debug(f"Values inside the models could not be compared: {error}")
         return None
 
 
-def _tell(
-    arguments: argparse.Namespace, outcome: Outcome, inside: dict[str, Any] | None, console: Console
+def _print_report(
+    arguments: argparse.Namespace, comparison: Comparison, inside: dict[str, Any] | None, console: Console
 ) -> None:
     for label, model, eps in zip(
-        "AB", (arguments.model, arguments.reference), outcome.providers, strict=True
+        "AB", (arguments.model, arguments.reference), comparison.providers, strict=True
     ):
         console.say(f"{label}: {model}  ({', '.join(eps)})")
     if arguments.input is None:
-        console.note(f"{made_words(outcome.inputs, arguments.seed)} (no --input).")
-    wrong = tell_differences(outcome.differences, console)
+        console.note(f"{made_words(comparison.inputs, arguments.seed)} (no --input).")
+    wrong = print_differences(comparison.differences, console)
     if not wrong:
         console.say(f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}.")
         return
@@ -116,10 +116,10 @@ def _tell(
     console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
 
 
-def tell_differences(
+def print_differences(
     differences: Sequence[Difference], console: Console, *, title: str = ""
 ) -> list[Difference]:
-    """Write how far outputs are apart, and return those that differ."""
+    """Print the differences of outputs, and return those beyond the tolerance."""
     console.table(
         ("output", "max_abs", "max_rel", "verdict"),
         [

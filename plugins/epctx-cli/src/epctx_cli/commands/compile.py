@@ -1,4 +1,4 @@
-"""`epctx compile`: writes a context model and says what became of every node."""
+"""`epctx compile`: compile a model into a context model, and report every node."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Compile, report, and check if asked to."""
+    """Compile, report, and check with --check."""
     from epctx_core import ModelCompiler, OrtCompileApiFlags
 
     if not arguments.ep:
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
         report = compiler.compile_to_file(output)
     result = {**report.as_dict(), "folder": str(report.folder)}
-    _tell(arguments.model, report, console)
+    _print_report(arguments.model, report, console)
     code = ExitCode.DONE if report.compiled or arguments.allow_uncompiled else ExitCode.FAILED
     if arguments.check:
         differences = _check(arguments, report, console)
@@ -124,16 +124,16 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
     return given
 
 
-def _tell(model: str, report: CompileReport, console: Console) -> None:
+def _print_report(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
     if report.partitions:
-        _tell_partitions(report, console)
+        _print_partitions(report, console)
     if report.kept_nodes:
         console.say(
             f"\n{text.counted(len(report.kept_nodes), 'EPContext node')} of the model passed through unchanged."
         )
-    _tell_shares(report, console)
-    _tell_refusals(report, console)
+    _print_assignments(report, console)
+    _print_refusals(report, console)
     console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
     if report.source_files:
         console.say(
@@ -143,7 +143,7 @@ def _tell(model: str, report: CompileReport, console: Console) -> None:
     console.note_simulated(r.name for r in report.providers if r.simulated and report.assignments.get(r.name))
 
 
-def _tell_partitions(report: CompileReport, console: Console) -> None:
+def _print_partitions(report: CompileReport, console: Console) -> None:
     shown = report.partitions if console.verbose else report.partitions[:_SHOWN_PARTITIONS]
     console.table(
         ("partition", "EP", "nodes", "operators"),
@@ -154,7 +154,7 @@ def _tell_partitions(report: CompileReport, console: Console) -> None:
         console.say(f"  … and {text.counted(left, 'partition')} more; -v shows all.")
 
 
-def _tell_shares(report: CompileReport, console: Console) -> None:
+def _print_assignments(report: CompileReport, console: Console) -> None:
     by = {
         r.name: (f"{r.distribution or ''} {r.version or ''}".strip(), r.vendor or "")
         for r in report.providers
@@ -168,7 +168,7 @@ def _tell_shares(report: CompileReport, console: Console) -> None:
     )
 
 
-def _tell_refusals(report: CompileReport, console: Console) -> None:
+def _print_refusals(report: CompileReport, console: Console) -> None:
     shown = report.refusals if console.verbose else report.refusals[:_SHOWN_REFUSALS]
     if shown:
         console.say("\nRefused:")
@@ -182,8 +182,8 @@ def _tell_refusals(report: CompileReport, console: Console) -> None:
 def _check(arguments: argparse.Namespace, report: CompileReport, console: Console) -> list[Difference]:
     """Load what was written and compare it with the source on the CPU EP."""
     from epctx_cli.agreement import Tolerance
-    from epctx_cli.commands.compare import tell_differences
-    from epctx_cli.session_pair import Side, run_both
+    from epctx_cli.commands.compare import print_differences
+    from epctx_cli.session_pair import compare_models
     from epctx_core import GraphOptimizationLevel
 
     # Fresh options: the session must neither write a model again nor name where one goes.
@@ -194,13 +194,13 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
     plain.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if report.source_files:
         compiled.add_session_config_entry("ep.context_source_model_path", arguments.model)
-    outcome = run_both(
-        Side(model=str(report.output), options=compiled),
-        Side(model=arguments.model, options=plain),
+    comparison = compare_models(
+        (str(report.output), compiled),
+        (arguments.model, plain),
         tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
     )
-    wrong = tell_differences(
-        outcome.differences,
+    wrong = print_differences(
+        comparison.differences,
         console,
         title=f"Checked against the CPU EP, on inputs made from seed 0 (max_rel may be {CHECK_TOLERANCE:g}):",
     )
@@ -211,4 +211,4 @@ def _check(arguments: argparse.Namespace, report: CompileReport, console: Consol
             f"epctx compare {shlex.quote(str(report.output))} {shlex.quote(arguments.model)} "
             "says where they differ first."
         )
-    return outcome.differences
+    return comparison.differences

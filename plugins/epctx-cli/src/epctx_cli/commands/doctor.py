@@ -1,4 +1,4 @@
-"""`epctx doctor`: looks at the environment, libraries, plugins, commands and variables, and says what to fix."""
+"""`epctx doctor`: check the environment, libraries, plugins, commands and variables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 CORE = "epctx-core"
 EP_GROUP = "epctx.execution_providers"
 ENGINE_GROUP = "epctx.engines"
-OLDEST_PYTHON = (3, 11)
 PREFIX = "EPCTX_"
 VARIABLES = MappingProxyType(
     {
@@ -54,34 +55,29 @@ VARIABLES = MappingProxyType(
         "EPCTX_TRACE": "1 to log every call of a hook",
     }
 )
-"""Name to what it says."""
-_WHAT_FOR = {"ort": "fast CPU kernels"}
+"""Variables that epctx reads, with a description."""
+_PURPOSES = {"ort": "fast CPU kernels"}
 _NOT_LISTED = frozenset({"all", "test"})
-"""Extras: of all packages the others have the libraries, and users test nothing."""
+"""Extras that are not listed: the others have the libraries of `all`, and `test` is for developers."""
 _NAME = re.compile(r"\s*([\w.-]+)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remark:
+class Finding(NamedTuple):
     """One finding.
 
     Attributes:
-        severity: whether something does not work until it is fixed, or only may surprise somebody.
+        severity: "problem" for something that does not work until it is fixed, or "note".
         message: a sentence.
-        hint: what to do, or empty.
+        hint: a fix, or empty.
     """
 
-    severity: Literal["problem", "note"]
+    severity: str
     message: str
     hint: str = ""
 
 
-def _problem(message: str, hint: str = "") -> Remark:
-    return Remark(severity="problem", message=message, hint=hint)
-
-
-def _note(message: str, hint: str = "") -> Remark:
-    return Remark(severity="note", message=message, hint=hint)
+_problem = partial(Finding, "problem")
+_note = partial(Finding, "note")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -91,21 +87,21 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(_arguments: argparse.Namespace, console: Console) -> int:
-    """Examine everything; 1 if something has to be fixed."""
+    """Check everything; 1 if something has to be fixed."""
     facts, found = _facts(), libraries()
     variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)}
-    trials, remarks = _plugins(console)
-    remarks = [
-        *_examine_environment(),
-        *examine_libraries(found),
-        *_examine_variables(variables, any_plugin=bool(trials)),
-        *remarks,
-        *_examine_commands(),
+    trials, findings = _plugins(console)
+    findings = [
+        *_check_environment(),
+        *check_libraries(found),
+        *_check_variables(variables, any_plugin=bool(trials)),
+        *findings,
+        *_check_commands(),
     ]
-    ok = all(remark.severity != "problem" for remark in remarks)
+    ok = all(finding.severity != "problem" for finding in findings)
     console.table(("", ""), list(facts.items()))
-    _tell_parts(found or (), trials, variables, console)
-    _tell_remarks(remarks, console)
+    _print_parts(found or (), trials, variables, console)
+    _print_findings(findings, console)
     console.result(
         {
             "ok": ok,
@@ -113,43 +109,35 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
             "libraries": [asdict(library) for library in found or ()],
             "plugins": [trial.record.as_dict() for trial in trials],
             "variables": variables,
-            "findings": [asdict(remark) for remark in remarks],
+            "findings": [finding._asdict() for finding in findings],
         }
     )
     return ExitCode.DONE if ok else ExitCode.FAILED
 
 
-def _tell_parts(
+def _print_parts(
     found: Sequence[Library], trials: Sequence[Trial], variables: Mapping[str, str], console: Console
 ) -> None:
-    tables: tuple[tuple[tuple[str, ...], list[tuple[str, ...]]], ...] = (
-        (
-            ("library", "installed", "needed", "for"),
-            [(each.name, each.version or "-", each.required, each.extra or "everything") for each in found],
-        ),
-        (
-            ("plugin", "distribution", "state", "vendor"),
-            [(t.record.name, t.record.origin, t.record.state.value, t.record.vendor or "-") for t in trials],
-        ),
-        (
-            ("variable", "value", "says"),
-            [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()],
-        ),
-    )
-    for header, rows in tables:
-        if rows:
-            console.table(header, rows)
+    needs = [(each.name, each.version or "-", each.required, each.extra or "everything") for each in found]
+    records = [trial.record for trial in trials]
+    eps = [(r.name, r.origin, r.state.value, r.vendor or "-") for r in records]
+    values = [(name, value, VARIABLES.get(name, "nothing")) for name, value in variables.items()]
+    if needs:
+        console.table(("library", "installed", "needed", "for"), needs)
+    if eps:
+        console.table(("plugin", "distribution", "state", "vendor"), eps)
+    if values:
+        console.table(("variable", "value", "meaning"), values)
 
 
-def _tell_remarks(remarks: Sequence[Remark], console: Console) -> None:
-    for remark in sorted(remarks, key=lambda r: r.severity != "problem"):
-        console.say(f"\n{remark.severity}: {remark.message}")
-        if remark.hint:
-            console.say(text.indented(remark.hint))
-    problems = sum(remark.severity == "problem" for remark in remarks)
-    notes = len(remarks) - problems
-    said = " and ".join(text.counted(n, word) for n, word in ((problems, "problem"), (notes, "note")) if n)
-    console.say(f"\n{'not ok' if problems else 'ok'}: {said or 'nothing to fix'}")
+def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+    for finding in sorted(findings, key=lambda f: f.severity != "problem"):
+        console.say(f"\n{finding.severity}: {finding.message}")
+        if finding.hint:
+            console.say(text.indented(finding.hint))
+    counts = Counter(finding.severity for finding in findings)
+    summary = " and ".join(text.counted(counts[word], word) for word in ("problem", "note") if counts[word])
+    console.say(f"\n{'not ok' if counts['problem'] else 'ok'}: {summary or 'nothing to fix'}")
 
 
 # -- the interpreter and its environment -----------------------------------------------------------
@@ -166,31 +154,26 @@ def _facts() -> dict[str, str]:
     }
 
 
-def _examine_environment() -> Iterator[Remark]:
-    if sys.version_info < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        yield _problem(
-            f"Python {platform.python_version()} is older than {oldest}.", f"Use Python {oldest} or newer."
-        )
+def _check_environment() -> Iterator[Finding]:
     if sys.platform != "linux":
         yield _note(f"epctx is tested on Linux; this is {platform.system()}.")
     # The commonest reason why an installed plugin is not found.
     pip = shutil.which("pip")
     if pip is None or Path(pip).parent.resolve().is_relative_to(Path(sys.prefix).resolve()):
         return
-    here = f"{sys.executable} -m pip install"
-    elsewhere = f"`pip` on the PATH ({pip}) installs into another environment"
+    install = f"{sys.executable} -m pip install"
+    other = f"`pip` on the PATH ({pip}) installs into another environment"
     if plugins := sorted(_plugins_under(Path(pip).parent.parent)):
         yield _problem(
-            f"{elsewhere}, which has plugins that are not here: {', '.join(plugins)}.",
-            f"{here} {' '.join(plugins)}",
+            f"{other}, which has plugins that are not installed here: {', '.join(plugins)}.",
+            f"{install} {' '.join(plugins)}",
         )
     else:
-        yield _note(f"{elsewhere}.", f"Here it is: {here} …")
+        yield _note(f"{other}.", f"For this environment: {install} …")
 
 
 def _plugins_under(prefix: Path) -> Iterator[str]:
-    """Yield the distributions of another environment that bring EPs, by a look at its metadata."""
+    """Yield the distributions of another environment that provide EPs, as their metadata says."""
     own = {Path(entry).resolve() for entry in sys.path if entry}
     for folder in prefix.glob("lib/python*/*-packages"):
         if folder.resolve() not in own:
@@ -204,15 +187,15 @@ def _plugins_under(prefix: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A library that epctx-core, or a package that one of its extras installs, needs or can use.
+    """Requirement of epctx-core, or of a package that one of its extras installs.
 
     Attributes:
-        name: the distribution's.
-        user: the distribution that needs it.
-        required: the versions that will do, as written.
-        extra: the extra of epctx-core that installs it; None for what is always needed.
-        version: the one installed, or None.
-        fits: whether that is within the bounds; None where nothing is installed.
+        name: of the required distribution.
+        user: the distribution that requires it.
+        required: the version specifier.
+        extra: the extra of epctx-core that installs it; None for a library that is always needed.
+        version: the installed version, or None.
+        fits: whether the installed version is within the specifier, or None.
     """
 
     name: str
@@ -224,7 +207,7 @@ class Library:
 
 
 def libraries() -> list[Library] | None:
-    """Return what epctx-core needs and can use; None where it is not installed, only importable."""
+    """Return the libraries that epctx-core requires or can use; None if it is importable, but not installed."""
     found: dict[str, Library] = {}
     try:
         core = distribution(CORE)
@@ -242,7 +225,7 @@ def libraries() -> list[Library] | None:
 
 
 def _needs(package: Distribution, extra: str) -> Iterator[Library]:
-    """Yield what a package needs here with an extra of epctx-core."""
+    """Yield the requirements of a package with an extra of epctx-core."""
     for need in map(Requirement, package.requires or ()):
         if need.marker is None or need.marker.evaluate({"extra": extra}):
             version = installed_version(need.name)
@@ -265,23 +248,23 @@ def installed_version(name: str) -> str | None:
 
 
 def within(version: str, bounds: SpecifierSet) -> bool:
-    """Whether an installed version, also one before a release, is within bounds; one that is no version is not."""
+    """Whether an installed version, pre-releases included, is within bounds; False for an invalid one."""
     try:
         return bounds.contains(version, prereleases=True)
     except InvalidVersion:
         return False
 
 
-def examine_libraries(found: Sequence[Library] | None) -> Iterator[Remark]:
-    """Say what is missing or too old, with the command that fixes it."""
+def check_libraries(found: Sequence[Library] | None) -> Iterator[Finding]:
+    """Yield a finding for each library that is missing or too old, with the command that fixes it."""
     if found is None:
         yield _note(
-            "epctx-core is not installed, it is run from its source; versions of libraries were not compared.",
-            "pip install it to have them compared: plugins need it installed anyway.",
+            "epctx-core is run from its source and is not installed; versions of libraries were not checked.",
+            "pip install epctx-core",
         )
         return
     for library in found:
-        install = f"python -m pip install '{library.name}{library.required}'"
+        install = f"pip install '{library.name}{library.required}'"
         if library.fits is False:
             yield _problem(
                 f"{library.name} {library.version} is installed; {library.user} needs {library.required}.",
@@ -293,34 +276,34 @@ def examine_libraries(found: Sequence[Library] | None) -> Iterator[Remark]:
             yield _problem(f"{library.name} is not installed.", install)
         elif find_spec(library.name.replace("-", "_")) is not None:
             yield _note(
-                f"{library.name} comes from another distribution than {library.name}; it is used as it is."
+                f"{library.name} is provided by a distribution of another name; its version was not checked."
             )
         else:
-            purpose = _WHAT_FOR.get(library.extra, library.extra)
+            purpose = _PURPOSES.get(library.extra, library.extra)
             yield _note(
                 f"{library.name} is not installed ({purpose}).",
-                f"python -m pip install '{CORE}[{library.extra}]'",
+                f"pip install '{CORE}[{library.extra}]'",
             )
 
 
 # -- plugins and commands --------------------------------------------------------------------------
 
 
-def _plugins(console: Console) -> tuple[list[Trial], list[Remark]]:
+def _plugins(console: Console) -> tuple[list[Trial], list[Finding]]:
     """Try every plugin; a variable that cannot be read keeps all of them from being found."""
     try:
-        trials = try_all(default_registry.records(), tell=console.debug)
+        trials = try_all(default_registry.records(), log=console.debug)
     except InvalidArgument as error:
         return [], [_problem(error.message, error.hint or "")]
-    return trials, [*_examine_plugins(trials), *_examine_packages(trials)]
+    return trials, [*_check_plugins(trials), *_check_packages(trials)]
 
 
-def _examine_plugins(trials: Sequence[Trial]) -> Iterator[Remark]:
-    """Say which plugins cannot be used, why, and what to do."""
+def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
+    """Yield a finding for each plugin that cannot be used."""
     if not trials:
         yield _note(
             "no plugin is installed: models run on the CPU EP, and nothing can be compiled.",
-            "Install one, or begin one with `epctx plugins new`.",
+            "Install one, or start one with `epctx plugins new`.",
         )
     for trial in trials:
         record = trial.record
@@ -333,70 +316,87 @@ def _examine_plugins(trials: Sequence[Trial]) -> Iterator[Remark]:
             yield (_note if harmless else _problem)(f"{why}.", hint)
 
 
-def _examine_packages(trials: Sequence[Trial]) -> Iterator[Remark]:
-    """Say which installed packages need epctx-core and yet bring no EP that was found.
+def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
+    """Yield a finding for each installed package that requires epctx-core and provides nothing to it.
 
-    A library that another of them needs, and what an extra of epctx-core or a command of ours is in, is right so.
+    Not for a library that another of them requires, nor for one that an extra of epctx-core installs.
     """
     needs: dict[str, frozenset[str]] = {}
     for each in distributions():
         try:
             needed = frozenset(canonicalize_name(m[1]) for n in each.requires or () if (m := _NAME.match(n)))
             needs.setdefault(canonicalize_name(each.metadata["Name"]), needed)
-        except Exception:  # noqa: BLE001, S112 - metadata of packages that are none of ours fails in many ways
+        except Exception:  # noqa: BLE001, S112 - metadata of other packages fails in many ways
             continue
     ours = {name for name, needed in needs.items() if CORE in needed}
-    bringing = {canonicalize_name(t.record.distribution) for t in trials if t.record.distribution}
-    bringing |= {canonicalize_name(command.package) for command in (*OWN, *added_commands())}
-    bringing |= {canonicalize_name(package) for package in _engines().values()}
+    providing = {canonicalize_name(t.record.distribution) for t in trials if t.record.distribution}
+    providing |= {canonicalize_name(command.package) for command in (*OWN, *added_commands())}
+    providing |= {canonicalize_name(package) for _, package in _engines()}
     needed_by_others = {needed for name in (*ours, CORE) for needed in needs.get(name, ())}
-    for name in sorted(ours - bringing - needed_by_others):
+    for name in sorted(ours - providing - needed_by_others):
         yield _note(
             f"{name} needs epctx-core, but has no entry point of the group {EP_GROUP}.",
-            "Right for a library. If it should bring an EP, add the entry point and install it again.",
+            "This is right for a library. If it should provide an EP, add the entry point and install it again.",
         )
 
 
-def _examine_commands() -> Iterator[Remark]:
-    """Say which commands of other packages are not used, and which are ambiguous."""
+def _check_commands() -> Iterator[Finding]:
+    """Yield a finding for each command and engine of another package that cannot be used or is ambiguous."""
     own = {command.name for command in OWN}
-    packages: dict[str, list[str]] = {}
-    for command in added_commands():
-        packages.setdefault(command.name, []).append(f"{command.package} {command.version}")
-    for name, those in packages.items():
+    added = added_commands()
+    for name, packages in _by_name((c.name, f"{c.package} {c.version}") for c in added).items():
         if name in own:
-            yield _note(
-                f"the command {name!r} of {' and '.join(those)} is not used: epctx has one of that name."
-            )
-        elif len(those) > 1:
+            yield _note(f"the command {name!r} of {packages[0]} is not used: epctx has one of that name.")
+        elif len(packages) > 1:
+            yield _ambiguous("command", name, packages)
+    for command in added:
+        if not command.can_be_typed:
             yield _problem(
-                f"the command {name!r} is ambiguous: {' and '.join(those)} have it.",
-                "Uninstall all but one of them.",
+                f"the command {command.name!r} of {command.package} {command.version} cannot be typed: a name has no "
+                "space and does not begin with '-'.",
+                f"Upgrade or uninstall {command.package}, or report it to its authors.",
             )
+    for name, packages in _by_name(_engines()).items():
+        if len(packages) > 1:
+            yield _ambiguous("engine", name, packages)
 
 
-def _engines() -> dict[str, str]:
-    """Return the engines that packages have, by name, and the distribution of each."""
-    found: dict[str, str] = {}
+def _ambiguous(what: str, name: str, packages: Sequence[str]) -> Finding:
+    return _problem(
+        f"the {what} {name!r} is ambiguous: {' and '.join(packages)} have it.",
+        "Uninstall all but one of them.",
+    )
+
+
+def _by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    packages: dict[str, list[str]] = {}
+    for name, package in pairs:
+        packages.setdefault(name, []).append(package)
+    return packages
+
+
+def _engines() -> list[tuple[str, str]]:
+    """Return the names of the engines of packages, each with its distribution."""
+    found: dict[tuple[str, str], None] = {}
     for each in distributions():
-        with suppress(Exception):  # metadata of packages that are none of ours fails in many ways
+        with suppress(Exception):  # metadata of other packages fails in many ways
             for entry in each.entry_points.select(group=ENGINE_GROUP):
-                found[entry.name] = each.metadata["Name"]
-    return found
+                found[entry.name, each.metadata["Name"]] = None
+    return list(found)
 
 
 # -- environment variables -------------------------------------------------------------------------
 
 
-def _examine_variables(variables: Mapping[str, str], *, any_plugin: bool) -> Iterator[Remark]:
-    """Say which variables nobody reads, and which name a plugin or an engine that is not there."""
+def _check_variables(variables: Mapping[str, str], *, any_plugin: bool) -> Iterator[Finding]:
+    """Yield a finding for each unknown variable, and for each that names a missing plugin or engine."""
     for name in variables:
         if name not in VARIABLES:
             yield _problem(
-                f"the environment variable {name} is none of epctx's.{suggestion(name, VARIABLES)}",
+                f"the environment variable {name} is unknown.{suggestion(name, VARIABLES)}",
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
-    engine, engines = variables.get("EPCTX_ENGINE"), {"onnx.reference", *_engines()}
+    engine, engines = variables.get("EPCTX_ENGINE"), {"onnx.reference", *(name for name, _ in _engines())}
     if engine and engine not in engines:
         yield _problem(
             f"EPCTX_ENGINE names {engine!r}, an engine that is not installed.{suggestion(engine, engines)}",

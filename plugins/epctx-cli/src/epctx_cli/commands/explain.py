@@ -32,19 +32,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if not arguments.ep:
         raise no_ep("explain")
     explanation = explain_model(arguments.model, session_options(arguments, console))
-    _tell(arguments.model, explanation, console)
+    _print_report(arguments.model, explanation, console)
     console.result({"model": arguments.model, **explanation.as_dict()})
     return ExitCode.FAILED if explanation.left else ExitCode.DONE
 
 
-def _tell(model: str, explanation: Explanation, console: Console) -> None:
+def _print_report(model: str, explanation: Explanation, console: Console) -> None:
     nodes = explanation.nodes
     console.say(f"{model}: {text.counted(len(nodes), 'node')}, {len(explanation.left):,} left to the CPU EP")
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
         [_share(ep, [node for node in nodes if node.ep == ep]) for ep in _takers(explanation)],
     )
-    _tell_refusals(explanation, console)
+    _print_refusals(explanation, console)
     if console.verbose:
         console.table(
             ("node", "operator", "taken by", "partition", "refused by"),
@@ -81,7 +81,7 @@ def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, st
     )
 
 
-def _tell_refusals(explanation: Explanation, console: Console) -> None:
+def _print_refusals(explanation: Explanation, console: Console) -> None:
     """List each reason once, the one that concerns most nodes first."""
     refused: dict[tuple[str, str], list[NodeExplanation]] = {}
     for node in explanation.nodes:

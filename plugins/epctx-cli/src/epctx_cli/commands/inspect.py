@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     info = inspect_model(arguments.model)
     files = _files(info)
-    _tell(arguments.model, info, files, console)
+    _print_report(arguments.model, info, files, console)
     console.result({"model": arguments.model, **info.as_dict(), "files": files})
     return ExitCode.DONE
 
@@ -60,7 +60,7 @@ def _files(info: ModelInfo) -> list[dict[str, Any]]:
     return files
 
 
-def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
+def _print_report(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
     nodes = text.counted(len(info.ep_contexts), "EPContext node")
     console.say(f"{model}: {nodes}, {text.counted(info.other_nodes, 'other node')}{made_by}")
@@ -68,9 +68,9 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
     if info.ep_contexts:
-        _tell_nodes(info.ep_contexts, console)
+        _print_nodes(info.ep_contexts, console)
     if info.compiled_by:
-        _tell_makers(info.compiled_by, console)
+        _print_makers(info.compiled_by, console)
     if files:
         console.table(
             ("", ""),
@@ -85,7 +85,7 @@ def _tell(model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], conso
     _warn(info, files, console)
 
 
-def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
+def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
     console.table(
         ("EPContext node", "source", "payload", "size", "given to"),
         [
@@ -107,7 +107,7 @@ def _tell_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
         console.table(("", ""), rows, title=_whose(members, nodes))
 
 
-def _tell_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+def _print_makers(compiled_by: Mapping[str, Mapping[str, Any]], console: Console) -> None:
     """Say who compiled, with and for what; `-v` also shows what tells options apart, secret ones left out."""
     facts = [*_MAKER, *(_MAKER_IN_DETAIL if console.verbose else ())]
     console.table(

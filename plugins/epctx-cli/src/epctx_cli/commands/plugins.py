@@ -45,13 +45,13 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.load:
         from epctx_cli.plugin_trial import try_all
 
-        records = [trial.record for trial in try_all(records, tell=console.debug)]
-    _tell_list(records, console, loaded=arguments.load)
+        records = [trial.record for trial in try_all(records, log=console.debug)]
+    _print_list(records, console, loaded=arguments.load)
     console.result({"plugins": [record.as_dict() for record in records]})
     return ExitCode.DONE
 
 
-def _tell_list(records: Sequence[PluginRecord], console: Console, *, loaded: bool) -> None:
+def _print_list(records: Sequence[PluginRecord], console: Console, *, loaded: bool) -> None:
     if not records:
         console.say("No plugin is installed. Plugins are pip packages with the entry-point group")
         console.say("epctx.execution_providers; the CPU EP is built in.")
@@ -103,9 +103,9 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     """Describe what the name means; 3 if none of it can be used."""
     from epctx_cli.plugin_trial import try_all
 
-    trials = try_all(_named(arguments.name), tell=console.debug)
+    trials = try_all(_named(arguments.name), log=console.debug)
     for trial in trials:
-        _tell(trial, console)
+        _print_report(trial, console)
     console.result(
         {
             "plugins": [
@@ -137,7 +137,7 @@ def _named(name: str) -> list[PluginRecord]:
     return found or [default_registry.resolve(name)]
 
 
-def _tell(trial: Trial, console: Console) -> None:
+def _print_report(trial: Trial, console: Console) -> None:
     record, about = trial.record, trial.description
     facts = [
         ("state", record.state.value + (f": {record.reason}" if record.reason else "")),
@@ -162,7 +162,7 @@ def _tell(trial: Trial, console: Console) -> None:
         if about.get(key):
             console.say(f"\n{title}")
         for option in about.get(key, ()):
-            _tell_option(option, console)
+            _print_option(option, console)
     if trial.traceback and console.verbose:
         console.say("\n" + text.indented(trial.traceback.rstrip()))
     if record.usable:
@@ -180,7 +180,7 @@ def _said(answer: Availability) -> str:
     return f"no: {answer.reason or 'no reason given'}" + (f" {answer.hint}" if answer.hint else "")
 
 
-def _tell_option(option: Mapping[str, Any], console: Console) -> None:
+def _print_option(option: Mapping[str, Any], console: Console) -> None:
     allowed = " | ".join(map(_value, option["choices"])) or _TYPES[option["type"]]
     default = "secret" if option["secret"] else _value(option["default"])
     console.say(f"  {option['name']} ({allowed}; default {default})")
@@ -217,7 +217,7 @@ def begin_plugin(arguments: argparse.Namespace, console: Console) -> int:
     console.tree(f"{folder}/", [(name,) for name in files])
     console.say(
         "\nNext:\n"
-        f"  python -m pip install --editable {shlex.quote(f'{folder}[test]')}\n"
+        f"  pip install --editable {shlex.quote(f'{folder}[test]')}\n"
         f"  epctx plugins check {names['camel']}\n"
         f"  python -m pytest {shlex.quote(str(folder))}\n"
         f"{folder / 'README.md'} says how to get from there to your device."

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         records = session.get_provider_records()
     if arguments.output is not None:
         save_arrays(arguments.output, results)
-    _tell(arguments, providers, outputs, seconds, console)
+    _print_report(arguments, providers, outputs, seconds, console)
     simulated = console.note_simulated(record.name for record in records if record.simulated)
     console.result(
         {
@@ -99,7 +99,7 @@ def _described(output: NodeArg, value: Any) -> dict[str, Any]:
     return {"name": output.name, "type": output.type, "shape": list(value.shape), **known}
 
 
-def _tell(
+def _print_report(
     arguments: argparse.Namespace,
     providers: list[str],
     outputs: list[dict[str, Any]],

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         for model, name in zip(models, names, strict=True):
             group.compile(model, session, name=name)
     report = group.report
-    _tell(models, report, console)
+    _print_report(models, report, console)
     console.result({**report.as_dict(), "providers": report.members[0].as_dict()["providers"]})
     done = arguments.allow_uncompiled or all(member.compiled for member in report.members)
     return ExitCode.DONE if done else ExitCode.FAILED
@@ -104,7 +104,7 @@ def _pairs(argument: str | None, flag: str) -> list[str]:
     return [word.replace("|", "=", 1) for word in words]
 
 
-def _tell(models: Sequence[str], report: ShareReport, console: Console) -> None:
+def _print_report(models: Sequence[str], report: ShareReport, console: Console) -> None:
     rows = [
         (model, member.output.name if member.output else "", len(member.partitions), shares)
         for model, member in zip(models, report.members, strict=True)

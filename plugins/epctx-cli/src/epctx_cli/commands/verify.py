@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_core import verify_model
 
     report = verify_model(arguments.model, session_options(arguments, console))
-    _tell(arguments.model, report, console)
+    _print_report(arguments.model, report, console)
     console.result({"model": arguments.model, **report.as_dict()})
     return _exit_code(report, strict=arguments.strict)
 
@@ -58,7 +58,7 @@ def _exit_code(report: VerifyReport, *, strict: bool) -> int:
     return ExitCode.FAILED if errors or (strict and not report.checked) else ExitCode.DONE
 
 
-def _tell(model: str, report: VerifyReport, console: Console) -> None:
+def _print_report(model: str, report: VerifyReport, console: Console) -> None:
     nodes = text.counted(report.nodes, "EPContext node")
     console.say(f"{model}: {nodes}, {text.counted(len(report.payloads), 'payload')}")
     if report.payloads:
