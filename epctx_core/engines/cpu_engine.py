@@ -78,16 +78,25 @@ def chosen_entry(named: str | None) -> EntryPoint | None:
             return next(iter(_entries(distribution(_PACKAGE))), None)
         except PackageNotFoundError:
             return None
-    found = {entry.name: entry for dist in reversed(list(distributions())) for entry in _entries(dist)}
-    if name not in found:
-        known = sorted({*found, BUILT_IN})
+    entries = [entry for dist in distributions() for entry in _entries(dist)]
+    found = {entry.dist.name: entry for entry in reversed(entries) if entry.name == name and entry.dist}
+    if not found:
+        known = sorted({*(entry.name for entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(known)}."
         raise PackageMissing(
             f"the engine {name!r}, named by {'session.engine' if named else _VARIABLE}, is not installed."
             f"{suggestion(name, known)}",
             hint=INSTALL if name == ONNXRUNTIME else others,
         )
-    return found[name]
+    *others_too, first = found
+    if others_too:
+        _log.warning(
+            "the engine %r is in several packages: %s is used and not %s. Uninstall all but one of them.",
+            name,
+            first,
+            " or ".join(others_too),
+        )
+    return found[first]
 
 
 def _entries(dist: Any) -> list[EntryPoint]:
@@ -192,11 +201,12 @@ class CpuEngine:
         engine = engine_class(self.policy.engine)(self.policy)
         if engine.name.startswith(BUILT_IN):
             asked = BUILT_IN in (self.policy.engine, by_environment())
+            is_missing = not asked and chosen_entry(self.policy.engine) is None
             _log.log(
                 logging.INFO if asked else logging.WARNING,
-                "nodes of this session run on %s, which is slow and does not have all operators; faster: %s",
+                "nodes of this session run on %s, which is slow and does not have all operators%s",
                 engine.name,
-                INSTALL,
+                f"; {_PACKAGE} is faster: {INSTALL}" if is_missing else "",
             )
         return engine
 

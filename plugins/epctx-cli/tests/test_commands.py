@@ -71,13 +71,13 @@ def test_each_command_of_ours_is_where_the_table_says():
     assert len(functions) > 10
 
 
-def test_a_command_of_another_package_is_listed_by_name_and_works(process, package):
+def test_a_command_of_another_package_is_listed_by_name_and_works(epctx, package):
     site = package("epctx-acme", WORKING)
 
-    listed = process("--help", path=[site])
-    said = process("weigh", "small.onnx", path=[site])
-    as_json = process("weigh", "small.onnx", "--json", path=[site])
-    helped = process("weigh", "--help", path=[site])
+    listed = epctx("--help", path=[site])
+    said = epctx("weigh", "small.onnx", path=[site])
+    as_json = epctx("weigh", "small.onnx", "--json", path=[site])
+    helped = epctx("weigh", "--help", path=[site])
 
     assert "weigh        from epctx-acme 1.0" in listed.out
     assert (said.code, said.err) == (1, "")
@@ -103,61 +103,61 @@ def test_a_command_of_another_package_is_listed_by_name_and_works(process, packa
         ),
     ],
 )
-def test_a_broken_package_breaks_its_command_alone(process, package, code, cause):
+def test_a_broken_package_breaks_its_command_alone(epctx, package, code, cause):
     site = package("epctx-acme", code)
 
-    said = process("weigh", path=[site])
+    said = epctx("weigh", path=[site])
 
     assert (said.code, said.out) == (3, "")
     first, rest = said.err.split("\n", 1)
     assert first.startswith(f"error: the command 'weigh' of epctx-acme 1.0 {cause}")
     assert rest == "  Upgrade or uninstall epctx-acme; all other commands work.\n"
-    assert process("--help", path=[site]).code == 0
-    assert process("plugins", "list", path=[site]).code == 0
+    assert epctx("--help", path=[site]).code == 0
+    assert epctx("plugins", "list", path=[site]).code == 0
 
 
-def test_help_that_cannot_be_written_is_the_fault_of_its_package(process, package):
+def test_help_that_cannot_be_written_is_the_fault_of_its_package(epctx, package):
     code = "def add_arguments(parser): parser.add_argument('--share', help='50% of it')"
 
-    said = process("weigh", "--help", path=[package("epctx-acme", code)])
+    said = epctx("weigh", "--help", path=[package("epctx-acme", code)])
 
     assert said.code == 3
     assert said.err.startswith("error: the command 'weigh' of epctx-acme 1.0 failed: ")
 
 
-def test_our_commands_are_listed_first_and_as_ever(process, package):
+def test_our_commands_are_listed_first_and_as_ever(epctx, package):
     site = package("epctx-acme", WORKING, commands=("doctor", "compile", "weigh"))
 
-    ours, all_of_them = process("--help").out, process("--help", path=[site]).out
+    ours, all_of_them = epctx("--help").out, epctx("--help", path=[site]).out
 
     assert all_of_them.replace("    weigh        from epctx-acme 1.0\n", "") == ours
 
 
-def test_metadata_that_cannot_be_read_hides_no_other_command(process, package):
+def test_metadata_that_cannot_be_read_hides_no_other_command(epctx, package):
     site = package("epctx-acme", WORKING)
     broken = package("epctx-broken", WORKING, folder="broken")
     (broken / "epctx_broken-1.0.dist-info" / "entry_points.txt").write_bytes(
         b"[epctx.commands]\n\xff = a:b\n"
     )
 
-    assert process("weigh", "m", path=[broken, site]).code == 1
+    assert epctx("weigh", "m", path=[broken, site]).code == 1
 
 
-def test_a_command_of_ours_cannot_be_replaced_and_doctor_says_so(process, package):
+def test_a_command_of_ours_cannot_be_replaced_and_doctor_says_so(epctx, package):
     site = package("epctx-acme", "raise RuntimeError('imported')", commands=("doctor", "weigh"))
 
-    said = process("doctor", "--json", path=[site])
+    said = epctx("doctor", "--json", path=[site])
 
     notes = [finding["message"] for finding in said.json["findings"]]
     assert said.code == 0
     assert "the command 'doctor' of epctx-acme 1.0 is not used: epctx has one of that name." in notes
 
 
-def test_a_command_that_two_packages_have_is_an_error_that_names_both(process, package):
+def test_a_command_that_two_packages_have_is_an_error_that_names_both(epctx, package):
     path = [package("epctx-acme", WORKING), package("epctx-other", WORKING, folder="other")]
 
-    said = process("weigh", "m", path=path)
-    examined = process("doctor", "--json", path=path)
+    said = epctx("weigh", "m", path=path)
+    examined = epctx("doctor", "--json", path=path)
 
     words = "the command 'weigh' is ambiguous: epctx-acme 1.0 and epctx-other 1.0 have it."
     assert (said.code, said.err) == (3, f"error: {words}\n  Uninstall all but one of them.\n")
@@ -165,8 +165,32 @@ def test_a_command_that_two_packages_have_is_an_error_that_names_both(process, p
     assert words in [finding["message"] for finding in examined.json["findings"]]
 
 
-def test_a_misspelt_command_of_another_package_is_suggested(process, package):
-    said = process("weihg", path=[package("epctx-acme", WORKING)])
+@pytest.mark.parametrize("name", ["weigh it", "-w"])
+def test_a_command_that_cannot_be_typed_is_not_listed_and_doctor_reports_it(epctx, package, name):
+    site = package("epctx-acme", WORKING, commands=(name,))
+
+    listed = epctx("--help", path=[site])
+    examined = epctx("doctor", "--json", path=[site])
+
+    assert "epctx-acme" not in listed.out
+    (message,) = [f["message"] for f in examined.json["findings"] if "cannot be typed" in f["message"]]
+    assert message.startswith(f"the command {name!r} of epctx-acme 1.0 ")
+    assert examined.code == 1
+
+
+def test_doctor_reports_an_engine_that_two_packages_have(epctx, package):
+    path = [package("epctx-acme", ""), package("epctx-other", "", folder="other")]
+    for info in (info for site in path for info in site.glob("*.dist-info")):
+        (info / "entry_points.txt").write_text("[epctx.engines]\nacme = nowhere:Engine\n")
+
+    examined = epctx("doctor", "--json", path=path)
+
+    words = "the engine 'acme' is ambiguous: epctx-acme and epctx-other have it."
+    assert words in [finding["message"] for finding in examined.json["findings"]]
+
+
+def test_a_misspelt_command_of_another_package_is_suggested(epctx, package):
+    said = epctx("weihg", path=[package("epctx-acme", WORKING)])
 
     assert said.code == 2
     assert "Did you mean 'weigh'?" in said.err

@@ -56,12 +56,18 @@ class Said:
 
 
 @pytest.fixture
-def epctx(capsys):
-    """Call the command line in this process."""
+def epctx(capsys, monkeypatch):
+    """Call the command line in this process, with further folders to import from for the call."""
 
-    def call(*arguments) -> Said:
+    def call(*arguments, path=()) -> Said:
         capsys.readouterr()
-        code = main([str(a) for a in arguments])
+        before = set(sys.modules)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "path", [*map(str, path), *sys.path])
+            code = main([str(a) for a in arguments])
+        for name in set(sys.modules) - before if path else ():
+            if any(Path(folder, f"{name}.py").is_file() for folder in path):
+                del sys.modules[name]
         captured = capsys.readouterr()
         return Said(code=code, out=captured.out, err=captured.err)
 

@@ -252,9 +252,27 @@ def test_each_session_on_the_reference_says_once_that_it_is_slow(asked):
     names, log = asked("", "", begins=WITHOUT_ONNXRUNTIME)
 
     assert names == [REFERENCE, REFERENCE]
-    assert [line.split(",")[0] for line in warnings(log)] == [
-        f"WARNING nodes of this session run on {REFERENCE}"
-    ] * 2
+    words = "which is slow and does not have all operators; epctx-onnxruntime is faster: pip install 'epctx-core[ort]'"
+    assert warnings(log) == [f"WARNING nodes of this session run on {REFERENCE}, {words}"] * 2
+
+
+def test_a_broken_engine_is_not_advised_again(asked):
+    _, log = asked(begins="import sys; sys.modules['onnxruntime'] = None\n")
+
+    assert "pip install" not in log
+
+
+def test_of_two_packages_with_an_engine_of_one_name_the_first_is_used_with_a_warning(packages, asked):
+    packages("acme-engine", acme="acme_engine:Acme")
+    packages("other-engine", acme="acme_engine:Acme")
+
+    names, log = asked("acme")
+
+    assert names == ["acme 7.5"]
+    (warned,) = warnings(log)
+    assert "the engine 'acme' is in several packages" in warned
+    assert "acme-engine" in warned
+    assert "other-engine" in warned
 
 
 def test_a_host_that_names_the_reference_is_told_without_a_warning(asked):

@@ -6,6 +6,7 @@ progress; `streams` writes. Knows no command.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -235,12 +236,26 @@ def _layout(stream: TextIO | None, width: int | None = None) -> rich.console.Con
     return Layout(file=stream, width=width, markup=False, emoji=False, highlight=False, **plain)  # type: ignore[arg-type]
 
 
+class _Text(io.StringIO):
+    """Text for a stream; rich lays it out for that stream."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "ascii"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+
 def _laid_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
     """Return text that a stream can show, without spaces at the ends of lines."""
-    layout = _layout(stream, _UNLIMITED)
-    with layout.capture() as written:
-        layout.print(shown)
-    return "".join(f"{line.rstrip()}\n" for line in written.get().splitlines())
+    written = _Text(stream)
+    _layout(written, _UNLIMITED).print(shown)
+    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
 
 
 def _jsonable(value: Any) -> Any:
