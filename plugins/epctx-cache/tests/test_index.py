@@ -111,7 +111,7 @@ def test_other_bytes_under_the_same_size_time_and_inode_are_seen(cache, rested, 
 
 
 def test_what_the_state_does_not_tell_is_not_seen_unless_all_is_read(cache, rested, monkeypatch):
-    monkeypatch.setattr(content.FileState, "of", state_without_ctime)
+    monkeypatch.setattr(content, "file_state", state_without_ctime)
     before = cache.key(rested)
     write_and_set_back(rested.parent / "w.bin", b"\0" * 64)
 
@@ -123,7 +123,7 @@ def test_what_the_state_does_not_tell_is_not_seen_unless_all_is_read(cache, rest
 
 def state_without_ctime(status):
     """Return a state as a file system tells it that keeps no time for changes of attributes."""
-    return content.FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, 0)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, 0
 
 
 def test_the_environment_can_have_all_be_read(cache, rested, reads, monkeypatch):
@@ -140,7 +140,7 @@ def test_a_file_changed_within_the_last_two_seconds_is_not_remembered(
     cache, rested, reads, file, monkeypatch
 ):
     monkeypatch.setattr(content, "RACY_NS", 2_000_000_000)
-    monkeypatch.setattr(content.FileState, "of", state_without_ctime)
+    monkeypatch.setattr(content, "file_state", state_without_ctime)
     now = time.time()
     os.utime(rested.parent / file, (now, now))
 

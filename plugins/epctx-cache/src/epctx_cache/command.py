@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 from epctx_cli.command import CommandParser, Console, ExitCode, add_common, byte_size, counted
@@ -22,30 +23,15 @@ _SHORT = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 
 
-def add_ls_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache ls`."""
-    _add_arguments(parser, run_ls)
-
-
-def add_verify_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache verify`."""
-    _add_arguments(parser, run_verify)
-
-
 def add_gc_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx cache gc`."""
-    _add_arguments(parser, run_gc)
+    _add_arguments(parser, run=run_gc)
     parser.add_argument(
         "--size", metavar="SIZE", help="the limit, such as 512M; without it EPCTX_CACHE_SIZE, or 10G"
     )
 
 
-def add_clear_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache clear`."""
-    _add_arguments(parser, run_clear)
-
-
-def _add_arguments(parser: CommandParser, run: Callable[[argparse.Namespace, Console], int]) -> None:
+def _add_arguments(parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]) -> None:
     parser.add_argument(
         "--cache-dir", metavar="DIR", help="the cache; without it EPCTX_CACHE_DIR, or the user's cache folder"
     )
@@ -69,7 +55,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
         {
             "cache": str(settings.folder),
             "bytes": total,
-            "entries": [_described(entry) for entry in entries],
+            "entries": [_entry_json(entry) for entry in entries],
             "compiling": [asdict(holder) for holder in compiling],
         }
     )
@@ -154,18 +140,20 @@ def _ago(seconds: float) -> str:
     return "just now"
 
 
-def _described(entry: Stored) -> Mapping[str, Any]:
+def _entry_json(entry: Stored) -> dict[str, Any]:
     record = entry.record
-    found = {"key": entry.key, "sound": record is not None, "bytes": entry.bytes, "last_use": entry.last_use}
-    return (
-        found
-        if record is None
-        else {
-            **found,
+    facts = {"key": entry.key, "sound": record is not None, "bytes": entry.bytes, "last_use": entry.last_use}
+    if record is not None:
+        facts |= {
             "model": record.model,
             "eps": list(record.eps),
             "partitions": record.partitions,
             "created": record.created,
             "compile_seconds": record.seconds,
         }
-    )
+    return facts
+
+
+add_ls_arguments = partial(_add_arguments, run=run_ls)
+add_verify_arguments = partial(_add_arguments, run=run_verify)
+add_clear_arguments = partial(_add_arguments, run=run_clear)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import EpctxError
 from epctx_core.ext import ModelSource, make_private_folder
@@ -27,23 +27,16 @@ RACY_NS = 2_000_000_000
 it was read is not remembered."""
 
 
-class FileState(NamedTuple):
-    """A file as far as it can be told without reading it.
+FileState: TypeAlias = "tuple[int, ...]"
+"""Device, inode, size, and the times of the last change to the content and to content or attributes.
 
-    Programs may set the time at which the content was changed, as those do that unpack archives, and a new file
-    may get the inode of one that was removed. The time of the last change to file or attributes they cannot set.
-    """
+Programs may set the first time, as those do that unpack archives, and a new file may get the inode of one that was
+removed. No program sets the last one.
+"""
 
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
 
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileState:
-        """Return the state that a status tells of."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+def file_state(status: os.stat_result) -> FileState:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +77,7 @@ class Source:
         if isinstance(self._model, bytes):
             return hashlib.sha256(self._model).hexdigest()
         try:
-            return repr(FileState.of(os.stat(self._model)))  # noqa: PTH116 - one call, text or Path
+            return repr(file_state(os.stat(self._model)))  # noqa: PTH116 - one call, text or Path
         except (OSError, ValueError):
             return ""  # reading it says what is wrong
 
@@ -98,18 +91,18 @@ class Source:
             now = {location: self._source.status(location) for location in files}
         except EpctxError:
             return False  # reading the model says what is wrong
-        return all(status is not None and FileState.of(status) == files[at] for at, status in now.items())
+        return all(status is not None and file_state(status) == files[at] for at, status in now.items())
 
     def read(self) -> Content:
         """Read the model and its weights; see `ModelSource.read`."""
         digest, has_context_nodes, statuses = self._source.read()
-        files = {location: FileState.of(status) for location, status in statuses.items()}
+        files = {location: file_state(status) for location, status in statuses.items()}
         return Content(digest=digest, has_context_nodes=has_context_nodes, files=files)
 
     def changed_ns(self, content: Content) -> int:
         """Return the time of the last change to the model or a file of its weights; 0 for bytes without files."""
-        own = [] if isinstance(self._model, bytes) else [FileState.of(os.stat(self._model))]  # noqa: PTH116
-        return max((max(s.mtime_ns, s.ctime_ns) for s in (*own, *content.files.values())), default=0)
+        own = [] if isinstance(self._model, bytes) else [file_state(os.stat(self._model))]  # noqa: PTH116
+        return max((max(state[3:]) for state in (*own, *content.files.values())), default=0)
 
 
 def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
@@ -152,7 +145,7 @@ def _read(record: Path) -> Content | None:
         return Content(
             digest=str(fields["digest"]),
             has_context_nodes=bool(fields["context"]),
-            files={str(name): FileState(*map(int, state)) for name, state in fields["files"].items()},
+            files={str(name): tuple(map(int, state)) for name, state in fields["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
