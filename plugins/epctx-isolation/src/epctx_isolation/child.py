@@ -1,7 +1,7 @@
-"""What the process of an EP starts with: finds modules as its host does, then serves.
+"""Script that the process of an EP runs: find modules as the host does, then serve.
 
-Run as a script, so that nothing in the folder where the host works is imported by chance. Until it knows
-where the host finds modules it imports the standard library alone.
+Not run as a module, so that no module in the working folder is imported by chance. Before it has the host's
+`sys.path`, it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 
 def _take_line() -> tuple[int, int]:
-    """Return the line from and to the host; what a plugin reads or prints has nothing to do with it."""
+    """Return the line from and to the host; standard input and output of the plugin are redirected from it."""
     source, sink = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -25,10 +25,10 @@ def _take_line() -> tuple[int, int]:
 def _exactly(source: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        piece = os.read(source, size - len(data))
-        if not piece:
+        chunk = os.read(source, size - len(data))
+        if not chunk:
             sys.exit(1)
-        data += piece
+        data += chunk
     return data
 
 

@@ -1,7 +1,7 @@
-"""The process of an EP from outside: started, watched, ended; and how it ended, in words.
+"""Host's side of the process of an EP: start it, watch it, end it, and describe its end.
 
-What the EP starts may hold the process's end of the line and outlive it; so a line that the host cuts is over for
-the host whoever else holds it. Knows bytes and time, no hook and no message but the one that asks to stop.
+The EP's own children may hold the process's end of the line and outlive it, so the host can cut its end, whoever holds
+the other. Knows bytes and time, no hook and no message but the one that asks to stop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     from epctx_core.plugin import Cancellation
 
 GRACE_SECONDS = 5.0
-"""How long a process may take to stop by itself when the host asks it to."""
+"""Seconds for a process to stop by itself when the host asks it to."""
 
 _LAST_WORDS_SECONDS = 1.0
-"""How long what an ended process said may take to arrive; longer waits whoever holds its end of the line."""
+"""Seconds for the last messages of an ended process to arrive; others may hold its end of the line for longer."""
 _POLLED_EVERY = 0.05
 _LINES = 64
 _LINE_LENGTH = 400
@@ -45,14 +44,14 @@ _SCRIPT = Path(__file__).with_name("child.py")
 
 
 class ChildProcess:
-    """A Python process that finds modules as this one does, with a folder of its own for temporary files.
+    """Python process that finds modules as this one does, with a folder of its own for temporary files.
 
     Attributes:
         channel: messages to and from it.
 
     Args:
         scratch: makes a private folder.
-        limit: bytes behind one message that are taken from it; None for any.
+        limit: most bytes of the blobs of one message from it; None for any.
 
     Raises:
         Fail: no process could be started.
@@ -66,7 +65,7 @@ class ChildProcess:
             self._folder.callback(self._line.close)
             self._printed = _Printed()
             self._folder.callback(self._printed.close)
-            self._process = self._started(folder)
+            self._process = self._start(folder)
         except OSError as error:
             self._folder.close()
             raise Fail(
@@ -75,16 +74,16 @@ class ChildProcess:
             ) from error
         source, sink = self._line.attach(self._process.first)
         self.channel = Channel(source, sink, limit=limit)
-        self._ended_because = ""
+        self._reason = ""
         self._watch = _Watch(self)
         path = json.dumps({"path": [os.fspath(p) for p in sys.path]}).encode()
-        with contextlib.suppress(OSError):  # it died at once: the first message finds out
+        with contextlib.suppress(OSError):  # it died at once: the first message fails
             sink.write(struct.pack("<I", len(path)) + path)
 
-    def _started(self, folder: str) -> ProcessGroup:
+    def _start(self, folder: str) -> ProcessGroup:
         if not sys.executable:
             raise FileNotFoundError("sys.executable is empty")
-        # Not the host's group: a Ctrl-C in the terminal is the host's to handle.
+        # Not the host's group: the host handles a Ctrl-C in the terminal.
         return ProcessGroup(
             [sys.executable, "-P", os.fspath(_SCRIPT)],
             stdin=self._line.far_end,
@@ -103,54 +102,54 @@ class ChildProcess:
             self._watch.end()
 
     def ask_to_stop(self) -> None:
-        """Tell the process that the host wants it to stop."""
+        """Send the process a cancellation."""
         with contextlib.suppress(OSError, ValueError):
             self.channel.send({"do": "cancel"})
 
-    def kill(self, why: str) -> None:
-        """End the process and what it started; the first reason given counts."""
-        self._ended_because = self._ended_because or why
+    def kill(self, reason: str) -> None:
+        """End the process and its children; the first reason counts."""
+        self._reason = self._reason or reason
         self._process.end()
         self._line.cut()
 
     def reap(self) -> bool:
-        """Whether the process has ended by itself; what it started is ended then."""
+        """End the children of a process that has ended; return whether it has."""
         if not self._process.has_ended():
             return False
         self._process.end()
         return True
 
     def cut(self) -> None:
-        """End every wait for the process: others hold its end of the line."""
+        """End every wait for the process."""
         self._line.cut()
 
     def close(self) -> None:
-        """Wait until the process has ended, at most `GRACE_SECONDS`, and leave nothing of it; may be called again."""
+        """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove the rest; may be called again."""
         self._line.hang_up()
         if self._process.first.returncode is None and not self._process.wait_and_end(GRACE_SECONDS):
-            self._ended_because = self._ended_because or "it did not end when it was told to"
+            self._reason = self._reason or "it did not end when it was told to"
         self._watch.close()
         self._folder.close()
 
     def describe_end(self) -> str:
-        """Return how the process ended and what it printed last; it has to be closed."""
-        how = self._ended_because or f"it {self._process.ending}"
-        said = "\n  ".join(self._printed.lines)
-        return f"{how}. It printed:\n  {said}" if said else f"{how}."
+        """Return the end of the process in words, with its last output; it has to be closed."""
+        end = self._reason or f"it {self._process.ending}"
+        output = "\n  ".join(self._printed.lines)
+        return f"{end}. It printed:\n  {output}" if output else f"{end}."
 
 
 class _Printed:
-    """The last lines that a process prints, until the host has enough: whoever else can still print is not waited for.
+    """Last lines that a process prints. `close` does not wait for other processes that can still print.
 
     Attributes:
         lines: complete after `close`.
-        far_end: what a process gets as its standard error.
+        far_end: standard error of the process.
     """
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LINES)
         source, self.far_end = os.pipe()
-        # What was printed before comes out of the pipe before it, and nobody else can print it.
+        # Written behind all earlier output at the end; no process prints it by chance.
         self._last = f"{uuid.uuid4().hex}\n".encode()
         self._thread = threading.Thread(
             target=self._keep_lines, args=(os.fdopen(source, "rb"),), name="epctx-stderr", daemon=True
@@ -158,7 +157,7 @@ class _Printed:
         self._thread.start()
 
     def close(self) -> None:
-        """Give back the pipe and its thread when what was printed by now has been read."""
+        """Release the pipe and its thread when all output so far has been read."""
         with contextlib.suppress(OSError):
             os.write(self.far_end, b"\n" + self._last)
         os.close(self.far_end)
@@ -172,74 +171,69 @@ class _Printed:
                     self.lines.append(text)
 
 
-@dataclass
-class _WatchedCall:
-    """A call that is under way, and since when the process has been asked to stop in it, or has ended."""
-
-    deadline: float
-    seconds: float
-    cancel: Cancellation | None
-    stopping: float | None = None
-    ended: float | None = None
-
-
 class _Watch:
-    """A thread that looks at the clock and at the host's wish to stop, while there is something to watch."""
+    """Thread that checks the time limit and the cancellation of the call that is under way."""
 
     def __init__(self, process: ChildProcess) -> None:
         self._process = process
         self._changed = threading.Condition()
         self._closed = False
-        self._call: _WatchedCall | None = None
+        self._cancel: Cancellation | None = None
+        # Of the call; None between calls.
+        self._deadline: float | None = None
+        self._seconds = 0.0
+        # Times at which the process was asked to stop in it, and at which it was found to have ended.
+        self._stopping: float | None = None
+        self._ended: float | None = None
         self._thread = threading.Thread(target=self._run, name="epctx-watch", daemon=True)
         self._thread.start()
 
     def begin(self, seconds: float, cancel: Cancellation | None) -> None:
         with self._changed:
-            self._call = _WatchedCall(time.monotonic() + seconds, seconds, cancel)
+            self._deadline, self._seconds = time.monotonic() + seconds, seconds
+            self._cancel, self._stopping, self._ended = cancel, None, None
             self._changed.notify()
 
     def end(self) -> None:
         with self._changed:
-            self._call = None
+            self._deadline = None
 
     def close(self) -> None:
         with self._changed:
-            self._closed, self._call = True, None
+            self._closed, self._deadline = True, None
             self._changed.notify()
         self._thread.join()
 
     def _run(self) -> None:
         with self._changed:
             while not self._closed:
-                pause = None if self._call is None else self._look(self._call)
-                self._changed.wait(pause)
+                self._changed.wait(None if self._deadline is None else self._check(self._deadline))
 
-    def _look(self, call: _WatchedCall) -> float:
-        """Do what it is time for; return the seconds until there may be more. Has the lock, so the call is not over."""
+    def _check(self, deadline: float) -> float:
+        """End the process, or ask it to stop, if it is time; return the seconds until the next check."""
         now = time.monotonic()
-        if now > call.deadline:
-            self._process.kill(f"it took longer than the {call.seconds:g} seconds that it had")
-        elif call.ended is not None:
-            if now > call.ended + _LAST_WORDS_SECONDS:
+        if now > deadline:
+            self._process.kill(f"it took longer than the {self._seconds:g} seconds that it had")
+        elif self._ended is not None:
+            if now > self._ended + _LAST_WORDS_SECONDS:
                 self._process.cut()
         elif self._process.reap():
-            call.ended = now
-        elif call.stopping is not None:
-            if now > call.stopping + GRACE_SECONDS:
+            self._ended = now
+        elif self._stopping is not None:
+            if now > self._stopping + GRACE_SECONDS:
                 self._process.kill("it did not stop when the host asked it to")
-        elif call.cancel is not None and call.cancel.requested:
-            call.stopping = now
-            # It may not be reading: what it is told must not keep the clock from being looked at.
+        elif self._cancel is not None and self._cancel.requested:
+            self._stopping = now
+            # It may not be reading, and a send that waits must not stop the watch.
             threading.Thread(target=self._process.ask_to_stop, name="epctx-stop", daemon=True).start()
-        return min(_POLLED_EVERY, max(call.deadline - now, 0.001))
+        return min(_POLLED_EVERY, max(deadline - now, 0.001))
 
 
 class _Line:
-    """The host's end of the line: a pair of sockets where processes can be forked, as pipes would wait; else two pipes.
+    """Host's end of the line: a pair of sockets on POSIX, since reads of pipes cannot be cut; else two pipes.
 
     Raises:
-        OSError: the system gives none.
+        OSError: the system provides none.
     """
 
     def __init__(self) -> None:
@@ -249,11 +243,11 @@ class _Line:
 
     @property
     def far_end(self) -> int:
-        """What a process gets as its standard input and output."""
+        """Standard input and output of the process."""
         return subprocess.PIPE if self._pair is None else self._pair[1].fileno()
 
     def attach(self, process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-        """Return what is read from a process that has the far end, and what is written to it."""
+        """Return the files to read from and to write to a process that has the far end."""
         if self._pair is None:
             self._source, self._sink = process.stdout, process.stdin
         else:
@@ -266,25 +260,25 @@ class _Line:
         return self._source, self._sink
 
     def cut(self) -> None:
-        """End every wait on the line, now and later; what has arrived can still be read on Linux."""
+        """End every wait on the line, now and later; on Linux, bytes that have arrived can still be read."""
         self._shut(socket.SHUT_RDWR)
 
     def hang_up(self) -> None:
-        """Send nothing more, which the process understands."""
+        """Close the writing side, which ends the process."""
         if self._sink is not None:
             with contextlib.suppress(OSError):
                 self._sink.close()
         self._shut(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Give all of it back, and let go whoever waits on it; may be called again."""
+        """Close both ends and end every wait; may be called again."""
         self.cut()
         for file in (self._sink, self._source, *(self._pair or ())):
             if file is not None:
                 with contextlib.suppress(OSError):
                     file.close()
 
-    def _shut(self, how: int) -> None:
+    def _shut(self, side: int) -> None:
         if self._pair is not None:
             with contextlib.suppress(OSError):  # it is shut already
-                self._pair[0].shutdown(how)
+                self._pair[0].shutdown(side)
