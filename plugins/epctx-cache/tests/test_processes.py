@@ -57,17 +57,16 @@ def lock_of(cache):
     return path
 
 
-def test_who_compiles_is_said_in_the_lock(cache, hanging):
+def test_the_lock_describes_the_process_that_compiles(cache, hanging):
     holder = read_holder(lock_of(cache))
 
-    assert holder.pid == hanging.pid
-    assert holder.host == os.uname().nodename
-    assert holder.model == "small.onnx"
-    assert abs(time.time() - holder.since) < 600
+    assert holder.startswith(
+        f"process {hanging.pid} on {os.uname().nodename}, which compiles small.onnx since "
+    )
     assert holders(cache.store.locks_folder) == [holder]
 
 
-def test_a_lock_file_that_nobody_has_locked_names_nobody(cache, hanging):
+def test_a_lock_file_that_is_not_locked_has_no_holder(cache, hanging):
     left = lock_of(cache).read_text()
     hanging.kill()
     hanging.wait()
@@ -102,7 +101,7 @@ def test_when_the_compiling_process_is_killed_one_that_waits_takes_over(cache, m
 
 
 def test_a_process_that_waits_says_for_whom(cache, model, hanging, monkeypatch):
-    monkeypatch.setattr(lock, "TOLD_AFTER", 0.0)
+    monkeypatch.setattr(lock, "LOGGED_AFTER", 0.0)
     options = with_eps("QNN")
     waiting = threading.Thread(target=cancelled, args=(cache, model, options))
     waiting.start()
@@ -140,18 +139,19 @@ def test_a_lock_file_that_was_left_is_no_lock(cache, model):
     key = cache.key(model)
     cache.store.remove(key)
     left = cache.folder / "v1" / "locks" / key
-    left.write_text(json.dumps({"pid": 1, "host": "h", "since": 0, "model": "m"}))
+    left.write_text("process 1 on h, which compiles m since 00:00:00")
 
     assert cache.key(model) == key
     assert not left.exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\ud800".encode("utf-8", "surrogatepass")])
-def test_a_lock_that_says_nothing_is_still_waited_for(tmp_path, text):
+@pytest.mark.parametrize("data", [None, b""])
+def test_a_lock_without_a_text_is_of_another_process(tmp_path, data):
     path = tmp_path / "lock"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if data is not None:
+        path.write_bytes(data)
 
-    assert read_holder(path) is None
+    assert read_holder(path) == "another process that compiles the same model"
 
 
 def test_what_a_locked_file_says_is_replaced_whole(tmp_path):

@@ -56,7 +56,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
             "cache": str(settings.folder),
             "bytes": total,
             "entries": [_entry_json(entry) for entry in entries],
-            "compiling": [asdict(holder) for holder in compiling],
+            "compiling": compiling,
         }
     )
     return ExitCode.DONE

@@ -36,6 +36,7 @@ removed. No program sets the last one.
 
 
 def file_state(status: os.stat_result) -> FileState:
+    """Return the state of a file."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

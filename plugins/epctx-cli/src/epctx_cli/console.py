@@ -1,6 +1,6 @@
 """What a command writes: its report, notes, warnings, errors, and the one JSON object.
 
-Owns the two streams; with `--json` standard output gets the object and nothing else. rich lays out tables, trees and
+Owns the two streams; with `--json` standard output gets the object and nothing else. rich lays out tables and
 progress; `streams` writes. Knows no command.
 """
 
@@ -90,19 +90,6 @@ class Console:
             shown.add_row(*(Text(text.cell(value)) for value in row))
         self._begin_block(title)
         self._report(_laid_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
-
-    def tree(self, root: str, leaves: Sequence[Sequence[Cell]]) -> None:
-        """Write a folder, after an empty line, and what lies in it: of each file the name, then what else is known."""
-        if self.as_json:
-            return
-        from rich.text import Text
-        from rich.tree import Tree
-
-        shown = Tree(Text(text.one_line(root), style="bold"))
-        for name, *rest in leaves:
-            shown.add(Text.assemble(text.cell(name), *((f"  {text.cell(each)}", "dim") for each in rest)))
-        self._begin_block()
-        self._report(_laid_out(self._out, shown))
 
     def _begin_block(self, title: str = "") -> None:
         if self._begun:
@@ -228,33 +215,18 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _layout(stream: TextIO | None, width: int | None = None) -> rich.console.Console:
+def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:
     from rich.console import Console as Layout
 
     # No markup, no emoji codes: what is printed are names out of models.
-    plain = {"color_system": None} if os.environ.get("NO_COLOR") else {}
-    return Layout(file=stream, width=width, markup=False, emoji=False, highlight=False, **plain)  # type: ignore[arg-type]
-
-
-class _Text(io.StringIO):
-    """Text for a stream; rich lays it out for that stream."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        super().__init__()
-        self._stream = stream
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return getattr(self._stream, "encoding", None) or "ascii"
-
-    def isatty(self) -> bool:
-        return self._stream is not None and self._stream.isatty()
+    plain: dict[str, Any] = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+    return Layout(file=stream, markup=False, emoji=False, highlight=False, **plain, **options)
 
 
 def _laid_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
     """Return text that a stream can show, without spaces at the ends of lines."""
-    written = _Text(stream)
-    _layout(written, _UNLIMITED).print(shown)
+    written = io.StringIO()
+    _layout(written, width=_UNLIMITED, force_terminal=_is_terminal(stream)).print(shown)
     return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
 
 

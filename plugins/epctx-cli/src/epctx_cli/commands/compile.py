@@ -134,7 +134,8 @@ def _print_report(model: str, report: CompileReport, console: Console) -> None:
         )
     _print_assignments(report, console)
     _print_refusals(report, console)
-    console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
+    files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
+    console.table(("", ""), files, title=f"{report.folder}/")
     if report.source_files:
         console.say(
             f"\nWeights stay in the source model: a load needs {' and '.join(report.source_files)} beside the context "

@@ -214,7 +214,7 @@ def begin_plugin(arguments: argparse.Namespace, console: Console) -> int:
 
     names, folder, files = create_plugin(arguments.name, arguments.output)
     console.say(f"{names['distribution']}: {names['ep']}, which works as it is, on the core's CPU kernels.")
-    console.tree(f"{folder}/", [(name,) for name in files])
+    console.table(("",), [(name,) for name in files], title=f"{folder}/")
     console.say(
         "\nNext:\n"
         f"  pip install --editable {shlex.quote(f'{folder}[test]')}\n"

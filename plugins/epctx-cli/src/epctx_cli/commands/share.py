@@ -113,5 +113,6 @@ def _print_report(models: Sequence[str], report: ShareReport, console: Console) 
     console.table(("model", "context model", "partitions", "nodes run by"), rows)
     used = {partition.ep for member in report.members for partition in member.partitions}
     console.note_simulated(r.name for r in report.members[0].providers if r.simulated and r.name in used)
-    console.tree(f"{report.folder}/", [(file.path, text.byte_size(file.bytes)) for file in report.outputs])
+    files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
+    console.table(("", ""), files, title=f"{report.folder}/")
     console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")
