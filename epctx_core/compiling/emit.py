@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import PassThrough, add_metadata
-from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.decoding import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import check_attribute
 from epctx_core.context.node_writer import (

@@ -1,16 +1,24 @@
-"""Models of either format as ONNX: a serialized ONNX model, or ONNX Runtime's own format (`.ort`)."""
+"""Models of either format as ONNX: a serialized ONNX model, or ONNX Runtime's own format (`.ort`).
+
+The latter says which types EPs have kernels for, and an ONNX model has it in its metadata; see `OperatorTypes`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.kernel_types import write_kernel_types
+from epctx_core.context.manifest import KERNEL_TYPES, metadata_value, read_json, set_metadata
+from epctx_core.errors import InvalidGraph
 from epctx_core.forwarding import import_installed
 from epctx_core.graph.counting import counter
 from epctx_core.graph.model_io import is_ort_format, parse_model
 from epctx_core.options import InputBudget
+from epctx_core.plugin import OperatorTypes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from onnx import ModelProto
@@ -41,3 +49,69 @@ def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = No
     proto, operators = reader.decode(data, path, counter(len(data), budget or InputBudget(), path))
     write_kernel_types(proto, operators)
     return proto
+
+
+_KERNEL_TYPES_VERSION = 1
+LONGEST_KERNEL_TYPES = 1 << 20
+MOST_PARAMETERS = 1024
+
+
+def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
+    """Return the operators that a model describes; none for a version not known here.
+
+    Raises:
+        InvalidGraph: the text is damaged, too long, or describes an operator twice.
+    """
+    text = metadata_value(model, KERNEL_TYPES)
+    if text is None:
+        return ()
+    if len(text) > LONGEST_KERNEL_TYPES:
+        raise InvalidGraph(
+            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are read.",
+            hint="Fetch the model again, or compile again.",
+        )
+    return read_json(model, KERNEL_TYPES, _read_operators) or ()
+
+
+def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
+    """Say in a model what its operators' types have in common; of several for one operator the first counts."""
+    first: dict[tuple[str, str, int], OperatorTypes] = {}
+    for operator in operators:
+        first.setdefault(_identity(operator), operator)
+    for entry in [p for p in model.metadata_props if p.key == KERNEL_TYPES]:
+        model.metadata_props.remove(entry)
+    if not first:
+        return
+    entries = [asdict(first[identity]) for identity in sorted(first)]
+    text = json.dumps({"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":"))
+    set_metadata(model, KERNEL_TYPES, text)
+
+
+def _identity(operator: OperatorTypes) -> tuple[str, str, int]:
+    return operator.domain, operator.op_type, operator.since_version
+
+
+def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
+    if data["version"] != _KERNEL_TYPES_VERSION:
+        return ()
+    operators = tuple(_read_operator(entry) for entry in data["operators"])
+    if len({_identity(operator) for operator in operators}) < len(operators):
+        raise ValueError("an operator is described twice")
+    return operators
+
+
+def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
+    version, inputs, outputs = entry["since_version"], entry["inputs"], entry["outputs"]
+    lists = isinstance(inputs, list) and isinstance(outputs, list)
+    if not lists or max(len(inputs), len(outputs)) > MOST_PARAMETERS or type(version) is not int:
+        raise TypeError(f"an operator has no version, or no lists of at most {MOST_PARAMETERS} parameters")
+    texts = (entry["domain"], entry["op_type"], *inputs, *outputs)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("an operator has a name that is not text")
+    return OperatorTypes(
+        domain=entry["domain"],
+        op_type=entry["op_type"],
+        since_version=version,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    )

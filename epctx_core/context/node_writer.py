@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import onnx
 from onnx import NodeProto
 
+from epctx_core.context.model_head import BYTES, walk_fields
 from epctx_core.context.node import DOMAIN, OP_TYPE
-from epctx_core.graph.counting import varint
 
 if TYPE_CHECKING:
     from epctx_core.graph.subgraph import GraphPartition
@@ -30,9 +30,6 @@ _numbers = count()
 
 _JOINED = 1 << 20
 """Pieces are joined up to this many bytes; longer ones stay as they are."""
-_NESTED = 2
-_FIXED = {1: 8, 5: 4}
-"""Bytes of a field of each kind that has no length and is not a number of variable length."""
 
 
 class Content(Protocol):
@@ -103,23 +100,17 @@ def _replaced(
         content = places[0][2]
         return [content], content.nbytes
     pieces: list[Embeddable] = []
-    kept = at = start
-    done = 0
-    while done < len(places):
-        tag, at = varint(data, at)
-        if tag & 7 != _NESTED:
-            at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else varint(data, at)[1]
-            continue
-        length, body = varint(data, at)
+    kept, done = start, 0
+    for _, kind, offset, length in walk_fields(lambda at, count: data[at : at + count].tobytes(), start, end):
         last = done
-        while last < len(places) and places[last][0] < body + length:
+        while last < len(places) and places[last][0] < offset + length:
             last += 1
-        inside = places[done:last]
-        if inside:
-            inner, size = _replaced(data, body, body + length, inside)
-            pieces += [data[kept:at], memoryview(_as_varint(size)), *inner]
-            kept, done = body + length, last
-        at = body + length
+        if kind == BYTES and last > done:
+            inner, size = _replaced(data, offset, offset + length, places[done:last])
+            pieces += [data[kept : offset - len(_as_varint(length))], memoryview(_as_varint(size)), *inner]
+            kept, done = offset + length, last
+        if done == len(places):
+            break
     pieces.append(data[kept:end])
     return pieces, sum(piece.nbytes for piece in pieces)
 

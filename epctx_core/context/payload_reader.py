@@ -390,8 +390,6 @@ def plugin_nodes(
     references = [record for record in records if not record.main_context]
     by_payload = dict(zip(map(payload_key, holders), primaries, strict=True))
     only = primaries[0] if len(by_payload) == 1 else None
-    by_file = {r.cache: node for r, node in zip(holders, primaries, strict=True) if not r.embed_mode}
-
     stated = {
         name: by_payload.get((entry.name, entry.embedded))
         for entry in reversed(manifest.payloads if manifest is not None else ())
@@ -399,8 +397,8 @@ def plugin_nodes(
     }
 
     def primary_of(record: ContextNodeRecord) -> ContextNode | None:
-        named = by_file.get(record.cache) if record.cache and not record.embed_mode else None
-        return named or stated.get(record.name)
+        named = record.cache and not record.embed_mode
+        return (by_payload.get(payload_key(record)) if named else None) or stated.get(record.name)
 
     return [*primaries, *[_plugin_node(r, types, only or primary_of(r)) for r in references]]
 

@@ -179,7 +179,7 @@ def assign_nodes(
     carried: Sequence[OperatorTypes] = ()
     if metadata_value(model.source.proto, KERNEL_TYPES) is not None:
         # Few models have nodes that kernels of EPs are for.
-        from epctx_core.context.kernel_types import read_kernel_types
+        from epctx_core.context.decoding import read_kernel_types
 
         carried = read_kernel_types(model.source.proto)
     assignment = Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)

@@ -152,7 +152,7 @@ def open_model(
     else:
         proto = parse_model(data, path)
     locations: dict[str, str] = {}
-    open_weights = _weights_opener(proto, path, config, checks, locations)
+    open_weights = weights_opener(proto, path, config, checks, locations)
     detach = partial(detach_model, proto, data, path, open_weights, checked=checked)
     model = open_proto(proto, detach, config, kept_functions)
     model.source.locations = locations
@@ -199,7 +199,7 @@ def open_proto(
     return model
 
 
-def _weights_opener(
+def weights_opener(
     proto: ModelProto,
     path: Path | None,
     config: SessionConfig,

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.decoding import decode_model
 from epctx_core.context.named_files import external_locations
-from epctx_core.context.weights_folder import WeightsFolder, read_seal
+from epctx_core.context.receipts import IN_PLACE
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -26,27 +26,23 @@ from epctx_core.errors import (
     ModelLoadCanceled,
     NotImplementedByProvider,
 )
-from epctx_core.graph.index import all_tensors
-from epctx_core.graph.model_io import SourceModel, check_model, detach_model, names_as_text, read_model
-from epctx_core.graph.normalise import FunctionId, given_weights
-from epctx_core.graph.tensor_bytes import weight_of
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.model_io import detach_model, names_as_text, read_model
 from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.plugin import Finding, Severity
 from epctx_core.sessions.loading import folder_of
 from epctx_core.sessions.providers import choose_providers, kept_functions
-from epctx_core.sessions.source import OpenModel, open_proto
+from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
-    from epctx_core.context.manifest import Manifest, PayloadEntry
+    from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.payload_reader import PayloadReader
-    from epctx_core.graph.mapping import MappedFile
+    from epctx_core.graph.normalise import FunctionId
     from epctx_core.registry import Registry
 
 
@@ -57,7 +53,6 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "model-unreadable": _ERROR,
         "budget-exceeded": _ERROR,
         "model-invalid": _ERROR,
-        "weights-refused": _ERROR,
         "no-context-nodes": _INFO,
         # EPContext nodes.
         "node-refused": _ERROR,
@@ -350,45 +345,21 @@ def _open(subject: Subject, data: bytes) -> None:
             return kept_functions(choices)
         return ()
 
-    seal: PayloadEntry | None = None
-    with findings.collected("weights-refused"):
-        seal = read_seal(subject.proto)
-    weights = WeightsFolder(
-        subject.path, config.external_initializers_folder, seal=seal, verification=Verification.FULL
+    full = replace(
+        config, entries={**config.entries, SessionConfig.verification.key: Verification.FULL.value}
     )
     try:
         with names_as_text():
-            detach = partial(detach_model, subject.proto, data, subject.path, weights.open)
+            opener = weights_opener(subject.proto, subject.path, full, IN_PLACE, {})
+            detach = partial(detach_model, subject.proto, data, subject.path, opener)
             subject.opened = open_proto(subject.proto, detach, config, kept)
         subject.proto = subject.opened.source.proto
     except (InvalidGraph, InvalidArgument) as error:
         # What was begun has moved weights out of it.
         subject.proto = decode_model(data, subject.path, config.input_budget)
-        _note_refusal(subject, data, weights, error)
-
-
-def _note_refusal(
-    subject: Subject, data: bytes, weights: WeightsFolder, refused: InvalidGraph | InvalidArgument
-) -> None:
-    """Note why a load refuses a model: each weight that cannot be had, and what the ONNX checker says besides."""
-    findings = subject.findings
-    given_weights(subject.proto, subject.config.overrides.initializers)
-    opened: dict[str, MappedFile] = {}
-    bad = False
-    for tensor in filter(is_detached, all_tensors(subject.proto.graph, subject.proto.functions)):
-        try:
-            with names_as_text():
-                weight_of(tensor, opened, weights.open)
-        except (InvalidGraph, InvalidArgument) as error:
-            # An argument is wrong where bytes have no folder in which anything could lie.
-            code = "file-not-sought" if isinstance(error, InvalidArgument) else "weights-refused"
-            findings.add_error(code, error)
-            bad = True
-    if bad:
-        proto = decode_model(data, subject.path, subject.config.input_budget)
-        with findings.collected("model-invalid", hint=_FETCH), names_as_text():
-            check_model(SourceModel(proto=proto, weights={}, path=subject.path, digest=""))
-    elif isinstance(refused, InvalidArgument):
-        raise refused
-    else:
-        findings.add_error("model-invalid", refused, hint=_FETCH)
+        if isinstance(error, InvalidGraph):
+            findings.add_error("model-invalid", error, hint=_FETCH)
+        elif subject.names_weights and subject.path is None and not config.external_initializers_folder:
+            findings.add_error("file-not-sought", error)
+        else:
+            raise

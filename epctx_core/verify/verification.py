@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from epctx_core.context.kernel_types import read_kernel_types
+from epctx_core.context.decoding import read_kernel_types
 from epctx_core.context.manifest import all_compatibility_info
 from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
@@ -190,13 +190,6 @@ def route_nodes(subject: Subject) -> Routing | None:
                     continue
                 except NotImplementedByProvider as error:
                     findings.add_error("plugin-missing" if record.source else "source-missing", error)
-                    if record.source:
-                        findings.add(
-                            "container-not-checked",
-                            f"payloads of the source {record.source!r} were not looked into: there is no plugin for it "
-                            "here.",
-                            node=record.name,
-                        )
             # Each node that does not say its source is told.
             refused.update({record.source} - {""})
         return routing
@@ -291,10 +284,7 @@ def _look(
                     replace(finding, hint=f"{finding.hint}{others}".strip()) if refused else finding
                 )
             unchecked = {finding.node for finding in found if finding.code == "container-not-checked"}
-            blind = {subject.reports.get(node or "") for node in unchecked}
-            return [
-                name for name in primaries if None not in unchecked and subject.reports[name] not in blind
-            ]
+            return [name for name in primaries if unchecked.isdisjoint({None, name})]
         # Where it needs no device it loads them whole, later on.
         if not choice.cls.loads_without_device:
             findings.add(

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 from end_to_end.small_models import chain, saved, tensor
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from verify.scenes import Alpha, Scene, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
@@ -68,15 +67,6 @@ def _(scene):
 @damage("model-invalid")
 def _(scene):
     scene.edit(lambda proto: proto.graph.node.append(helper.make_node("Relu", ["nowhere"], ["z"])))
-
-
-@damage("weights-refused")
-def _(scene):
-    weight = numpy_helper.from_array(np.zeros(4, np.float32), "w")
-    weight.ClearField("raw_data")
-    weight.data_location = TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value="gone.data")
-    scene.edit(lambda proto: proto.graph.initializer.append(weight))
 
 
 @damage("no-context-nodes", "plain")

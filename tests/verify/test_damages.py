@@ -21,7 +21,7 @@ INSTEAD = {
     "model-unreadable": ["model-unreadable"],
     "budget-exceeded": ["budget-exceeded"],
     # Without a manifest the EP's own check is all there is.
-    "plugin-missing": ["plugin-missing", "manifest-missing", "container-not-checked", "not-checked"],
+    "plugin-missing": ["plugin-missing", "manifest-missing", "not-checked"],
     "container-not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
     "not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
 }

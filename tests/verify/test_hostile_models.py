@@ -198,6 +198,6 @@ def test_a_name_that_is_not_text_is_a_finding_and_a_typed_error_of_a_load(seeds,
     report = epctx.verify_model(path)
 
     assert not report.ok
-    assert {f.code for f in report.findings} & {"model-invalid", "weights-refused"}
+    assert {f.code for f in report.findings} & {"model-invalid"}
     with pytest.raises(epctx.InvalidGraph):
         epctx.InferenceSession(path)

@@ -88,7 +88,7 @@ def test_a_verification_says_where_the_flipped_bit_is(folder):
     ((code, message),) = found(folder)
 
     offset, length = place_of_weight(folder)
-    assert code == "weights-refused"
+    assert code == "model-invalid"
     assert f"its bytes {offset:,} to {offset + length:,} have another digest" in message
 
 
@@ -98,7 +98,7 @@ def test_another_compiles_file_is_refused_in_every_mode(pairs, folder, mode):
 
     with pytest.raises(InvalidGraph, match=r"'m\.data' is not the one .* its end differs"):
         answer(folder, mode)
-    assert [code for code, _ in found(folder)] == ["weights-refused"]
+    assert [code for code, _ in found(folder)] == ["model-invalid"]
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_a_model_that_contradicts_itself_about_the_file_is_refused(folder, chang
 
     with pytest.raises(InvalidGraph, match=r"epctx\.initializers metadata is damaged"):
         answer(folder, "head")
-    assert [code for code, _ in found(folder)] == ["weights-refused"]
+    assert [code for code, _ in found(folder)] == ["model-invalid"]
