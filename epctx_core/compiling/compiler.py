@@ -518,38 +518,32 @@ class ShareGroup:
             )
 
     def _destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
-        if name is None:
-            if path is None:
-                raise InvalidArgument(
-                    "a model that is given as bytes needs a name in a share group.",
-                    hint='compile(model, sess_options, name="...")',
-                )
-            name = path.stem
-        elif not is_plain_name(name):
+        if path is None and (name is None or self._folder is None):
             raise InvalidArgument(
-                f"a context model cannot be named after {name!r:.80}, which is no plain file name.",
+                "a model that is given as bytes needs a name in a share group, and the group a folder.",
+                hint='ShareGroup(output_dir="..."), and compile(model, sess_options, name="...")',
+            )
+        if name is not None and not is_plain_name(name):
+            raise InvalidArgument(
+                f"a context model cannot be named after {name!r:.80}, which is not a plain file name.",
                 hint="Give a name without a folder.",
             )
-        folder = self._folder or (path.parent if path is not None else None)
-        if folder is None:
-            raise InvalidArgument(
-                "the group's first model was given as bytes, so nothing says where its files go.",
-                hint="Give ShareGroup an output_dir.",
-            )
-        output = folder / f"{name}_ctx.onnx"
-        if initializers is not None and initializers in {m.destination.placement.file for m in self._members}:
-            raise InvalidArgument(
-                f"two models of the share group would put their initializers into the file {initializers!r}.",
-                path=folder / initializers,
-                hint="Name one file for each model in its own sess_options.",
-            )
-        other = next((p for p in self._group.models if p.name.casefold() == output.name.casefold()), None)
-        if other is not None:
-            raise InvalidArgument(
-                f"two models of the share group would both be written to {output.name!r}.",
-                path=output,
-                hint="Give one of them a name of its own: name= of compile(), --name of epctx share.",
-            )
+        folder = self._folder or (Path() if path is None else path.parent)
+        output = folder / f"{path.stem if name is None and path is not None else name}_ctx.onnx"
+        taken = [
+            *(p.name for p in self._group.models),
+            *(m.destination.placement.file for m in self._members),
+        ]
+        for file in (output.name, initializers):
+            if file is not None and file.casefold() in {
+                other.casefold() for other in taken if other is not None
+            }:
+                raise InvalidArgument(
+                    f"two models of the share group would both be written to {file!r}.",
+                    path=folder / file,
+                    hint="Give one of them a name of its own: name= of compile(), --name of epctx share; files for "
+                    "initializers get theirs in the model's own sess_options.",
+                )
         return destination_of(
             path,
             str(output),

@@ -112,25 +112,20 @@ def check_graph_names(
         earlier: of its share group, the partitions of the models before this one and their graphs' names.
 
     Raises:
-        PluginError: two partitions got one name.
+        PluginError: two partitions that are not equal got one name.
         InvalidGraph: a node of an earlier compile has it, and is of another partition.
     """
     if not any(partition.said_name for partition in partitions):
         return
-    holders: dict[str, GraphPartition] = {}
-    for partition in partitions:
-        other = holders.setdefault(partition.graph_name, partition)
-        if other is not partition:
-            what = f"gave {other.name} and {partition.name} one graph_name, {partition.graph_name!r}"
-            raise contract_broken(choice.record, "get_ep_context_nodes", what)
-    for name, graph_name in chain.from_iterable(graphs.items() for graphs in earlier):
-        same = holders.get(graph_name)
-        if same is not None and form_of(same.name) != form_of(name):
-            what = f"gave {same.name} the graph_name {graph_name!r}, which another partition of the share group has"
-            raise contract_broken(choice.record, "get_ep_context_nodes", what)
+    forms: dict[str, str] = {}
+    for graphs in (*earlier, {partition.name: partition.graph_name for partition in partitions}):
+        for name, graph_name in graphs.items():
+            if forms.setdefault(graph_name, form_of(name)) != form_of(name):
+                problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
+                raise contract_broken(choice.record, "get_ep_context_nodes", problem)
     for record in model.context_nodes:
-        same = holders.get(record.partition_name) if record.source in choice.record.sources else None
-        if same is not None and form_of(same.name) != form_of(record.name):
+        form = form_of(record.name)
+        if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
             raise InvalidGraph(
                 f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
                 f"{record.partition_name!r}, and {choice.name} gives a new node the same.",

@@ -7,7 +7,7 @@ instance that compiled nothing; another looks into its payloads as far as it doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from epctx_core.errors import (
     PluginError,
 )
 from epctx_core.graph.garbage import collection_resumed
-from epctx_core.graph.index import BodyPath, all_graphs
+from epctx_core.graph.index import placed_nodes
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.graph.type_table import declared_types
@@ -37,7 +37,7 @@ from epctx_core.sessions.providers import ProviderSession
 from epctx_core.sessions.source import inferred_types
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.plugin import ContextNode, ContextReader, TensorView
@@ -71,7 +71,10 @@ def read_back(
     if not written or not providers.session.config().read_back:
         return
     records: dict[str, list[ContextNodeRecord]] = {}
-    for record in read_placed_nodes(_named_nodes(proto, names)):
+    placed = (
+        item for item in placed_nodes(proto.graph) if item[2].name in names and is_context_node(item[2])
+    )
+    for record in read_placed_nodes(placed):
         records.setdefault(record.source, []).append(record)
     engine = providers.session.config().engine
     types, manifest = declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
@@ -88,18 +91,6 @@ def read_back(
             nodes = plugin_nodes(own, types, ep, manifest)
             with collection_resumed():
                 _read(ep, nodes, reader, providers)
-
-
-def _named_nodes(proto: ModelProto, names: Collection[str]) -> Iterator[tuple[BodyPath, int, NodeProto]]:
-    """Yield the EPContext nodes of these names with their places; looks no further than the last of them."""
-    missing = set(names)
-    for path, graph in all_graphs(proto.graph):
-        for place, node in enumerate(graph.node):
-            if node.name in missing and is_context_node(node):
-                missing.remove(node.name)
-                yield path, place, node
-                if not missing:
-                    return
 
 
 def _payloads(

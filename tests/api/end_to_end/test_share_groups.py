@@ -337,7 +337,7 @@ def test_two_models_cannot_put_their_initializers_into_one_file(tmp_path):
 
     with epctx.ShareGroup() as group:
         group.compile(source, one_file)
-        with pytest.raises(InvalidArgument, match=r"put their initializers into the file 'w\.bin'"):
+        with pytest.raises(InvalidArgument, match=r"would both be written to 'w\.bin'"):
             group.compile(source, one_file, name="again")
 
     assert [file.path for file in group.report.members[0].outputs][-1] == "m_ctx.onnx"
