@@ -11,8 +11,8 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +41,6 @@ from epctx_core.sessions.shared_workspaces import (
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
-    from epctx_core.context.manifest import PayloadEntry
     from epctx_core.options import SessionConfig
     from epctx_core.sessions.source import OpenModel
 
@@ -80,55 +79,25 @@ def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bo
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedMember:
-    """A model that was published before its group's end.
+def read_published(path: Path, digest: str) -> bytes:
+    """Return a model that was published before its group's end.
 
-    Attributes:
-        path: its file.
-        digest: SHA-256 (hex) of what was written.
-        to_read: see `ContextModel.to_read`.
+    Raises:
+        Fail: another file lies there by now.
     """
-
-    path: Path
-    digest: str
-    to_read: frozenset[str]
-
-    def completed(self, entries: Mapping[str, PayloadEntry]) -> ModelProto:
-        """Return the model with a manifest that says what is in the group's binaries.
-
-        Raises:
-            Fail: another file lies there by now.
-        """
-        proto: ModelProto = ModelProto.FromString(self._read())
-        complete_manifest(proto, entries)
-        return proto
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the file is there as it was written."""
-        try:
-            self._read()
-        except Fail:
-            return False
-        return True
-
-    def _read(self) -> bytes:
-        try:
-            data = self.path.read_bytes()
-        except OSError as error:
-            raise self._lost(str(error)) from error
-        if hashlib.sha256(data).hexdigest() != self.digest:
-            raise self._lost("it is not the file that was written")
-        return data
-
-    def _lost(self, why: str) -> Fail:
-        return Fail(
-            f"the share group's model {str(self.path)!r} cannot be completed: {why}.",
-            path=self.path,
-            hint=f"Compile the group again, the source of {self.path.name!r} first, which begins a new one; or use "
+    reason = "it is not the file that was written"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        data, reason = b"", str(error)
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Fail(
+            f"the share group's model {str(path)!r} cannot be completed: {reason}.",
+            path=path,
+            hint=f"Compile the group again, the source of {path.name!r} first, which begins a new one; or use "
             "epctx.ShareGroup, which publishes all models together.",
         )
+    return data
 
 
 @dataclass(kw_only=True, eq=False)
@@ -148,20 +117,17 @@ class Group:
     finished: bool = False
     _named: Destination | None = None
     _graphs: GraphsByModel = field(default_factory=dict)
-    _published: list[PublishedMember] = field(default_factory=list)
+    _published: dict[Path, tuple[str, frozenset[str]]] = field(default_factory=dict)
+    """File of each model that was published before the end: SHA-256 (hex), and its `ContextModel.to_read`."""
     _digests: ExtentDigests = field(default_factory=dict)
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
     _held: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def pending(self) -> list[Path]:
-        """Return the models that were published and wait for the group's end."""
-        return [] if self.finished else [m.path for m in [*self._published] if m.is_pending]
-
     def has_lost_all(self) -> bool:
         """Whether models were published and none of their files is there any more."""
         published = [*self._published]
-        return bool(published) and not any(member.path.exists() for member in published)
+        return bool(published) and not any(path.exists() for path in published)
 
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
         """Return what an EP's instances have in common; it lives as long as the group."""
@@ -176,7 +142,11 @@ class Group:
 
     def abandon(self) -> None:
         """Say which models were published and will never be completed, and let go of what EPs keep."""
-        pending = self.pending()
+        pending = []
+        for path, (digest, _) in [] if self.finished else [*self._published.items()]:
+            with suppress(Fail):
+                read_published(path, digest)
+                pending.append(path)
         if pending:
             _log.warning(
                 "a share group was never stopped: %s cannot be loaded. Compile its last model with "
@@ -203,9 +173,7 @@ class Group:
             if context.pending and member.destination.folder is not None:
                 file = member.files[-1]
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
-                self._published.append(
-                    PublishedMember(path=path, digest=file.digest, to_read=context.to_read)
-                )
+                self._published[path] = file.digest, context.to_read
 
     def finish(self, members: Sequence[Compile], last: Compile) -> tuple[OutputFile, ...]:
         """Write binaries and models in one publication: these members' and those published before; return the binaries.
@@ -246,19 +214,23 @@ class Group:
                 )
             }
             entries = {writer.name: writer.finish() for writer in payloads.values()}
-            earlier = [(member, member.completed(entries)) for member in self._published]
+            earlier = {
+                path: ModelProto.FromString(read_published(path, digest))
+                for path, (digest, _) in self._published.items()
+            }
             for member, _, context in models:
                 complete_manifest(context.proto, entries)
                 read_back(context.proto, context.to_read, payloads, member.providers)
-            for published, proto in earlier:
-                read_back(proto, published.to_read, payloads, last.providers)
+            for path, proto in earlier.items():
+                complete_manifest(proto, entries)
+                read_back(proto, self._published[path][1], payloads, last.providers)
             for member, each, context in models:
                 member.finish(context, each)
-            for published, proto in earlier:
-                with publication.create(published.path.name) as file:
+            for path, proto in earlier.items():
+                with publication.create(path.name) as file:
                     file.write(proto.SerializeToString(deterministic=True))
             last.cancel.raise_if_requested()
-            names = [*(m.files[-1].path for m in members), *(m.path.name for m, _ in earlier)]
+            names = [*(m.files[-1].path for m in members), *(path.name for path in earlier)]
             if names:
                 new = [m.files[-1].path for m in members if not m.destination.replace]
                 states = publication.commit(names, new)
