@@ -156,13 +156,8 @@ class Compile:
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for what is wrong with the output whatever the source holds."""
-        if self.config.share_contexts and self.group is None:
-            check_shared_options(
-                self.config,
-                embedded=self.embedded,
-                delivered=self.deliver is not None,
-                in_memory=self.sink is not None,
-            )
+        if self.config.share_contexts or self.group is not None:
+            check_shared_options(self)
         self._destination_for("", has_payloads=has_payloads).check_path()
 
     @property
@@ -214,10 +209,10 @@ class Compile:
                     # A session that reads its model again comes here again, and this group may be over by then.
                     stack.callback(setattr, self, "group", None)
                 self.group.share_digests(model)
-            self.existing = PassThrough(model, self.config)
-            self.destination = self.existing.plan(
-                destination, embedded=self.embedded, delivered=self.deliver is not None
+            self.existing = PassThrough(
+                model, destination, self.config, embedded=self.embedded, delivered=self.deliver is not None
             )
+            self.destination = self.existing.destination
             if self.group is None:
                 named = choices if self.writes_binaries else ()
                 self.destination.check({c.name: self.destination.binary_name(c.binary_suffix) for c in named})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, ModelSink
 from epctx_core.compiling.destination import Destination, destination_of
-from epctx_core.compiling.group import Group, check_shared_options
+from epctx_core.compiling.group import Group
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.named_files import is_plain_name
@@ -457,7 +457,6 @@ class ShareGroup:
         self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None, group: Group
     ) -> Compile:
         config = session.config()
-        check_shared_options(config, embedded=config.embed, delivered=False, in_memory=False)
         if config.stop_sharing or config.context_file_path is not None:
             option = "ep.stop_share_ep_contexts" if config.stop_sharing else "ep.context_file_path"
             raise InvalidArgument(
@@ -470,7 +469,7 @@ class ShareGroup:
             session=session,
             input=model,
             destination=self._destination(path, name, config.external_initializers_file),
-            embedded=False,
+            embedded=config.embed,
             group=group,
             flags=self._flags,
             level=self._level,

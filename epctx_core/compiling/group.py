@@ -41,42 +41,27 @@ from epctx_core.sessions.shared_workspaces import (
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
-    from epctx_core.options import SessionConfig
     from epctx_core.sessions.source import OpenModel
 
 _log = logging.getLogger("epctx.sharing")
 
-_FILES_ONLY = "A share group is context models in files with binaries in files beside them."
 
-
-def check_shared_options(config: SessionConfig, *, embedded: bool, delivered: bool, in_memory: bool) -> None:
-    """Raise InvalidArgument for options that leave nothing to share; before a model is read.
-
-    Args:
-        config: the session options.
-        embedded: whether payloads are stored in the model.
-        delivered: whether payloads go to the host's write callback.
-        in_memory: whether the model is handed over as bytes or to a stream.
-    """
-    if embedded:
-        raise InvalidArgument(
-            "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other: what is stored in each "
-            "model is shared by none.",
-            hint="Set ep.context_embed_mode=0 for a share group.",
-        )
-    if delivered:
-        raise InvalidArgument("a share group cannot hand payloads to a write callback.", hint=_FILES_ONLY)
-    refuse_isolated(config)
-    if in_memory:
-        raise InvalidArgument(
-            "a model of a share group cannot be compiled to bytes or to a stream.", hint=_FILES_ONLY
-        )
-    if config.weightless is not WeightlessMode.NONE:
-        raise InvalidArgument(
-            "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other: without weights in the "
-            "binary there is nothing to share.",
-            hint="Leave one of the two out.",
-        )
+def check_shared_options(compile_: Compile) -> None:
+    """Raise InvalidArgument for options that leave nothing to share; before a model is read."""
+    refuse_isolated(compile_.config)
+    for problem, is_set in {
+        "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other": compile_.embedded,
+        "a share group cannot hand payloads to a write callback": compile_.deliver is not None,
+        "a model of a share group cannot be compiled to bytes or to a stream": compile_.sink is not None,
+        "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other": compile_.config.weightless
+        is not WeightlessMode.NONE,
+    }.items():
+        if is_set:
+            raise InvalidArgument(
+                f"{problem}.",
+                hint="A share group is context models in files, with binaries in files beside them that hold the weights "
+                "of all: leave one of the two out.",
+            )
 
 
 def read_published(path: Path, digest: str) -> bytes:
@@ -123,11 +108,6 @@ class Group:
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
     _held: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def has_lost_all(self) -> bool:
-        """Whether models were published and none of their files is there any more."""
-        published = [*self._published]
-        return bool(published) and not any(path.exists() for path in published)
 
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
         """Return what an EP's instances have in common; it lives as long as the group."""
@@ -292,20 +272,29 @@ class OpenGroups:
         self._groups: dict[Hashable, Group] = {}
 
     @contextmanager
-    def joined(self, wanted: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
+    def joined(self, destination: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
         """Give the group of a model while it is compiled and written.
 
-        A group whose first model fails is forgotten. A new one begins where the old one is being ended, where it
-        was never stopped and has the model already, or where all of its models are gone.
+        A group whose first model fails is forgotten. A new one begins where the old one is being ended, and where it
+        was never stopped and has the model already.
 
         Raises:
             Fail: the model is being compiled into its group already.
         """
-        key = (os.path.realpath(wanted.folder or ""), fingerprint(choices))
-        model = wanted.model or ""
-        group, replaced = self._enter(key, model)
+        key = (os.path.realpath(destination.folder or ""), fingerprint(choices))
+        model = destination.model or ""
+        with self._lock:
+            group = replaced = self._groups.get(key)
+            if group is not None and model in group.names:
+                raise Fail(
+                    f"{model!r} is being compiled into its share group already.",
+                    hint="Give each model of a group a name of its own, and compile it once.",
+                )
+            if group is None or group.is_ending or any(path.name == model for path in group.models):
+                group = self._groups[key] = Group()
+            group.names.add(model)
         try:
-            if replaced is not None and not replaced.names:
+            if replaced is not None and replaced is not group and not replaced.names:
                 # Whoever uses it still closes it.
                 replaced.abandon()
             yield group
@@ -329,31 +318,6 @@ class OpenGroups:
             groups, self._groups = list(self._groups.values()), {}
         for group in groups:
             group.abandon()
-
-    def _enter(self, key: Hashable, model: str) -> tuple[Group, Group | None]:
-        """Return the group that a model joins, and the one in whose place it is."""
-        with self._lock:
-            seen = self._groups.get(key)
-        # Files are looked at without the lock.
-        is_gone = seen is not None and seen.has_lost_all()
-        with self._lock:
-            group = self._groups.get(key)
-            if group is not None and model in group.names:
-                raise Fail(
-                    f"{model!r} is being compiled into its share group already.",
-                    hint="Give each model of a group a name of its own, and compile it once.",
-                )
-            replaced = None
-            if (
-                group is None
-                or group.is_ending
-                or any(path.name == model for path in group.models)
-                or (is_gone and group is seen and not group.names)
-            ):
-                replaced, group = group, Group()
-                self._groups[key] = group
-            group.names.add(model)
-            return group, replaced
 
 
 open_groups = PerProcess(OpenGroups)

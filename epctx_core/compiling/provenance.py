@@ -101,11 +101,15 @@ class PassThrough:
 
     Args:
         model: the model; one without such nodes has nothing that passes through.
-        config: says where its binaries lie.
+        destination: of the new model.
+        config: says where the model's binaries lie.
+        embedded: whether payloads are stored in the model.
+        delivered: whether those that are not go to a callback of the host's.
 
     Attributes:
         records: the nodes.
         manifest: what the model says about them, if it does.
+        destination: the one that knows what passes through.
         nodes: for each graph, a node's index to the node as it is written, where that is not as it was.
         entries: of payloads, for the manifest.
         contents: what stands for each embedded payload, and the payload.
@@ -115,10 +119,19 @@ class PassThrough:
     Raises:
         InvalidArgument: a model from bytes names files, and nothing says where they lie.
         InvalidGraph: a payload is missing or altered.
+        Fail: embedded payloads are more than a model can hold.
         NotImplementedByProvider: a node is in a body that is not rebuilt here.
     """
 
-    def __init__(self, model: OpenModel, config: SessionConfig) -> None:
+    def __init__(
+        self,
+        model: OpenModel,
+        destination: Destination,
+        config: SessionConfig,
+        *,
+        embedded: bool,
+        delivered: bool = False,
+    ) -> None:
         self._model = model
         self.records: Sequence[ContextNodeRecord] = model.context_nodes
         self.manifest: Manifest | None = None
@@ -128,28 +141,11 @@ class PassThrough:
         self.written: list[PayloadEntry] = []
         self.files: list[str] = []
         self._payloads: list[_Carried] = []
-        self._embedded = False
-        self._folder: Path | None = None
         if self.records:
             self.manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
             for record in self.records:
                 model.graph_of(record)
             self._payloads = self._find(config)
-
-    def plan(self, destination: Destination, *, embedded: bool, delivered: bool = False) -> Destination:
-        """Decide where each payload goes, before anything is compiled.
-
-        Args:
-            destination: of the new model.
-            embedded: whether payloads are stored in the model.
-            delivered: whether those that are not go to a callback of the host's.
-
-        Returns:
-            The destination that knows what passes through.
-
-        Raises:
-            Fail: embedded payloads are more than a model can hold.
-        """
         if embedded:
             check_size(sum(c.payload.nbytes for c in self._payloads), embedded=True, at_least=True)
         self._embedded = embedded
@@ -167,7 +163,7 @@ class PassThrough:
                 carried.target = free_name(partial(destination.binary_name, suffix), None, taken)
                 taken.add(carried.target.casefold())
         kept = {c.target: c.stays for c in self._payloads if c.target is not None}
-        return replace(
+        self.destination = replace(
             destination,
             reads=(*destination.reads, *(c.payload.mapped.path for c in self._payloads if c.payload.mapped)),
             kept=tuple(kept),
@@ -175,7 +171,7 @@ class PassThrough:
         )
 
     def keep(self, open_file: Callable[[str], BinaryIO]) -> None:
-        """Bring each payload where `plan` said, verified on the way by the manifest's digests.
+        """Bring each payload to its place, verified on the way by the manifest's digests.
 
         Args:
             open_file: opens where a file goes.

@@ -179,7 +179,7 @@ def test_embedding_and_sharing_contradict_each_other(ep, tmp_path):
         epctx.ModelCompiler(sharing(ep), source, embed_compiled_data_into_model=True).compile_to_file()
     with epctx.ShareGroup() as shared:
         with refused(InvalidArgument, words, folder=tmp_path):
-            shared.compile(source, both)
+            shared.compile(source, sharing(ep, ep__context_embed_mode=1))
         shared.discard()
 
 
@@ -415,15 +415,6 @@ def test_a_first_member_that_fails_names_no_binary(tmp_path):
     compile_member(QNN, tmp_path, "c", stop=True)
 
     assert sorted(snapshot(tmp_path / "out")) == ["b_ctx.onnx", "b_qnn.bin", "c_ctx.onnx"]
-
-
-def test_a_group_whose_models_were_all_removed_does_not_disturb_the_next(tmp_path):
-    out = compiled(QNN, tmp_path, "a", stop=False)
-    (out / "a_ctx.onnx").unlink()
-
-    compiled(QNN, tmp_path, "b", "c")
-
-    assert sorted(snapshot(out)) == ["b_ctx.onnx", "b_qnn.bin", "c_ctx.onnx"]
 
 
 def test_a_model_that_is_being_compiled_into_its_group_cannot_be_compiled_into_it_meanwhile(tmp_path):
