@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from epctx_core.context.node_writer import Embeddable
     from epctx_core.plugin import OperatorTypes, TensorView
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
@@ -426,31 +426,33 @@ class ProviderPart:
 
 
 def write_shared_payloads(
-    choice: ProviderChoice,
-    providers: ProviderSession,
-    outputs: Outputs,
-    graphs: tuple[Mapping[str, str], ...],
-) -> list[PayloadWriter]:
-    """Have an EP write what it keeps of all members of a share group; return the payloads, finished.
+    last: Compile, outputs: Outputs, graphs: GraphsByModel
+) -> dict[bytes, PayloadWriter]:
+    """Have EPs write what they keep of all members of a share group.
 
     Args:
-        choice: the EP.
-        providers: those of the group's last member, which need not have partitions of it.
+        last: the group's last member, whose EPs write; it need not have partitions of them.
         outputs: where payloads go.
-        graphs: its partitions in each member.
+        graphs: the partitions of all members.
+
+    Returns:
+        The payloads, finished, by what `ep_cache_context` says to them.
 
     Raises:
-        PluginError: the EP wrote nothing.
+        PluginError: an EP wrote nothing.
     """
-    payloads = _payload_set(choice, outputs, tuple(map(tuple, graphs)))
-    providers.instances.call(choice.name, "get_ep_context_nodes", writer=payloads.handle)
-    for writer in payloads.writers.values():
-        if not writer.size:
-            raise contract_broken(
-                choice.record, "get_ep_context_nodes", f"wrote nothing into the payload {writer.name!r}"
-            )
-        writer.finish()
-    return list(payloads.writers.values())
+    written: dict[bytes, PayloadWriter] = {}
+    for ep, by_model in graphs.items():
+        choice = last.providers.choices[ep]
+        payloads = _payload_set(choice, outputs, tuple(map(tuple, by_model)))
+        last.providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
+        for writer in payloads.writers.values():
+            if not writer.size:
+                problem = f"wrote nothing into the payload {writer.name!r}"
+                raise contract_broken(choice.record, "get_ep_context_nodes", problem)
+            writer.finish()
+            written[writer.contents()] = writer
+    return written
 
 
 def _payload_set(

@@ -185,14 +185,7 @@ class Group:
             # As this member's folder is spelled: its files are compared by path.
             fellows = tuple(folder / path.name for path in self.models)
             destination = replace(last.destination.named_as(named), fellows=fellows)
-            outputs = Outputs(destination, publication)
-            payloads = {
-                writer.contents(): writer
-                for ep, by_model in graphs.items()
-                for writer in write_shared_payloads(
-                    last.providers.choices[ep], last.providers, outputs, by_model
-                )
-            }
+            payloads = write_shared_payloads(last, Outputs(destination, publication), graphs)
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = {
                 path: ModelProto.FromString(read_published(path, digest))
