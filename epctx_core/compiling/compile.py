@@ -347,7 +347,7 @@ class Compile:
                 self.cancel.raise_if_requested()
                 models = [] if publication is None or destination.model is None else [destination.model]
                 if publication is not None and (models or outputs.files):
-                    states = publication.commit(models, new=() if destination.replace else models)
+                    states = publication.commit(models)
                     note_published(states, context.digests)
                 if models and any(entry.embedded for entry in context.payloads):
                     note([model_receipt(self.files[-1].digest)])
@@ -379,7 +379,7 @@ class Compile:
         path = outputs.destination.model
         if outputs.publication is not None and path is not None:
             digest = hashlib.sha256()
-            with outputs.publication.create(path) as file:
+            with outputs.publication.create(path, replace=self.destination.replace) as file:
                 for piece in model.chunks():
                     digest.update(piece)
                     file.write(piece)

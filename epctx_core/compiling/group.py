@@ -205,8 +205,7 @@ class Group:
             last.cancel.raise_if_requested()
             names = [*(m.files[-1].path for m in members), *(path.name for path in earlier)]
             if names:
-                new = [m.files[-1].path for m in members if not m.destination.replace]
-                states = publication.commit(names, new)
+                states = publication.commit(names)
                 digests = {name: digest for *_, c in models for name, digest in c.digests.items()}
                 note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
             self.finished = True

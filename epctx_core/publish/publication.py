@@ -43,7 +43,7 @@ from epctx_core.publish.files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
 _log = logging.getLogger("epctx.publish")
 
@@ -233,17 +233,18 @@ class Publication:
         """Discard what was not committed, close the files, and give the lock back."""
         self._stack.close()
 
-    def create(self, name: str) -> BinaryIO:
+    def create(self, name: str, *, replace: bool = True) -> BinaryIO:
         """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
 
-        A name at which nothing lies when it is created is claimed at the commit, never replaced, unless it is a model's.
+        A name at which nothing lies when it is created is claimed at the commit, never replaced.
 
         Args:
             name: relative to the folder, with "/" between parts; sub-folders are created.
+            replace: whether a file that lies there already may be replaced.
 
         Raises:
             InvalidArgument: the name leaves the folder, or passes through a link.
-            Fail: the disk is full, the folder was removed, or the name was created already.
+            Fail: the disk is full, the folder was removed, the name was created already, or must not be replaced.
         """
         key = canonical(name)
         with reported(f"preparing {name!r}", self.folder):
@@ -253,40 +254,39 @@ class Publication:
                     path=self.folder,
                     hint="Use sub-folders that really lie in the output folder.",
                 )
-            make_folders(self._staging / NEW, key)
             if mode_of(self.folder / key) is None:
                 self._free.add(key)
+            elif not replace:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder / key))
+            make_folders(self._staging / NEW, key)
             file = StagedFile(self._staging / NEW / key, self.folder, self._before_writing)
         self._stack.enter_context(file)
         self._files[key] = file
         return file
 
-    def commit(self, models: Sequence[str], new: Collection[str] = ()) -> dict[str, os.stat_result]:
+    def commit(self, models: Sequence[str]) -> dict[str, os.stat_result]:
         """Bring every staged file to its final name, all or none; the publication is over afterwards.
 
         Order: staged files to disk, hard links of what will be replaced, the journal (from here on a
-        kill is finished by the next publication), binaries, models. A name that is free now is claimed
+        kill is finished by the next publication), binaries, models. A name that was free is claimed
         in one step of the system that replaces nothing; if that fails, all before it is taken back.
 
         Args:
-            models: names of context models, as they were created; replaced if they exist. All other files are what
-                models depend on, such as context binaries and external initializers: one that was there when it was
-                created is replaced; one that was not must still be free.
-            new: those of the models that must not exist: refused before anything else changes, too.
+            models: names of context models, as they were created. All other files are what models depend on, such as
+                context binaries and external initializers.
 
         Returns:
             What the system says of each binary now: any later change of the file changes that, too. Without those
             of file systems that count time too coarsely for it.
 
         Raises:
-            Fail: a name that must be free is taken, one is taken by something that is no file, or the
+            Fail: a name that was free is taken, one is taken by something that is no file, or the
                 system refused a step. The old state is there, or reachable as after a kill if the disk
                 refuses that as well; the hint then says so.
         """
-        must_be_free = {*new, *self._free.difference(models)}
         with reported("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
-            journal = {name: self._holds_file(name, name in must_be_free) for name in (*binaries, *models)}
+            journal = {name: self._holds_file(name) for name in (*binaries, *models)}
         self._is_over = True  # whatever interrupts us now, leaving must not discard a journal
         try:
             stamped = self._carry_out(journal)
@@ -312,14 +312,15 @@ class Publication:
                 stack.enter_context(folder_lock(self.folder))
                 return
 
-    def _holds_file(self, name: str, must_be_free: bool) -> bool:
+    def _holds_file(self, name: str) -> bool:
         """Whether a name holds a file, which is going to be replaced.
 
         Raises:
-            Fail: it holds a file that must stay, or something that is no file.
+            FileExistsError: it was free.
+            Fail: it holds something that is not a file.
         """
         final = self.folder / name
-        if must_be_free and mode_of(final) is not None:
+        if name in self._free and mode_of(final) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
         try:
             mode = final.stat().st_mode

@@ -50,9 +50,8 @@ def put(folder: Path, files: Files, *, replace: bool = True) -> None:
     """Publish files; `.onnx` ones are the models."""
     with Publication(folder) as publication:
         for name, data in files.items():
-            publication.create(name).write(data)
-        models = [name for name in files if name.endswith(".onnx")]
-        publication.commit(models=models, new=() if replace else models)
+            publication.create(name, replace=replace or not name.endswith(".onnx")).write(data)
+        publication.commit(models=[name for name in files if name.endswith(".onnx")])
 
 
 def finish_interrupted(folder: Path) -> None:

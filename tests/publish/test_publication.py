@@ -165,8 +165,7 @@ def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_p
     (tmp_path / "m.onnx").symlink_to("nowhere")
 
     with pytest.raises(Fail, match="exists already"), Publication(tmp_path) as publication:
-        publication.create("m.onnx")
-        publication.commit(models=["m.onnx"], new=["m.onnx"])
+        publication.create("m.onnx", replace=False)
 
     assert (tmp_path / "m.onnx").readlink() == Path("nowhere")
 
