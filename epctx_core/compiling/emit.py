@@ -16,7 +16,6 @@ from epctx_core.context.decoding import write_kernel_types
 from epctx_core.context.named_files import SOURCE_MODEL, state_dependencies, stated_dependencies
 from epctx_core.context.node import check_attribute
 from epctx_core.context.node_writer import (
-    ContextNodeDraft,
     SerializedModel,
     embed,
     make_context_node,
@@ -27,7 +26,7 @@ from epctx_core.context.weights_folder import before_seal
 from epctx_core.engines.matching import described
 from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.index import Node
-from epctx_core.graph.splice import Replacement, splice, splice_graph, with_bodies
+from epctx_core.graph.splice import NodeDraft, Replacement, splice, splice_graph, with_bodies
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
@@ -300,7 +299,7 @@ class ProviderPart:
             self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
         if len(self.entries) == 1 and compile_.existing.records:
             # The model may have others of an earlier compile.
-            names = tuple(p.name for p, node in self.nodes.items() if isinstance(node, ContextNodeDraft))
+            names = tuple(p.name for p, node in self.nodes.items() if isinstance(node, NodeDraft))
             self.entries = [replace(self.entries[0], references=names)]
         check_graph_names(compile_.model, choice, partitions, earlier)
 
@@ -404,7 +403,7 @@ class ProviderPart:
                         embed_mode=embedded,
                         cache=None,
                     )
-                self.nodes[partition] = ContextNodeDraft(templates[form], partition)
+                self.nodes[partition] = NodeDraft(templates[form], partition)
                 continue
             self.nodes[partition] = make_context_node(
                 NodeProto(

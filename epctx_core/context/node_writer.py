@@ -12,16 +12,13 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import onnx
 from onnx import NodeProto
 
 from epctx_core.context.model_head import BYTES, walk_fields
 from epctx_core.context.node import DOMAIN, OP_TYPE
-
-if TYPE_CHECKING:
-    from epctx_core.graph.subgraph import GraphPartition
 
 _PREFIX = secrets.token_bytes(24)
 _NUMBER_BYTES = 8
@@ -122,31 +119,6 @@ def _as_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-class ContextNodeDraft:
-    """EPContext node that differs from a template in its name and in its inputs and outputs.
-
-    Args:
-        template: complete but for those.
-        partition: gives the rest.
-    """
-
-    __slots__ = ("_graph_name", "_name", "_template", "input", "output")
-
-    def __init__(self, template: NodeProto, partition: GraphPartition) -> None:
-        self._template = template
-        self._name, self._graph_name = partition.name, partition.graph_name
-        self.input: Sequence[str] = partition.input_names
-        self.output: Sequence[str] = partition.output_names
-
-    def write(self, node: NodeProto) -> None:
-        """Fill an empty node."""
-        node.CopyFrom(self._template)
-        node.name = self._name
-        next(a for a in node.attribute if a.name == "partition_name").s = self._graph_name.encode()
-        node.input.extend(self.input)
-        node.output.extend(self.output)
 
 
 def make_context_node(

@@ -110,29 +110,23 @@ def _entries(dist: Any) -> list[EntryPoint]:
 def engine_class(named: str | None = None) -> type[BaseEngine]:
     """Return the class of the engine to use, see `chosen_entry`; the built-in one in place of a broken one."""
     entry = chosen_entry(named)
-    if entry is not None and (found := _imported(entry)) is not None:
-        return found
+    if entry is not None:
+        from epctx_core.plugin import BaseEngine, EnginePolicy
+
+        try:
+            found = entry.load()
+            if isinstance(found, type) and issubclass(found, BaseEngine):
+                # One that is abstract, has no name or lacks its library fails here and not in each session.
+                found(EnginePolicy())
+                _log.debug("the engine %r is %s", entry.name, found.name)
+                return found
+            why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
+            why = f"{type(error).__name__}: {error}"
+        _log.warning("%s is broken, so %s is used: %s", _label(entry), BUILT_IN, why)
     from epctx_core.engines.reference_engine import ReferenceEngine
 
     return ReferenceEngine
-
-
-def _imported(entry: EntryPoint) -> type[BaseEngine] | None:
-    """Import an engine; None, with a warning, if it is broken."""
-    from epctx_core.plugin import BaseEngine, EnginePolicy
-
-    try:
-        found = entry.load()
-        if isinstance(found, type) and issubclass(found, BaseEngine):
-            # One that is abstract, has no name or lacks its library fails here and not in each session.
-            found(EnginePolicy())
-            _log.debug("the engine %r is %s", entry.name, found.name)
-            return found
-        why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
-        why = f"{type(error).__name__}: {error}"
-    _log.warning("%s is broken, so %s is used: %s", _label(entry), BUILT_IN, why)
-    return None
 
 
 @contextmanager
@@ -150,20 +144,19 @@ def blame_engine(named: str | None) -> Iterator[None]:
         entry = chosen_entry(named)
         if entry is None or engine_class(named).name.startswith(BUILT_IN):
             raise
-        dist = entry.dist
+        dist: Any = entry.dist
         raise PluginError(
             f"{_label(entry)} failed: {type(error).__name__}: {error}.",
-            distribution=None if dist is None else dist.name,
-            version=None if dist is None else dist.version,
+            distribution=dist.name,
+            version=dist.version,
             hint="This is a fault of the engine; its own exception is the cause of this error. Without it:"
             f" session.engine={BUILT_IN}",
         ) from error
 
 
 def _label(entry: EntryPoint) -> str:
-    dist = entry.dist
-    owner = "an unnamed distribution" if dist is None else f"{dist.name} {dist.version}"
-    return f"the engine {entry.name!r} of {owner}"
+    dist: Any = entry.dist
+    return f"the engine {entry.name!r} of {dist.name} {dist.version}"
 
 
 class PreparedHandle:

@@ -5,12 +5,14 @@ The bodies of control flow have an index each, so that a model is a tree of indi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
@@ -69,8 +71,7 @@ def named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the graphs that a node holds as attributes."""
-    for _, graph in named_bodies(node):
-        yield graph
+    return (graph for _, graph in named_bodies(node))
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -107,10 +108,7 @@ def placed_nodes(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyP
 
 def outer_names(node: NodeProto) -> tuple[str, ...]:
     """Return the names of the enclosing scope that a node's bodies read, in order of first use."""
-    found: dict[str, None] = {}
-    for body in bodies(node):
-        found.update(dict.fromkeys(free_names(body)))
-    return tuple(found)
+    return tuple(dict.fromkeys(chain.from_iterable(map(free_names, bodies(node)))))
 
 
 def free_names(graph: GraphProto) -> Iterator[str]:
@@ -128,12 +126,8 @@ def free_names(graph: GraphProto) -> Iterator[str]:
 
 def given_names(graph: GraphProto) -> Iterable[str]:
     """Yield the names that a graph defines without a node: inputs and initializers."""
-    for value in graph.input:
-        yield value.name
-    for tensor in graph.initializer:
-        yield tensor.name
-    for sparse in graph.sparse_initializer:
-        yield sparse.values.name
+    sparse = (tensor.values for tensor in graph.sparse_initializer)
+    return (each.name for each in chain(graph.input, graph.initializer, sparse))
 
 
 def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
@@ -163,12 +157,8 @@ def _parts(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
 
 
 OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
-_NUMBERS = {
-    "value_float": TensorProto.FLOAT,
-    "value_floats": TensorProto.FLOAT,
-    "value_int": TensorProto.INT64,
-    "value_ints": TensorProto.INT64,
-}
+_NUMBERS: dict[str, Any] = dict.fromkeys(("value_float", "value_floats"), np.float32)
+_NUMBERS |= dict.fromkeys(("value_int", "value_ints"), np.int64)
 
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -280,11 +270,8 @@ class GraphIndex:
                     held.initializer.add().CopyFrom(attribute.t)
                     held.initializer[-1].name = name
                 elif attribute.name in _NUMBERS:
-                    value = helper.get_attribute_value(attribute)
-                    several = attribute.name.endswith("s")
-                    shape, numbers = ([len(value)], value) if several else ([], [value])
-                    kind = _NUMBERS[attribute.name]
-                    held.initializer.append(helper.make_tensor(name, kind, shape, numbers))
+                    value = np.array(helper.get_attribute_value(attribute), _NUMBERS[attribute.name])
+                    held.initializer.append(numpy_helper.from_array(value, name))
         made = body_weights(held)
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
@@ -378,15 +365,12 @@ class GraphIndex:
     @cached_property
     def consumers(self) -> dict[str, list[int]]:
         """Value name to the indices of the nodes that read it."""
-        consumers: dict[str, list[int]] = {}
+        consumers: defaultdict[str, list[int]] = defaultdict(list)
         for i, names in enumerate(self.inputs):
             for name in names:
-                if name in consumers:
-                    consumers[name].append(i)
-                else:
-                    consumers[name] = [i]
+                consumers[name].append(i)
         consumers.pop("", None)
-        return consumers
+        return dict(consumers)
 
 
 def _check_text(*names: Iterable[str]) -> None:

@@ -35,22 +35,27 @@ _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
 
 
-def checked_shape(tensor: TensorProto) -> tuple[int, ...]:
-    """Return a tensor's shape, which has bounds also where it has no elements: numpy multiplies the other dimensions.
+def _misfit(tensor: TensorProto, what: str) -> InvalidGraph:
+    return InvalidGraph(f"initializer {tensor.name!r} {what}.")
+
+
+def _shape_and_size(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
+    """Return a tensor's shape and bytes; the shape has bounds also where it has no elements: numpy multiplies the others.
 
     Raises:
-        InvalidGraph: a negative dimension, too many of them, or a product beyond 63 bits.
+        InvalidGraph: a negative dimension, too many of them, a product beyond 63 bits, or an unknown element type.
     """
     if len(tensor.dims) > MAX_RANK:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible."
-        )
+        raise _misfit(tensor, f"has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible")
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
-        raise InvalidGraph(f"initializer {tensor.name!r} has a negative dimension: {list(shape)}.")
+        raise _misfit(tensor, f"has a negative dimension: {list(shape)}")
     if math.prod(d or 1 for d in shape) > _MAX_ELEMENTS:
-        raise InvalidGraph(f"initializer {tensor.name!r} has a shape that no memory holds: {list(shape)}.")
-    return shape
+        raise _misfit(tensor, f"has a shape that no memory holds: {list(shape)}")
+    try:
+        return shape, raw_size(tensor.data_type, shape)
+    except (KeyError, TypeError) as error:
+        raise _misfit(tensor, f"has no known element type ({tensor.data_type})") from error
 
 
 def detach_weights(
@@ -157,14 +162,14 @@ def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProt
         name: what it is called.
         most: the bytes that it may take.
     """
-    shape = checked_shape(TensorProto(name=name, dims=sparse.dims))
+    shape, size = _shape_and_size(TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type))
     if sparse.values.data_type == TensorProto.STRING:
         raise InvalidGraph(
             f"the sparse tensor {name!r} holds text; sparse tensors hold numbers here, as in onnxruntime.",
             hint="Store it dense, as an initializer of the main graph.",
         )
     values = weight_of(sparse.values, {}, _no_files).array()
-    if raw_size(sparse.values.data_type, shape) > most:
+    if size > most:
         raise InvalidGraph(
             f"the sparse tensor {name!r} of shape {list(shape)} needs more than the {most:,} bytes that sparse tensors "
             "may still take when they are written out.",
@@ -201,7 +206,7 @@ def body_weights(graph: GraphProto) -> dict[str, Weight]:
 def weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
     """Return a tensor as a weight; `files` holds by location those that were mapped. See `detach_weights`."""
     if tensor.data_type == TensorProto.STRING:
-        raise InvalidGraph(f"initializer {tensor.name!r} keeps text in a file, which ONNX does not allow.")
+        raise _misfit(tensor, "keeps text in a file, which ONNX does not allow")
     if tensor.data_location == TensorProto.EXTERNAL:
         return _external_weight(tensor, files, open_external)
     if tensor.HasField("raw_data"):
@@ -210,9 +215,7 @@ def weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: 
     try:
         data = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
     except (ValueError, TypeError) as error:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} has data that does not fit its shape: {error}."
-        ) from error
+        raise _misfit(tensor, f"has data that does not fit its shape: {error}") from error
     return weight_over(tensor, data)
 
 
@@ -226,20 +229,8 @@ def weight_over(
     """
     shape, size = _shape_and_size(tensor)
     if len(data) != size:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes and has {len(data):,}."
-        )
+        raise _misfit(tensor, f"of shape {list(shape)} needs {size:,} bytes and has {len(data):,}")
     return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
-
-
-def _shape_and_size(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
-    shape = checked_shape(tensor)
-    try:
-        return shape, raw_size(tensor.data_type, shape)
-    except (KeyError, TypeError) as error:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} has no known element type ({tensor.data_type})."
-        ) from error
 
 
 def _external_weight(
@@ -248,8 +239,8 @@ def _external_weight(
     shape, size = _shape_and_size(tensor)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    offset = _whole_number(tensor.name, "offset", entries)
-    length = _whole_number(tensor.name, "length", entries, default=size)
+    offset = _whole_number(tensor, "offset", entries)
+    length = _whole_number(tensor, "length", entries, default=size)
     mapped = files.get(location)
     if mapped is None:
         file = open_external(location, tensor.name)
@@ -258,8 +249,8 @@ def _external_weight(
         finally:
             file.close()
     if length != size:
-        raise InvalidGraph(
-            f"initializer {tensor.name!r} of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}."
+        raise _misfit(
+            tensor, f"of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}"
         )
     if offset + size > mapped.size:
         raise InvalidGraph(
@@ -271,12 +262,10 @@ def _external_weight(
     return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
 
 
-def _whole_number(tensor: str, key: str, entries: Mapping[str, str], default: int = 0) -> int:
+def _whole_number(tensor: TensorProto, key: str, entries: Mapping[str, str], default: int = 0) -> int:
     text = entries.get(key, "")
     if not text:
         return default
     if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:  # bytes if not UTF-8
-        raise InvalidGraph(
-            f"initializer {tensor!r} has the external data {key} {text!r}, which is no whole number."
-        )
+        raise _misfit(tensor, f"has the external data {key} {text!r}, which is no whole number")
     return int(text)
