@@ -351,10 +351,21 @@ class GraphIndex:
             return [SPECIAL] * len(self.nodes)
         forms = zip(self.domains, self.op_types, map(len, self.inputs), map(len, self.outputs), strict=True)
         numbers: dict[tuple[str, str, int, int], int] = {}
-        return [
-            SPECIAL if node.attribute else numbers.setdefault(form, len(numbers))
-            for form, node in zip(forms, self.nodes, strict=True)
-        ]
+        kinds = [numbers.setdefault(form, len(numbers)) for form in forms]
+        some = {operator for operator in self.operators if self._may_have_attributes(*operator)}
+        for i, operator in enumerate(zip(self.domains, self.op_types, strict=True)) if some else ():
+            if operator in some and self.nodes[i].attribute:
+                kinds[i] = SPECIAL
+        return kinds
+
+    def _may_have_attributes(self, domain: str, op_type: str) -> bool:
+        """Whether an operator can have attributes; cheaper than to look at those of every node."""
+        domain = "" if domain == "ai.onnx" else domain
+        try:
+            schema = onnx.defs.get_schema(op_type, self.opset_imports.get(domain, 1), domain)
+        except (onnx.defs.SchemaError, TypeError):
+            return True
+        return bool(schema.attributes)
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
