@@ -1,25 +1,38 @@
-"""`InferenceSession`: a model, ready to run."""
+"""`InferenceSession`: a model, ready to run; EPs, partitions or loaded nodes, CPU groups, and the plan over them."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
-from epctx_core.options import SessionOptions
+from epctx_core.context.manifest import ReplacedBinaryError, read_manifest
+from epctx_core.context.receipts import DigestChecks
+from epctx_core.engines.cpu_engine import CpuEngine
+from epctx_core.errors import (
+    InvalidArgument,
+    RuntimeException,
+    errors_typed,
+    suggestion,
+)
+from epctx_core.graph.garbage import collection_paused
+from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, log_without_effect
+from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.plugin.base_engine import run_stoppably
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.records import means
-from epctx_core.sessions.build import SessionState, build_session
+from epctx_core.sessions.assignment import Assignment, assign_nodes, check_allowed
 from epctx_core.sessions.host import (
     ModelMetadata,
     NodeArg,
@@ -27,13 +40,48 @@ from epctx_core.sessions.host import (
     given_function,
     given_model,
     given_options,
+    model_metadata,
+    node_arg,
     requested_providers,
     unknown_name,
 )
+from epctx_core.sessions.loading import Routing, context_folder, load_context_nodes
+from epctx_core.sessions.plan import Planner, PlanRun, add_run_hooks
+from epctx_core.sessions.providers import ProviderSession, choose_providers, kept_functions, private_workspace
+from epctx_core.sessions.source import OpenModel, open_model
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from epctx_core.compiling.compile import Compile
+    from epctx_core.context.paths import ModelFolder
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
+    from epctx_core.sessions.providers import WorkspaceOf
+
+LOAD_ATTEMPTS = 5
+"""How often a load starts again because the model's files were being replaced meanwhile."""
+
+
+@dataclass(kw_only=True)
+class SessionState:
+    """What a session owns while it is open. The model itself is not among it.
+
+    Attributes:
+        inputs, outputs: the model's, in its order.
+        defaults: inputs that the caller may leave out, with their values.
+        run: runs the plan, between the run hooks of the EPs that have them; mostly none, and then it is the plan's.
+        assigned: who runs which node, if the host wants to know.
+    """
+
+    metadata: ModelMetadata
+    inputs: Sequence[NodeArg]
+    outputs: Sequence[NodeArg]
+    providers: ProviderSession
+    run: PlanRun
+    defaults: Mapping[str, np.ndarray]
+    assigned: Sequence[OrtEpAssignedSubgraph] | None
+
 
 _POLL_SECONDS = 0.001
 _NO_FALLBACK = "a session never changes its EPs by itself"
@@ -94,7 +142,7 @@ class InferenceSession(Strict):
             from epctx_core.compiling.compile import session_export
 
             exporter = session_export(model, self._options, registry)
-        self._state: SessionState | None = build_session(model, self._options, requested, registry, exporter)
+        self._state: SessionState | None = _build_session(model, self._options, requested, registry, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
         self._order = feed_order(self._inputs, self._defaults)
@@ -191,15 +239,11 @@ class InferenceSession(Strict):
         """
         requested = requested_providers(SessionOptions(), providers, provider_options) or []
         own = self.get_provider_options()
-        names = [
-            next((ep for ep in own if means(name.rpartition(":")[2], ep)), name) for name, _ in requested
-        ]
-        same = all(
-            own.get(name, {}).get(key) == str(value)
-            for name, (_, given) in zip(names, requested, strict=True)
-            for key, value in given.items()
-        )
-        if [*dict.fromkeys([*names, CPU_EP])] == list(own) and same:
+        named = {
+            ep: options for name, options in requested for ep in own if means(name.rpartition(":")[2], ep)
+        }
+        same = all(own[ep].get(key) == str(value) for ep in named for key, value in named[ep].items())
+        if len(named) == len(requested) and list(named | {CPU_EP: {}}) == list(own) and same:
             return
         raise InvalidArgument(
             f"a session's EPs are fixed when it is made; these are {', '.join(self.get_providers())}.",
@@ -366,3 +410,179 @@ def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> li
         kind = f"{type(options).__module__}.{type(options).__name__}"
         raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
     return run_stoppably(state.run, feeds, options)
+
+
+@errors_typed("loading the model")
+def _build_session(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+    exporter: Compile | None = None,
+) -> SessionState:
+    """Read a model and make it ready to run; see `InferenceSession`.
+
+    A context model whose files are being replaced while it is read is read again, so that a load
+    gives the old model or the new one.
+
+    Args:
+        exporter: writes the context model of what the session compiles; None for nobody.
+    """
+    # What is wrong with the host's wishes is found before a model of any size is read.
+    choose_providers(requested or (), session, registry, None)
+    for attempt in range(LOAD_ATTEMPTS):
+        model: OpenModel | None = None
+        # Loading makes very many small objects; those that do not last are gone before it is over.
+        with contextlib.ExitStack() as pause:
+            try:
+                with DigestChecks(session.cancellation) as checks:
+                    model = open_model(
+                        path_or_bytes,
+                        session.config(),
+                        lambda: kept_functions(
+                            choose_providers(requested or (), session, registry, Purpose.RUN, tell=False)[0]
+                        ),
+                        checks,
+                    )
+                    # Compiling is an EP's business and may take long.
+                    if model.context_nodes:
+                        pause.enter_context(collection_paused(model.node_count))
+                    return _build(model, session, requested, registry, exporter)
+            except ReplacedBinaryError:
+                if attempt == LOAD_ATTEMPTS - 1 or (model is not None and _is_unchanged(model)):
+                    raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _is_unchanged(model: OpenModel) -> bool:
+    """Whether a model's file still holds what was read: then its binary is wrong for good."""
+    path = model.source.path
+    try:
+        return path is None or hashlib.sha256(path.read_bytes()).hexdigest() == model.source.digest
+    except OSError:  # reading it again will say what is wrong with it
+        return False
+
+
+def _build(
+    model: OpenModel,
+    session: SessionOptions,
+    requested: Sequence[tuple[str, Mapping[str, object]]] | None,
+    registry: Registry,
+    exporter: Compile | None,
+) -> SessionState:
+    """Return the session of a model that was read, or close what was begun."""
+    config, checks = session.config(), model.checks
+    manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
+    purpose = Purpose.LOAD if model.context_nodes and exporter is None else Purpose.RUN
+    routing = Routing(model.context_nodes, requested, session, registry, purpose, manifest)
+    providers = ProviderSession(session, registry)
+    try:
+        with contextlib.ExitStack() as stack:
+            folder = context_folder(model, config, compiles=exporter is not None)
+            routing.check_compatibility(model.source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
+            workspace_of: WorkspaceOf = private_workspace
+            if exporter is not None:
+                workspace_of = stack.enter_context(exporter.settled(model, routing.choices))
+            elif config.share_contexts:
+                from epctx_core.sessions.shared_workspaces import load_workspaces
+
+                workspace_of = load_workspaces(routing.nodes, folder, config, manifest)
+            engine = _engine_of(session)
+            providers.start(
+                routing.choices,
+                purpose=purpose,
+                model=model.identity,
+                engine=engine,
+                workspace_of=workspace_of,
+            )
+            if exporter is not None:
+                exporter.start(providers)
+            state = _plan(model, routing, folder, providers, engine, exporter)
+            checks.finish()
+            return state
+    except BaseException:
+        providers.close()
+        raise
+
+
+def _engine_of(session: SessionOptions) -> CpuEngine:
+    config = session.config()
+    shares, latency = config.share_contexts, config.prefer_latency
+    return CpuEngine(
+        EnginePolicy(
+            engine=config.engine,
+            intra_op_num_threads=session.intra_op_num_threads,
+            # Prepacked weights are a copy of each session's own: in a share group only on request.
+            prefer_latency=False if shares and latency is None else latency,
+            optimizes=session.graph_optimization_level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        )
+    )
+
+
+def _plan(
+    model: OpenModel,
+    routing: Routing,
+    folder: ModelFolder | None,
+    providers: ProviderSession,
+    engine: CpuEngine,
+    exporter: Compile | None,
+) -> SessionState:
+    """Assign the nodes of a model, have EPs load and compile theirs, and make the plan."""
+    session, instances, checks = providers.session, providers.instances, model.checks
+    config = session.config()
+    if not model.context_nodes:
+        from epctx_core.sessions.optimise import optimise_model
+
+        model = optimise_model(model, providers, GraphOptimizationLevel(session.graph_optimization_level))
+    # EPs whose nodes are in the model decided what to compile when it was compiled: they are asked for kernels only.
+    settled = routing.settled if exporter is None else ()
+    eps = [
+        ep for ep in instances.names if ep not in settled or instances.implements(ep, "get_kernel_registry")
+    ]
+    assignment = assign_nodes(model, providers, eps, kernels_only=settled)
+    groups = [(part, part.cpu_groups()) for part in assignment.graphs]
+    check_allowed(assignment, groups, model.source.where, config)
+    if exporter is not None:
+        exporter.check(model, assignment)
+    engine.policy.pieces = (
+        len(assignment.partitions) + len(model.context_nodes) + sum(len(cpu) for _, cpu in groups)
+    )
+    with routing.naming_others():
+        loaded = load_context_nodes(model, routing.nodes, folder, providers, routing.manifest)
+    planner = Planner(engine, instances, loaded, assignment.matchers)
+    if assignment.partitions:
+        from epctx_core.sessions.claims import compile_partitions
+
+        planner.add_compiled(compile_partitions(assignment, providers, Purpose.RUN))
+    providers.cancel.raise_if_requested()
+    for part, cpu in groups:
+        planner.prepare(part, cpu)
+    # Written last: a session that cannot be made leaves no files.
+    if exporter is not None:
+        checks.finish()
+        exporter.write()
+    for part, cpu in groups:
+        part.fix(cpu)
+    return _state_of(model, routing, assignment, planner, providers)
+
+
+def _state_of(
+    model: OpenModel, routing: Routing, assignment: Assignment, planner: Planner, providers: ProviderSession
+) -> SessionState:
+    graph, instances = model.graph, providers.instances
+    with collection_paused(model.node_count):
+        plan = planner.plan(assignment.main)
+    assigned = None
+    if providers.session.config().record_assignments:
+        from epctx_core.sessions.inspection import assigned_subgraphs
+
+        assigned = assigned_subgraphs(assignment, instances.names, routing.nodes)
+    return SessionState(
+        metadata=model_metadata(model.source.proto),
+        inputs=[node_arg(name, model.types) for name in graph.input_names],
+        outputs=[node_arg(name, model.types) for name in graph.output_names],
+        providers=providers,
+        run=add_run_hooks(plan.run, instances),
+        defaults={n: graph.weights[n].array() for n in graph.input_names if n in graph.weights},
+        assigned=assigned,
+    )

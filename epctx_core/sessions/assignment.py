@@ -13,13 +13,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import KERNEL_TYPES, metadata_value
+from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.graph.garbage import collection_paused
+from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.index import BodyPath, GraphIndex
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.options import SessionConfig
     from epctx_core.plugin import KernelDef, OperatorTypes
     from epctx_core.sessions.claims import RefusalRecord
     from epctx_core.sessions.providers import ProviderSession
@@ -198,3 +201,38 @@ def assign_nodes(
     for number, partition in enumerate(assignment.partitions, first):
         partition.prefix, partition.number = prefix, number
     return assignment
+
+
+def check_allowed(
+    assignment: Assignment,
+    groups: Sequence[tuple[GraphAssignment, Sequence[Sequence[int]]]],
+    where: str,
+    config: SessionConfig,
+) -> None:
+    """Raise if the host forbids compiling, or the CPU EP.
+
+    Args:
+        assignment: of the whole model.
+        groups: the groups of each graph that are left to the CPU EP.
+        where: the name of the model in messages.
+        config: the host's options.
+    """
+    if config.disable_model_compile and assignment.partitions:
+        first = assignment.partitions[0]
+        raise ModelRequiresCompilation(
+            f"{first.ep} would have to compile {len(first.node_indices)} nodes of {where}, and "
+            "session.disable_model_compile is set.",
+            ep=first.ep,
+            hint="Load the context model, or compile one first: epctx compile MODEL --ep ...",
+        )
+    # Control flow around an EP's work is the host's own doing and no fallback.
+    left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
+    if config.disable_cpu_ep_fallback and left:
+        node = left[0]
+        raise Fail(
+            f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left to the CPU EP, and "
+            "session.disable_cpu_ep_fallback is set.",
+            node=node.name,
+            ep=CPU_EP,
+            hint="Add an EP that takes them, or leave the option at 0.",
+        )

@@ -376,7 +376,23 @@ def load_context_nodes(
     """
     steps: dict[GraphIndex, dict[int, StepSpec]] = {}
     named = {ep: _by_name(records) for ep, records in nodes.items()}
-    readers = _readers(model, named, folder, providers, manifest) if nodes else {}
+    config, every = providers.session.config(), [record for records in nodes.values() for record in records]
+    reading = reading_of(model, config, config.data_reader)
+    source_tensor = source_tensors(every, folder, config, manifest)
+    readers = {
+        ep: PayloadReader(
+            records,
+            folder=folder,
+            manifest=manifest,
+            scratch=providers.scratch,
+            source_tensor=source_tensor,
+            reading=reading,
+        )
+        for ep, records in named.items()
+    }
+    # All are checked now, or begin to be, if the host wants that.
+    for ep, reader in readers.items():
+        reader.check_all(ep)
     for ep, records in nodes.items():
         providers.cancel.raise_if_requested()
         owner = providers.instances.record(ep)
@@ -404,34 +420,6 @@ def load_nodes(
     """
     names = [node.name for node in nodes]
     return providers.runnables(ep, "load_context", names, purpose, nodes=nodes, reader=reader)
-
-
-def _readers(
-    model: OpenModel,
-    nodes: Mapping[str, Mapping[str, ContextNodeRecord]],
-    folder: ModelFolder | None,
-    providers: ProviderSession,
-    manifest: Manifest | None,
-) -> dict[str, PayloadReader]:
-    """Return for each EP what finds its payloads; all are checked now, or begin to be, if the host wants that."""
-    config = providers.session.config()
-    every = [record for records in nodes.values() for record in records.values()]
-    reading = reading_of(model, config, config.data_reader)
-    source_tensor = source_tensors(every, folder, config, manifest)
-    readers = {
-        ep: PayloadReader(
-            records,
-            folder=folder,
-            manifest=manifest,
-            scratch=providers.scratch,
-            source_tensor=source_tensor,
-            reading=reading,
-        )
-        for ep, records in nodes.items()
-    }
-    for ep, reader in readers.items():
-        reader.check_all(ep)
-    return readers
 
 
 def _by_name(records: Sequence[ContextNodeRecord]) -> dict[str, ContextNodeRecord]:

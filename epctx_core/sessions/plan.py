@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assignment import GraphAssignment
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
+PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
 
 
 class StepSpec(NamedTuple):
@@ -50,14 +52,8 @@ class StepSpec(NamedTuple):
     in_place: bool = True
 
 
-class Step(NamedTuple):
-    """One step with its slots; `frees` are those that nobody reads afterwards."""
-
-    run: RunStep
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    frees: tuple[int, ...]
-    spec: StepSpec
+Step: TypeAlias = tuple[RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec]
+"""`run`, the slots of inputs and outputs, those that nobody reads afterwards, and the whole step."""
 
 
 class Plan:
@@ -104,11 +100,10 @@ class Plan:
         self._input_count = len(inputs)
         self._given = given & set(self._outputs)
         # The step of a plan that does nothing but hand everything through one step.
-        self._only: Step | None = None
-        if len(self.steps) == 1 and not self._given and not self.steps[0].spec.nested:
-            only = self.steps[0]
-            whole = only.inputs == tuple(range(1, 1 + len(inputs))) and only.outputs == self._outputs
-            self._only = only if whole else None
+        self._only: StepSpec | None = None
+        if len(self.steps) == 1 and not self._given and not steps[0].nested:
+            _, taken, made, _, only = self.steps[0]
+            self._only = only if (taken, made) == (tuple(range(1, 1 + len(inputs))), self._outputs) else None
 
     def run(self, feeds: Sequence[np.ndarray], options: RunOptions | None = None) -> list[Any]:
         """Run all steps; return the model's outputs in order.
@@ -145,16 +140,16 @@ class Plan:
         return [values[slot] for slot in self._outputs]
 
 
-def _run_only(step: Step, feeds: Sequence[Any]) -> list[Any]:
+def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
     """Run a single step without slots: what a tiny model costs is mostly this."""
     try:
-        results = step.run(feeds, None)
+        results = spec.run(feeds, None)
         return results if type(results) is list else list(results)
     except EpctxError as error:
-        _complete(error, step.spec)
+        _complete(error, spec)
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
-        raise _step_failed(step.spec, error) from error
+        raise _step_failed(spec, error) from error
 
 
 def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]) -> list[Step]:
@@ -166,7 +161,7 @@ def _with_frees(steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[i
         outputs = tuple([slots[name] for name in spec.outputs])
         fresh = {*inputs, *outputs} - seen
         seen |= fresh
-        planned.append(Step(spec.run, inputs, outputs, tuple(fresh), spec))
+        planned.append((spec.run, inputs, outputs, tuple(fresh), spec))
     planned.reverse()
     return planned
 
@@ -436,3 +431,25 @@ def _constant(graph: GraphIndex, name: str) -> np.ndarray:
     if name in graph.weights:
         return graph.weights[name].array()
     return onnx.numpy_helper.to_array(graph.special_tensors[name])
+
+
+def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
+    """Return a plan's `run` with the run hooks of EPs around it."""
+    on_start, on_end = (
+        [ep for ep in instances.names if instances.implements(ep, hook)]
+        for hook in ("on_run_start", "on_run_end")
+    )
+    if not on_start and not on_end:
+        return run
+
+    def run_between_hooks(feeds: Sequence[Any], options: RunOptions | None) -> list[Any]:
+        tag = options.tag if options is not None else ""
+        with ExitStack() as ends:
+            # Every EP hears of the end, whatever the others or the run raise.
+            for ep in on_end:
+                ends.callback(instances.call, ep, "on_run_end", tag=tag)
+            for ep in on_start:
+                instances.call(ep, "on_run_start", tag=tag)
+            return run(feeds, options)
+
+    return run_between_hooks
