@@ -31,24 +31,30 @@ if TYPE_CHECKING:
 
 _NEUTRAL_PACKAGES = ("google.protobuf", "ml_dtypes", "numpy", "onnx", "onnxruntime", "pluggy")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = frozenset(
-    {
-        "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink",
-        "os.truncate", "os.utime",
-    }
-)  # fmt: skip
-_NETWORK = frozenset(
-    {
-        "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr", "socket.gethostbyname",
-        "socket.getnameinfo", "socket.sendmsg", "socket.sendto", "urllib.Request", "http.client.connect",
-    }
-)  # fmt: skip
-_PROGRAMS = frozenset(
-    {
-        "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
-        "subprocess.Popen",
-    }
-)  # fmt: skip
+_KINDS = {
+    **dict.fromkeys(
+        (
+            "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink",
+            "os.truncate", "os.utime",
+        ),
+        "write",
+    ),
+    **dict.fromkeys(
+        (
+            "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr", "socket.gethostbyname",
+            "socket.getnameinfo", "socket.sendmsg", "socket.sendto", "urllib.Request", "http.client.connect",
+        ),
+        "network",
+    ),
+    **dict.fromkeys(
+        (
+            "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
+            "subprocess.Popen",
+        ),
+        "program",
+    ),
+}  # fmt: skip
+"""Kinds of side effects by event of Python's."""
 _HARMLESS_DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "random", "urandom", "full", "tty", "stdout", "stderr")
 )
@@ -80,7 +86,7 @@ class Audit:
         paths = sysconfig.get_paths()
         self._python = tuple({paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep})
         self._libraries = tuple({paths["purelib"] + os.sep, paths["platlib"] + os.sep})
-        self._neutral = tuple(_folders_of(_NEUTRAL_PACKAGES))
+        self._neutral = ("<frozen ", *_folders_of(_NEUTRAL_PACKAGES))
         self._busy = False
 
     def install(self) -> None:
@@ -100,15 +106,14 @@ class Audit:
             self._busy = False
 
     def _kind(self, event: str, arguments: tuple[Any, ...]) -> str | None:
-        """Return what kind of thing an event is, or None for one that nobody minds."""
+        """Return the kind of side effect that an event is, or None for one that nobody minds."""
         if event == "open":
             return self._kind_of_open(*arguments[:3])
-        if event in _CHANGES:
-            return None if self._is_scratch(arguments[0]) else "write"
-        if event in _NETWORK:
-            local = event in {"socket.connect", "socket.bind"} and isinstance(arguments[1], str | bytes)
-            return None if local else "network"
-        return "program" if event in _PROGRAMS else None
+        kind = _KINDS.get(event)
+        harmless = (kind == "write" and self._is_scratch(arguments[0])) or (
+            event in {"socket.connect", "socket.bind"} and isinstance(arguments[1], str | bytes)
+        )
+        return None if harmless else kind
 
     def _kind_of_open(self, path: object, _mode: object, flags: object) -> str | None:
         if isinstance(path, int):
@@ -129,15 +134,11 @@ class Audit:
             file = frame.f_code.co_filename
             if file.startswith(self._core):
                 return False
-            if not self._is_neutral(file):
+            standard = file.startswith(self._python) and not file.startswith(self._libraries)
+            if not standard and not file.startswith(self._neutral):
                 return True
             frame = frame.f_back
         return False
-
-    def _is_neutral(self, file: str) -> bool:
-        if file.startswith(("<frozen ", *self._neutral)):
-            return True
-        return file.startswith(self._python) and not file.startswith(self._libraries)
 
 
 def _folders_of(packages: tuple[str, ...]) -> list[str]:

@@ -26,34 +26,15 @@ def add_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins check`."""
     parser.epilog = "Exits with 1 if a check failed."
     parser.add_argument("name", metavar="NAME", help="an EP (QNN), or <distribution>:<EP>")
-    parser.add_argument(
-        "--only",
-        action="append",
-        metavar="GROUP",
-        help="a group of checks, or one check's name; may be repeated",
-    )
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="ABILITY",
-        help="an ability that the EP lacks, such as dynamic_shapes; may be repeated",
-    )
-    parser.add_argument(
-        "--model",
-        action="append",
-        default=[],
-        metavar="MODEL",
-        help="a model that the EP takes nodes of, beside the kit's own; may be repeated",
-    )
-    parser.add_argument(
-        "-p",
-        "--provider-option",
-        action="append",
-        default=[],
-        metavar="EP.KEY=VALUE",
-        help="an option to check it with, such as QNN.htp_arch=73; may be repeated",
-    )
+    for flags, metavar, text in (
+        (["--only"], "GROUP", "a group of checks, or one check's name"),
+        (["--without"], "ABILITY", "an ability that the EP lacks, such as dynamic_shapes"),
+        (["--model"], "MODEL", "a model that the EP takes nodes of, beside the kit's own"),
+        (["-p", "--provider-option"], "EP.KEY=VALUE", "an option of the EP, such as QNN.htp_arch=73"),
+    ):
+        parser.add_argument(
+            *flags, action="append", default=[], metavar=metavar, help=f"{text}; may be repeated"
+        )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--quick", action="store_true", help="leave out ONNX's own cases, which take longest; less than 20 s"
@@ -138,10 +119,10 @@ def _requirements(without: list[str]) -> Requirements:
     return Requirements(**dict.fromkeys(without, False))
 
 
-def _chosen(only: list[str] | None, quick: bool) -> list[str] | None:
+def _chosen(only: list[str], quick: bool) -> list[str] | None:
     from epctx_conformance import GROUPS, chosen_checks
 
-    for name in only or ():
+    for name in only:
         try:
             chosen_checks([name])
         except ValueError:

@@ -74,6 +74,15 @@ def _random(numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, length:
     return numbers.standard_normal(shape).astype(dtype)
 
 
+def is_valid(model: SmallModel) -> bool:
+    """Whether ONNX has the operators for the types and versions."""
+    try:
+        onnx.checker.check_model(model.proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
 def rename_values(graph: onnx.GraphProto, rename: Callable[[str], str]) -> None:
     """Rename every value of a graph; the empty name of an omitted input stays."""
     for node in graph.node:

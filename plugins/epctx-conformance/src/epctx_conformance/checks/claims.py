@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
 
-from epctx_conformance.models import (
-    BLOCKS,
-    SmallModel,
-    around,
-    behind_unknown,
-    beside_foreign,
-    chain,
-    forked,
-    in_subgraphs,
-    read_on_both_sides,
-    rename_values,
-    separated,
-    side_by_side,
-    single,
-    with_omitted_inputs,
-)
+from epctx_conformance import models as structures
+from epctx_conformance.models import BLOCKS, SmallModel, is_valid, rename_values
 from epctx_conformance.observing import ask, claims, comparable
-from epctx_conformance.table import CheckFailed, Skipped, check
+from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core.ext import implemented_hooks
 from epctx_core.plugin import (
     ComputeCapability,
@@ -47,9 +34,14 @@ OPSETS = (13, 14, 15, 16, 17, 18, 19, 20, 21)
 
 def _structures(harness: Harness) -> list[SmallModel]:
     block, barrier = harness.block, harness.barrier_or_none
-    models = [chain(block), side_by_side(block), forked(block), in_subgraphs(block)]
+    models = [
+        structures.chain(block),
+        structures.side_by_side(block),
+        structures.forked(block),
+        structures.in_subgraphs(block),
+    ]
     if barrier is not None:
-        models += [separated(block, barrier, 3), read_on_both_sides(block, barrier)]
+        models += [structures.separated(block, barrier, 3), structures.read_on_both_sides(block, barrier)]
     return models
 
 
@@ -74,14 +66,20 @@ def check_valid(harness: Harness) -> None:
 
 @check("claims", "it gives the same answer when it is asked twice")
 def check_pure(harness: Harness) -> None:
-    """One instance, one graph, two calls."""
+    """One instance, one graph, two calls, which leave structure and weights as they are."""
 
-    def twice(honest: Any, **_graph: Any) -> Any:
+    def twice(honest: Any, graph: GraphView, **_others: Any) -> Any:
+        before = _content(graph)
         first, second = honest(), honest()
         if comparable(first) != comparable(second):
             raise CheckFailed(
                 "get_capability gave two answers to the same graph.",
                 hint="Decide by the graph alone, and keep nothing from call to call.",
+            )
+        if _content(graph) != before:
+            raise CheckFailed(
+                "get_capability changed the graph or one of its weights.",
+                hint="Views are read-only; work on copies.",
             )
         return second
 
@@ -103,24 +101,6 @@ def check_instances_agree(harness: Harness) -> None:
         )
 
 
-@check("claims", "asking it changes nothing of the graph")
-def check_graph_unchanged(harness: Harness) -> None:
-    """Structure and weights before and after."""
-
-    def compared(honest: Any, graph: GraphView, **_others: Any) -> Any:
-        before = _content(graph)
-        result = honest()
-        if _content(graph) != before:
-            raise CheckFailed(
-                "get_capability changed the graph or one of its weights.",
-                hint="Views are read-only; work on copies.",
-            )
-        return result
-
-    for model in _structures(harness):
-        ask(harness, model, compared)
-
-
 def _content(graph: GraphView) -> tuple[Any, ...]:
     names = sorted({name for node in graph.nodes for name in node.inputs})
     weights = [weight for weight in map(graph.initializer, filter(None, names)) if weight is not None]
@@ -136,7 +116,7 @@ def check_exact(harness: Harness) -> None:
     """A set that the core has to refuse, such as a part of a quantized group, was compiled for nothing."""
     if not any(item.exact for model in _structures(harness) for item in claims(ask(harness, model))):
         raise Skipped("the EP claims no set exactly")
-    for model in (*_structures(harness), *map(single, BLOCKS)):
+    for model in (*_structures(harness), *map(structures.single, BLOCKS)):
         refused = {
             node.name: node.refusals for node in harness.explain(model).nodes if node.partition is None
         }
@@ -150,41 +130,28 @@ def check_exact(harness: Harness) -> None:
                 )
 
 
-@check("claims", "each refusal has a reason that a user can read")
-def check_reasons(harness: Harness) -> None:
+@check("claims", "each refusal has a reason that a user can read, and is of no node that it takes")
+def check_refusals(harness: Harness) -> None:
     """Users read them in reports."""
-    models = (*_structures(harness), beside_foreign(harness.block))
-    refusals = [
-        (model.name, item.reason)
-        for model in models
-        for call in ask(harness, model)
-        for item in call.result
-        if isinstance(item, Refusal)
-    ]
-    if not refusals:
-        raise Skipped("the EP refuses nothing in words")
-    for name, reason in refusals:
-        if not isinstance(reason, str) or not reason.strip():
-            raise CheckFailed(f"it refuses nodes of the model {name} with the reason {reason!r}.")
-
-
-@check("claims", "no node is both taken and refused")
-def check_no_contradiction(harness: Harness) -> None:
-    """One of the two would be wrong."""
-    for model in _structures(harness):
+    refusals = 0
+    for model in (*_structures(harness), structures.beside_foreign(harness.block)):
         for call in ask(harness, model):
             taken = {node.index for item in claims([call]) for node in item.nodes}
-            refused = {n.index for item in call.result if isinstance(item, Refusal) for n in item.nodes}
-            if taken & refused:
-                raise CheckFailed(
-                    f"it both takes and refuses the nodes {sorted(taken & refused)[:5]} of the model {model.name}."
-                )
+            for item in (item for item in call.result if isinstance(item, Refusal)):
+                refusals += 1
+                if not isinstance(item.reason, str) or not item.reason.strip():
+                    raise CheckFailed(f"it refuses nodes of {model.name} with the reason {item.reason!r}.")
+                both = sorted(taken & {node.index for node in item.nodes})
+                if both:
+                    raise CheckFailed(f"it both takes and refuses the nodes {both[:5]} of {model.name}.")
+    if not refusals:
+        raise Skipped("the EP refuses nothing in words")
 
 
 @check("claims", "names of nodes and values do not matter")
 def check_names_do_not_matter(harness: Harness) -> None:
     """The same graph with other names, and with nodes that have none."""
-    model = chain(harness.block)
+    model = structures.chain(harness.block)
     renamed, nameless = model.copy("renamed"), model.copy("without_node_names")
     rename_values(renamed.proto.graph, lambda name: f"other/names:0 ü {name}")
     for node, other in zip(renamed.proto.graph.node, nameless.proto.graph.node, strict=True):
@@ -203,7 +170,7 @@ def check_names_do_not_matter(harness: Harness) -> None:
 @check("claims", "it leaves operators of an unknown domain alone, whatever they are called")
 def check_foreign_operators(harness: Harness) -> None:
     """A name means something only together with its domain."""
-    claimed = harness.claimed_names(beside_foreign(harness.block))
+    claimed = harness.claimed_names(structures.beside_foreign(harness.block))
     foreign = sorted(name for name in claimed if name.startswith("foreign"))
     if foreign:
         raise CheckFailed(
@@ -212,37 +179,44 @@ def check_foreign_operators(harness: Harness) -> None:
         )
 
 
-@check("claims", "a value of unknown type or rank is no accident")
-def check_unknown_types(harness: Harness) -> None:
-    """A block behind an operator that nobody knows."""
-    ask(harness, behind_unknown(harness.block))
-
-
-@check("claims", "omitted optional inputs are no accident")
-def check_omitted_inputs(harness: Harness) -> None:
-    """Clip without a lower bound, Resize with sizes only."""
-    ask(harness, with_omitted_inputs())
-
-
 @check("claims", "bodies of control flow are taken or refused like any graph")
 def check_subgraphs(harness: Harness) -> None:
     """Asked for both branches, then for the graph that holds them."""
-    calls = ask(harness, in_subgraphs(harness.block))
+    calls = ask(harness, structures.in_subgraphs(harness.block))
     if all(call.arguments["graph"].parent_node is None for call in calls):
         raise Skipped("the core showed it no subgraph")
 
 
-@check("claims", "models of any operator set version are looked at without an accident")
-def check_opsets(harness: Harness) -> None:
-    """The same nodes under versions from 13 on; an EP refuses what it does not know."""
-    for version in OPSETS:
-        model = chain(harness.block).copy(f"opset_{version}")
+def _of_all_versions(harness: Harness) -> list[SmallModel]:
+    """Return the same nodes under versions from 13 on."""
+    models = [structures.chain(harness.block).copy(f"opset_{version}") for version in OPSETS]
+    for model, version in zip(models, OPSETS, strict=True):
         model.proto.opset_import[0].version = version
-        try:
-            onnx.checker.check_model(model.proto)
-        except onnx.checker.ValidationError:
-            continue
-        ask(harness, model)
+    return [model for model in models if is_valid(model)]
+
+
+_ODD: tuple[tuple[str, Callable[[Harness], list[SmallModel]]], ...] = (
+    (
+        "a value of unknown type or rank is no accident",
+        lambda harness: [structures.behind_unknown(harness.block)],
+    ),
+    ("omitted optional inputs are no accident", lambda _harness: [structures.with_omitted_inputs()]),
+    # An EP refuses what it does not know.
+    ("models of any operator set version are looked at without an accident", _of_all_versions),
+)
+"""Title, and models of which the EP is asked what it takes."""
+
+
+def _asking(models: Callable[[Harness], list[SmallModel]]) -> CheckFunction:
+    def function(harness: Harness) -> None:
+        for model in models(harness):
+            ask(harness, model)
+
+    return function
+
+
+for _title, _models in _ODD:
+    check("claims", _title)(_asking(_models))
 
 
 # --- partitions -----------------------------------------------------------------------------------------
@@ -275,9 +249,9 @@ def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
 def check_only_shown(harness: Harness) -> None:
     """Another EP, asked first, has some of the nodes."""
     # The first branch's nodes have the names that they have in a model of one branch.
-    taken = harness.claimed_names(side_by_side(harness.block, 1))
+    taken = harness.claimed_names(structures.side_by_side(harness.block, 1))
     other = harness.like(before=(_first_comer(taken),))
-    for call in ask(other, side_by_side(harness.block, 2)):
+    for call in ask(other, structures.side_by_side(harness.block, 2)):
         shown = {node.index for node in call.arguments["graph"].nodes}
         hidden = [node.index for item in call.result for node in item.nodes if node.index not in shown]
         if hidden:
@@ -290,7 +264,7 @@ def check_only_shown(harness: Harness) -> None:
 @check("partitions", "what another EP has between its nodes keeps them apart", needs=("partitions",))
 def check_around_another(harness: Harness) -> None:
     """Three parts of its work one after another, of which another EP has the one in the middle."""
-    model = chain(harness.block)
+    model = structures.chain(harness.block)
     names = sorted(harness.claimed_names(model), key=lambda name: int(name.rpartition("_")[2]))
     third = len(names) // 3
     if not third:
@@ -307,7 +281,7 @@ def check_around_another(harness: Harness) -> None:
 @check("partitions", "its sets are convex", needs=("partitions",))
 def check_convex(harness: Harness) -> None:
     """A path that leaves its work and comes back: claiming both ends in one set makes a cycle."""
-    for structure in (around, read_on_both_sides):
+    for structure in (structures.around, structures.read_on_both_sides):
         for call in ask(harness, structure(harness.block, harness.barrier)):
             for item in claims([call]):
                 if item.fuse:
@@ -329,28 +303,21 @@ def _expect_convex(graph: GraphView, inside: set[int]) -> None:
             )
 
 
-@check("partitions", "equal pieces of its work one after another are one partition", needs=("partitions",))
-def check_maximal_chain(harness: Harness) -> None:
+@check(
+    "partitions", "equal nodes one after another, or side by side, are one partition", needs=("partitions",)
+)
+def check_maximal(harness: Harness) -> None:
     """Each boundary that need not be costs a copy and a call."""
-    _expect_one(harness, chain(harness.block, 5))
-
-
-@check("partitions", "equal pieces of its work side by side are one partition", needs=("partitions",))
-def check_maximal_branches(harness: Harness) -> None:
-    """The same without a path between the blocks."""
-    _expect_one(harness, side_by_side(harness.block, 3))
-
-
-def _expect_one(harness: Harness, model: SmallModel) -> None:
-    found = harness.claimed(model)
-    if len(found) == 1:
-        return
-    if any(item.exact for item in claims(ask(harness, model))):
-        raise Skipped("the EP says exactly which sets it takes")
-    raise CheckFailed(
-        f"of the model {model.name} it makes {len(found)} partitions: {[sorted(names) for names in found][:3]}.",
-        hint="Claim sets that the core can merge: the same fuse and keep_initializers, and no node left out.",
-    )
+    for model in (structures.chain(harness.block, 5), structures.side_by_side(harness.block, 3)):
+        found = harness.claimed(model)
+        if len(found) == 1:
+            continue
+        if any(item.exact for item in claims(ask(harness, model))):
+            raise Skipped("the EP says exactly which sets it takes")
+        raise CheckFailed(
+            f"of the model {model.name} it makes {len(found)} partitions: {[sorted(names) for names in found][:3]}.",
+            hint="Claim sets that the core can merge: the same fuse and keep_initializers, and no node left out.",
+        )
 
 
 # --- kernels --------------------------------------------------------------------------------------------
@@ -371,7 +338,7 @@ def _definitions(harness: Harness) -> list[KernelDef]:
 
     other, _ = harness.observed(get_kernel_registry=twice)
     # Of any model: kernels that match nothing are looked at, too.
-    other.explain(single(BLOCKS[0]))
+    other.explain(structures.single(BLOCKS[0]))
     if results[0] is None:
         raise Skipped("the EP gives no kernel registry")
     if not all(isinstance(result, KernelRegistry) for result in results):
@@ -387,13 +354,7 @@ def _key(definition: KernelDef) -> str:
     return repr((definition.domain, definition.op_type, versions, constraints))
 
 
-@check("kernels", "it gives the same kernels each time")
-def check_same_kernels(harness: Harness) -> None:
-    """Asked twice."""
-    _definitions(harness)
-
-
-@check("kernels", "each kernel covers versions that its operator has")
+@check("kernels", "it gives the same kernels each time, for versions that their operators have")
 def check_versions(harness: Harness) -> None:
     """A range that ends before it begins, or before the operator exists, matches nothing."""
     for definition in _definitions(harness):

@@ -25,13 +25,11 @@ from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core import verify_model
 from epctx_core.errors import EpctxError
 from epctx_core.ext import implemented_hooks
-from epctx_core.plugin import CORE_ATTRIBUTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_conformance.harness import Harness
-    from epctx_conformance.models import SmallModel
     from epctx_conformance.observing import Watch
     from epctx_core.plugin import CompiledPartition, ContextNode
 
@@ -128,38 +126,26 @@ def check_no_traces(harness: Harness) -> None:
                 raise CheckFailed(f"{path.name} contains {what}: {text!r}.", hint=_SORT)
 
 
-def _described_twice(harness: Harness) -> list[tuple[list[Any], dict[str, bytes]]]:
-    """Return the nodes that an instance describes, and their payloads, twice, with writers of the kit's own."""
-    descriptions = []
+@check("determinism", "asked again, it describes the same nodes", needs=NEEDS)
+def check_same_nodes(harness: Harness) -> None:
+    """The hook may be called any number of times, with writers of the kit's own, and writes the same bytes."""
+    nodes, payloads = [], []
 
     def twice(honest: Any, **arguments: Any) -> Any:
         for _ in range(2):
             writer = MemoryWriter(arguments["writer"])
-            nodes = honest(writer=writer)
-            descriptions.append((writer.describe(nodes), writer.contents()))
+            nodes.append(writer.describe(honest(writer=writer)))
+            payloads.append(writer.contents())
         return honest(**arguments)
 
     other, _ = harness.observed(get_ep_context_nodes=twice)
     other.compile(harness.network)
-    return descriptions
-
-
-@check("determinism", "asked again, it describes the same nodes", needs=NEEDS)
-def check_same_nodes(harness: Harness) -> None:
-    """The hook may be called any number of times."""
-    (first, _), (second, _) = _described_twice(harness)
-    if first != second:
+    if nodes[0] != nodes[1]:
         raise CheckFailed(
             "get_ep_context_nodes described other nodes the second time.",
             hint="Keep what was compiled until shutdown, and change none of it.",
         )
-
-
-@check("determinism", "asked again, it writes the same bytes", needs=DETERMINISTIC)
-def check_same_payloads(harness: Harness) -> None:
-    """The bytes of the first call, once more."""
-    (_, first), (_, second) = _described_twice(harness)
-    if first != second:
+    if harness.requirements.deterministic and payloads[0] != payloads[1]:
         raise CheckFailed("get_ep_context_nodes wrote other bytes the second time.", hint=_SORT)
 
 
@@ -262,15 +248,6 @@ def check_bytes(harness: Harness) -> None:
     harness.expect_run(model, "compiled to bytes and loaded from bytes", content, config=config)
 
 
-@check("contexts", "a compile to a stream gives the same bytes", needs=(*DETERMINISTIC, "embed"))
-def check_stream(harness: Harness) -> None:
-    """As a compile to bytes."""
-    chunks: list[bytes] = []
-    harness.compiler(harness.network, embed=True).compile_to_stream(lambda chunk: chunks.append(bytes(chunk)))
-    if b"".join(chunks) != harness.compiler(harness.network, embed=True).compile_to_bytes():
-        raise CheckFailed("the stream got other bytes than compile_to_bytes gives.")
-
-
 @check("contexts", "payloads may go through the host's callbacks", needs=NEEDS)
 def check_callbacks(harness: Harness) -> None:
     """Written and read by functions; no file but the model."""
@@ -318,14 +295,6 @@ def check_not_mapped(harness: Harness) -> None:
     harness.expect_run(harness.network, "loaded without a mapping", path, config=config)
 
 
-@check("contexts", "a context model that is compiled again still loads", needs=(*NEEDS, "embed"))
-def check_compiled_again(harness: Harness) -> None:
-    """Payloads move from a file into the model; the core does it, and the EP's nodes stay as they are."""
-    target = harness.folder() / "again.onnx"
-    harness.compiler(harness.compile(harness.network), embed=True).compile_to_file(target)
-    harness.expect_run(harness.network, "compiled again", target)
-
-
 @check("contexts", "weights of a model may lie in files of their own", needs=NEEDS)
 def check_external_weights(harness: Harness) -> None:
     """The files are gone when the context model is loaded."""
@@ -346,23 +315,6 @@ def check_verified(harness: Harness) -> None:
 
 
 # --- nodes ----------------------------------------------------------------------------------------------
-
-
-def _context_nodes(path: Path) -> list[onnx.NodeProto]:
-    return [node for node in onnx.load(path).graph.node if node.op_type == "EPContext"]
-
-
-@check("nodes", "each of several partitions has its node, and all load", needs=SEVERAL)
-def check_several(harness: Harness) -> None:
-    """Four blocks, each with numbers of its own."""
-    model = separated(harness.block, harness.barrier, 4)
-    other, watch = harness.observed()
-    path = other.compile(model)
-    compiled = [partition.name for call in watch.of("compile") for partition in call.arguments["partitions"]]
-    names = [node.name for node in _context_nodes(path)]
-    if sorted(names) != sorted(compiled):
-        raise CheckFailed(f"the model's nodes are {names}, and its partitions {compiled}.")
-    harness.expect_run(model, "loaded with four partitions", path)
 
 
 def _compile_one_by_one(honest: Any, partitions: Sequence[Any], **_others: Any) -> list[CompiledPartition]:
@@ -466,7 +418,7 @@ def check_graph_names(harness: Harness) -> None:
     except EpctxError as error:
         graph_names(watch)
         raise CheckFailed(error.message, hint=hint) from error
-    attributes = (attribute for node in _context_nodes(path) for attribute in node.attribute)
+    attributes = (attribute for node in onnx.load(path).graph.node for attribute in node.attribute)
     found = [attribute.s.decode() for attribute in attributes if attribute.name == "partition_name"]
     names = graph_names(watch)
     if not names.issubset(found):
@@ -501,17 +453,6 @@ def check_one_binary(harness: Harness) -> None:
     harness.expect_run(model, "loaded from its binaries", path)
 
 
-@check("nodes", "it leaves the core's attributes to the core", needs=NEEDS)
-def check_core_attributes(harness: Harness) -> None:
-    """Names, source, embed mode and payload are the core's."""
-    other, watch = harness.observed()
-    other.compile(harness.network)
-    described = (node for call in watch.of("get_ep_context_nodes") for node in call.result)
-    owned = sorted({name for node in described for name in CORE_ATTRIBUTES & node.attributes.keys()})
-    if owned:
-        raise CheckFailed(f"it sets {', '.join(owned)}, which only the core writes.", hint="Leave them out.")
-
-
 @check("nodes", "each attribute of its nodes comes back as it was written", needs=NEEDS)
 def check_attributes_come_back(harness: Harness) -> None:
     """load_context gets what get_ep_context_nodes gave."""
@@ -539,33 +480,19 @@ def check_prefix(harness: Harness) -> None:
     harness.expect_run(harness.network, "loaded with a prefix in names", path)
 
 
-def _compile_and_edit(harness: Harness, model: SmallModel, edit: Callable[[onnx.GraphProto], None]) -> Path:
-    path = harness.compile(model)
-    proto = onnx.load(path)
-    edit(proto.graph)
-    path.write_bytes(proto.SerializeToString(deterministic=True))
-    return path
-
-
-@check("nodes", "a node may be renamed as long as its partition_name stays", needs=NEEDS)
-def check_renamed_nodes(harness: Harness) -> None:
-    """Tools rename nodes; the graph inside the payload goes by partition_name."""
-
-    def rename(graph: onnx.GraphProto) -> None:
-        for number, node in enumerate(graph.node):
-            node.name = f"renamed_{number}"
-
-    path = _compile_and_edit(harness, harness.network, rename)
-    harness.expect_run(harness.network, "loaded with renamed nodes", path)
-
-
-@check("nodes", "values around its nodes may be renamed", needs=NEEDS)
-def check_renamed_values(harness: Harness) -> None:
-    """Inputs and outputs of a node go by their order."""
+@check(
+    "nodes",
+    "its nodes and the values around them may be renamed as long as each partition_name stays",
+    needs=NEEDS,
+)
+def check_renamed(harness: Harness) -> None:
+    """Tools rename nodes; the graph inside the payload goes by partition_name, inputs and outputs by their order."""
     model = side_by_side(harness.block)
-    path = _compile_and_edit(
-        harness, model, lambda graph: rename_values(graph, lambda name: f"renamed {name}")
-    )
-    feeds = model.feeds()
+    path, feeds = harness.compile(model), model.feeds()
+    proto = onnx.load(path)
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"renamed_{number}"
+    rename_values(proto.graph, lambda name: f"renamed {name}")
+    path.write_bytes(proto.SerializeToString(deterministic=True))
     results = harness.run(path, {f"renamed {name}": array for name, array in feeds.items()})
-    harness.expect_agreement(model, results, feeds, "loaded with renamed values")
+    harness.expect_agreement(model, results, feeds, "loaded with renamed nodes and values")

@@ -65,13 +65,6 @@ def check_read_back(harness: Harness) -> None:
         raise CheckFailed("no instance of its own read back what was written.")
 
 
-@check("export", "it makes an instance for each purpose")
-def check_every_purpose(harness: Harness) -> None:
-    """Made, asked for its claims and shut down."""
-    for purpose in [Purpose.RUN] + [Purpose.EXPORT, Purpose.LOAD] * harness.requirements.export:
-        harness.explain(harness.network, purpose=purpose)
-
-
 # --- shutdown -------------------------------------------------------------------------------------------
 
 
@@ -325,6 +318,8 @@ def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> No
     if cancelled.error is None:
         if not finished:
             raise CheckFailed(f"{what} went on to its end though the host had cancelled it.", hint=look)
+    elif isinstance(cancelled.error, CheckFailed):
+        raise cancelled.error
     elif not isinstance(cancelled.error, ModelLoadCanceled):
         said = getattr(cancelled.error, "message", repr(cancelled.error))
         raise CheckFailed(
@@ -335,10 +330,21 @@ def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> No
         expect_shutdown(cancelled.watch, "after a cancellation")
 
 
-def _compiling(model: bytes) -> Attempt:
-    def attempt(harness: Harness, options: SessionOptions) -> object:
-        options.add_session_config_entry("ep.context_embed_mode", "1")
-        return ModelCompiler(options, model, registry=harness.registry).compile_to_bytes()
+def _compiling(harness: Harness) -> Attempt:
+    """Return a compile to a file, which leaves nothing if it fails: neither a context model nor a binary."""
+    source = harness.folder() / "m.onnx"
+    source.write_bytes(harness.network.data)
+
+    def attempt(other: Harness, options: SessionOptions) -> object:
+        try:
+            return ModelCompiler(options, source, registry=other.registry).compile_to_file()
+        except EpctxError as error:
+            left = sorted(path.name for path in source.parent.iterdir() if path != source)
+            if left:
+                raise CheckFailed(
+                    f"a compile that was cancelled left {', '.join(left)}.", hint="Write only by the writer."
+                ) from error
+            raise
 
     return attempt
 
@@ -361,12 +367,12 @@ _CANCELLATIONS: tuple[tuple[str, str, str, bool, Callable[[Harness], Attempt], t
         lambda harness: _opening(harness.network.data), ("partitions",),
     ),
     (
-        "an export stops in time", "`compile` under EXPORT", "compile", False,
-        lambda harness: _compiling(harness.network.data), NEEDS,
+        "an export stops in time and leaves no file", "`compile` under EXPORT", "compile", False,
+        _compiling, NEEDS,
     ),
     (
         "writing payloads stops in time", "`get_ep_context_nodes`", "get_ep_context_nodes", False,
-        lambda harness: _compiling(harness.network.data), ("export",),
+        _compiling, ("export",),
     ),
     (
         "a load stops in time", "`load_context`", "load_context", False,
@@ -403,20 +409,3 @@ def check_again(harness: Harness) -> None:
             f"nothing can be compiled any more after one compile was cancelled: {error.message}",
             hint="Keep nothing of what was cancelled.",
         ) from error
-
-
-@check("cancellation", "what was stopped leaves no file", needs=NEEDS)
-def check_no_file(harness: Harness) -> None:
-    """Neither a context model nor a binary."""
-    source = harness.folder() / "m.onnx"
-    source.write_bytes(harness.network.data)
-
-    def attempt(other: Harness, options: SessionOptions) -> object:
-        return ModelCompiler(options, source, registry=other.registry).compile_to_file()
-
-    cancelled = _Cancelled(harness, "compile", attempt)
-    left = sorted(path.name for path in source.parent.iterdir() if path != source)
-    if cancelled.error is not None and left:
-        raise CheckFailed(
-            f"a compile that was cancelled left {', '.join(left)}.", hint="Write only by the writer."
-        )

@@ -8,7 +8,7 @@ from epctx_conformance.models import BLOCKS, single
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core.errors import InvalidArgument
 from epctx_core.ext import find_problems
-from epctx_core.plugin import PLUGIN_API, Availability, Compatibility, ProviderOption, Purpose
+from epctx_core.plugin import Availability, Compatibility, Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,25 +25,6 @@ def check_class(harness: Harness) -> None:
     """Compare the class with the contract."""
     for what, hint in find_problems(harness.provider):
         raise CheckFailed(f"{harness.provider.__qualname__}: {what}.", hint=hint)
-
-
-@check("signatures", "it is written for a plugin API that this core has")
-def check_api_version(harness: Harness) -> None:
-    """Another version makes all other results meaningless."""
-    version = getattr(harness.provider, "api_version", None)
-    if type(version) is not int or not 1 <= version <= PLUGIN_API:
-        raise CheckFailed(
-            f"api_version is {version!r}, and this core has {PLUGIN_API}.",
-            hint="Declare the PLUGIN_API that the EP was written for.",
-        )
-
-
-@check("signatures", "it can be registered beside nothing else")
-def check_registration(harness: Harness) -> None:
-    """Register it in an empty registry, as a host would."""
-    names = [record.name for record in harness.registry.records()]
-    if names != [harness.provider.name]:
-        raise CheckFailed(f"a registry with this EP alone has {names}.")
 
 
 @check("signatures", "its vendor is named")
@@ -63,51 +44,29 @@ def check_simulated(harness: Harness) -> None:
         )
 
 
-def _options(harness: Harness) -> tuple[ProviderOption, ...]:
-    found = (*harness.provider.options, *harness.provider.dynamic_options)
-    if not found:
-        raise Skipped("the EP has no options")
-    return found
-
-
 def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-@check("signatures", "each option says in a sentence what it does")
-def check_option_docs(harness: Harness) -> None:
-    """Users read it in errors and lists."""
-    for option in _options(harness):
+@check("signatures", "each option has a doc, and a default and choices that a host could give")
+def check_options(harness: Harness) -> None:
+    """Users read the doc in errors and lists. A host gives options as text, so each value, as text, has to come back."""
+    options = (*harness.provider.options, *harness.provider.dynamic_options)
+    if not options:
+        raise Skipped("the EP has no options")
+    for option in options:
         if not option.doc.strip():
             raise CheckFailed(f"the option {option.name!r} has no doc.", hint="Write one sentence for users.")
-
-
-@check("signatures", "each option's default is a value that a host could give")
-def check_option_defaults(harness: Harness) -> None:
-    """Options arrive as text, so the default, as text, has to come back."""
-    for option in _options(harness):
-        if option.default is None:
-            continue
-        try:
-            parsed = option.parse(harness.provider.name, _text(option.default))
-        except InvalidArgument as error:
-            parsed = error.message
-        if parsed != option.default:
-            raise CheckFailed(
-                f"the default {option.default!r} of {option.name!r}, given by a host, becomes: {parsed!r}",
-                hint="Give a default of the option's type, and one of its choices.",
-            )
-
-
-@check("signatures", "each choice of an option is of the option's type")
-def check_option_choices(harness: Harness) -> None:
-    """No host could give a choice of another type."""
-    for option in _options(harness):
-        wrong = [choice for choice in option.choices if not isinstance(choice, option.type)]
-        if wrong:
-            raise CheckFailed(
-                f"the choice {wrong[0]!r} of {option.name!r} is not of type {option.type.__name__}."
-            )
+        for value in (*option.choices, *([] if option.default is None else [option.default])):
+            try:
+                parsed = option.parse(harness.provider.name, _text(value))
+            except InvalidArgument as error:
+                parsed = error.message
+            if parsed != value:
+                raise CheckFailed(
+                    f"the value {value!r} of the option {option.name!r}, given by a host, becomes: {parsed!r}",
+                    hint="Give a default and choices of the option's type; the default is one of the choices.",
+                )
 
 
 @check("signatures", "each choice of an option makes an instance, or is refused with a reason")
@@ -197,20 +156,9 @@ def _info(harness: Harness) -> str:
     return first
 
 
-_COMPATIBILITY = ("partitions", "export", "compatibility")
-
-
-@check(
-    "signatures", "what it writes about compatibility is text, and the same each time", needs=_COMPATIBILITY
-)
-def check_info(harness: Harness) -> None:
-    """Asked twice."""
-    _info(harness)
-
-
-@check("signatures", "it supports what it compiled itself", needs=_COMPATIBILITY)
+@check("signatures", "it supports what it compiled itself", needs=("partitions", "export", "compatibility"))
 def check_info_comes_back(harness: Harness) -> None:
-    """Its own verdict on its own text."""
+    """Its own verdict on its own text, which is the same each time."""
     info = _info(harness)
     verdict = _validate(harness, info)
     supported = (Compatibility.EP_SUPPORTED_OPTIMAL, Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION)

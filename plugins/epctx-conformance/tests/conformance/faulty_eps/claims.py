@@ -70,20 +70,20 @@ class OneSetOfAll(Claiming):
         return [ComputeCapability(nodes)] if nodes else []
 
 
-@fault("equal_pieces_of_its_work_one_after_another_are_one_partition")
+@fault("equal_nodes_one_after_another_or_side_by_side_are_one_partition")
 class TakesEverySecond(Claiming):
     def answer(self, graph):
         return supported_partitions(graph, lambda node: node.op_type in OPERATORS and node.index % 2 == 0)
 
 
-@fault("equal_pieces_of_its_work_side_by_side_are_one_partition")
+@fault("equal_nodes_one_after_another_or_side_by_side_are_one_partition")
 class KeepsSomeInitializers(Claiming):
     def answer(self, graph):
         nodes = [node for node in graph.nodes if node.op_type in OPERATORS]
         return [ComputeCapability([node], keep_initializers=bool(node.index % 2)) for node in nodes]
 
 
-@fault("each_refusal_has_a_reason_that_a_user_can_read")
+@fault("each_refusal_has_a_reason_that_a_user_can_read_and_is_of_no_node_that_it_takes")
 class RefusesInSilence(Claiming):
     def answer(self, graph):
         return [
@@ -92,7 +92,7 @@ class RefusesInSilence(Claiming):
         ]
 
 
-@fault("no_node_is_both_taken_and_refused")
+@fault("each_refusal_has_a_reason_that_a_user_can_read_and_is_of_no_node_that_it_takes")
 class ContradictsItself(Claiming):
     def answer(self, graph):
         return [*super().answer(graph), Refusal("not today", graph.nodes)]

@@ -29,8 +29,7 @@ def _with_bytes(content):
     "a_second_compile_in_another_folder_gives_the_same_files",
     "a_second_compile_gives_the_same_embedded_payloads",
     "compiles_in_two_threads_at_once_give_the_same_files",
-    "asked_again_it_writes_the_same_bytes",
-    "a_compile_to_a_stream_gives_the_same_bytes",
+    "asked_again_it_describes_the_same_nodes",
 )
 class WritesTheTime(Describing):
     around = _with_bytes(lambda: b" " * (time.perf_counter_ns() // 100 % 997))
@@ -100,7 +99,7 @@ class RemembersInTheClass(SmallProvider):
         return super()._model(node, payload)
 
 
-@fault("a_node_may_be_renamed_as_long_as_its_partition_name_stays")
+@fault("its_nodes_and_the_values_around_them_may_be_renamed_as_long_as_each_partition_name_stays")
 class GoesByNodeNames(SmallProvider):
     def _model(self, node, payload):
         if node.name != node.partition_name:
@@ -122,7 +121,7 @@ class WritesLongFractions(Describing):
         return [replace(node, attributes={"scale": 0.1}) for node in nodes]
 
 
-@fault("values_around_its_nodes_may_be_renamed")
+@fault("its_nodes_and_the_values_around_them_may_be_renamed_as_long_as_each_partition_name_stays")
 class GoesByValueNames(SmallProvider):
     def _model(self, node, payload):
         if any(value.name.startswith("renamed") for value in (*node.inputs, *node.outputs)):
@@ -156,7 +155,7 @@ class LoadsOnce(SmallProvider):
         return super().load_context(nodes, reader)
 
 
-@fault("it_leaves_the_core_s_attributes_to_the_core")
+@fault("what_is_written_to_a_file_loads_and_runs")
 class WritesItsSource(Describing):
     def around(self, nodes, writer):
         return [replace(node, attributes={"source": "mine"}) for node in nodes]

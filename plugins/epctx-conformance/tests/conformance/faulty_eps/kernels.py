@@ -34,7 +34,7 @@ def of_kernel(**changed):
     return type("OfKernel", (Given,), {"registry": KernelRegistry([KernelDef(**(definition | changed))])})
 
 
-@fault("it_gives_the_same_kernels_each_time", **KERNELS_ONLY)
+@fault("it_gives_the_same_kernels_each_time_for_versions_that_their_operators_have", **KERNELS_ONLY)
 class NewKernelsEachTime(Given):
     @hookimpl
     def get_kernel_registry(self):
@@ -42,7 +42,7 @@ class NewKernelsEachTime(Given):
         return self.registry
 
 
-@fault("each_kernel_covers_versions_that_its_operator_has", **KERNELS_ONLY)
+@fault("it_gives_the_same_kernels_each_time_for_versions_that_their_operators_have", **KERNELS_ONLY)
 class EndsBeforeItsOperator(of_kernel(op_type="Gelu", since_version=7, end_version=19)):
     pass
 

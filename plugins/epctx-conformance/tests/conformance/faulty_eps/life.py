@@ -22,7 +22,7 @@ class NeedsADevice(SmallProvider):
             raise OSError("cannot open the device")
 
 
-@fault("it_makes_an_instance_for_each_purpose")
+@fault("what_is_written_to_a_file_loads_and_runs")
 class RunsOnly(SmallProvider):
     def __init__(self, context):
         super().__init__(context)

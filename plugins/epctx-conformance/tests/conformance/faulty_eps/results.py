@@ -10,13 +10,13 @@ from conformance.faulty_eps.table import fault
 from conformance.honest_ep import HonestProvider
 
 
-@fault("inputs_come_in_the_order_of_the_partition_not_of_the_model")
+@fault("inputs_and_outputs_in_different_orders_are_not_confused")
 class ReversesInputs(Running):
     def around(self, run, inputs):
         return run(inputs[::-1])
 
 
-@fault("outputs_go_in_the_order_of_the_partition_not_of_the_model")
+@fault("inputs_and_outputs_in_different_orders_are_not_confused")
 class ReversesOutputs(Running):
     def around(self, run, inputs):
         return list(run(inputs))[::-1]

@@ -20,12 +20,12 @@ class ForgotTheMark(SmallProvider):
         return []
 
 
-@fault("it_is_written_for_a_plugin_api_that_this_core_has")
+@fault("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
 class FromTheFuture(SmallProvider):
     api_version = 99
 
 
-@fault("it_can_be_registered_beside_nothing_else")
+@fault("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
 class NameWithASpace(SmallProvider):
     name = "Small Execution Provider"
 
@@ -35,17 +35,17 @@ class Nobodys(SmallProvider):
     vendor = " "
 
 
-@fault("each_option_says_in_a_sentence_what_it_does")
+@fault("each_option_has_a_doc_and_a_default_and_choices_that_a_host_could_give")
 class Undocumented(SmallProvider):
     options = (ProviderOption("threads", int, default=1, doc=""),)
 
 
-@fault("each_option_s_default_is_a_value_that_a_host_could_give")
+@fault("each_option_has_a_doc_and_a_default_and_choices_that_a_host_could_give")
 class DefaultIsNoChoice(SmallProvider):
     options = (ProviderOption("threads", int, default=3, choices=(1, 2), doc="How many threads."),)
 
 
-@fault("each_choice_of_an_option_is_of_the_option_s_type")
+@fault("each_option_has_a_doc_and_a_default_and_choices_that_a_host_could_give")
 class ChoicesAreText(SmallProvider):
     options = (ProviderOption("threads", int, default=1, choices=(1, "2"), doc="How many threads."),)
 
@@ -87,7 +87,7 @@ class HasNoDevice(SmallProvider):
         return Availability(False, reason="no NPU was found")
 
 
-@fault("what_it_writes_about_compatibility_is_text_and_the_same_each_time")
+@fault("it_supports_what_it_compiled_itself")
 class StampsTheTime(SmallProvider):
     @classmethod
     def get_compatibility_info(cls, partitions, options):

@@ -14,7 +14,7 @@ LONG = 1.5
 """Seconds of work without a look at the host's wish."""
 
 
-@lie("an_export_stops_in_time")
+@lie("an_export_stops_in_time_and_leaves_no_file")
 class NeverLooks(HonestProvider):
     """Works on each partition for long and never asks whether to stop."""
 

@@ -97,7 +97,7 @@ class ChangesItsMind(HonestProvider):
         return super().verdict(node, graph) if len(self.asked) % 2 else "not this time"
 
 
-@lie("asking_it_changes_nothing_of_the_graph")
+@lie("it_gives_the_same_answer_when_it_is_asked_twice")
 class EditsTheGraph(HonestProvider):
     """Leaves marks in the nodes that it looks at."""
 

@@ -13,7 +13,7 @@ from epctx_core.plugin import PLUGIN_API, Availability, Purpose, hookimpl
 
 HOOKS = {
     "get_capability": "its_answers_are_claims_and_refusals_of_nodes_of_the_graph",
-    "optimize_model": "each_of_several_partitions_has_its_node_and_all_load",
+    "optimize_model": "four_partitions_of_one_model_run_in_their_order",
     "compile": "what_is_written_to_a_file_loads_and_runs",
     "get_ep_context_nodes": "what_is_written_to_a_file_loads_and_runs",
     "load_context": "what_is_written_to_a_file_loads_and_runs",
@@ -114,7 +114,7 @@ class HasDefaults(HonestProvider):
         return super().compile(partitions)
 
 
-@lie("it_is_written_for_a_plugin_api_that_this_core_has")
+@lie("the_class_its_options_and_its_hooks_are_as_the_contract_has_them")
 class IsTooNew(HonestProvider):
     """Was written for a later contract."""
 

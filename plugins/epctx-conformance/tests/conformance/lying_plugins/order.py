@@ -9,7 +9,7 @@ from conformance.lying_plugins.table import lie
 from epctx_core.plugin import hookimpl
 
 
-@lie("outputs_go_in_the_order_of_the_partition_not_of_the_model")
+@lie("inputs_and_outputs_in_different_orders_are_not_confused")
 class OutputsInReverse(HonestProvider):
     """The last output comes first."""
 
