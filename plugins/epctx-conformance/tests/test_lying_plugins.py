@@ -45,6 +45,16 @@ if "pytest" not in sys.modules:  # it inherits standard output and standard erro
     with open(os.environ["DAEMONS"], "a") as file:
         print(daemon.pid, file=file)
 """
+UNLICENSED = """
+import sys
+from conformance.honest_ep import HonestProvider
+
+class UnlicensedProvider(HonestProvider):
+    name = "UnlicensedExecutionProvider"
+
+if "pytest" not in sys.modules:
+    raise RuntimeError("no licence for a second process")
+"""
 OWN_GROUPS = ("payloads", "values", "concurrency", "side_effects", "cancellation")
 
 
@@ -112,6 +122,19 @@ def test_the_kit_catches_a_plugin_whose_import_starts_a_thread_that_never_ends(t
 
     (failed,) = report.failed
     assert "threads that keep the process from ending (acme driver)" in failed.reason
+
+
+def test_side_effects_of_a_plugin_that_another_process_cannot_import_do_not_pass_unseen(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "unlicensed_ep.py").write_text(UNLICENSED, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    cls = importlib.import_module("unlicensed_ep").UnlicensedProvider
+
+    report = check_provider(cls, only=["compiling_loading_and_running_start_no_program"])
+
+    (failed,) = report.failed
+    assert "failed in import: RuntimeError: no licence for a second process" in failed.reason
 
 
 def test_a_check_ends_with_the_process_that_it_watches_though_a_daemon_of_the_ep_lives_on(

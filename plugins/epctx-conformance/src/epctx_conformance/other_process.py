@@ -128,9 +128,13 @@ class Observation:
 
         The kind "change" is a difference in what all code of the process shares.
         """
-        for phase in phases:
+        for phase in (
+            "import",
+            "registering",
+            *phases,
+        ):  # after an error in the first two there are no others
             if phase in self.errors:
-                raise CheckFailed(f"in a process of its own the EP cannot {phase}: {self.errors[phase]}")
+                raise CheckFailed(f"in a process of its own the EP failed in {phase}: {self.errors[phase]}")
         found = [event for phase, kind, event in self.seen if kind in kinds and phase in phases]
         if "change" in kinds:
             found += [f"changes {what}" for phase in phases for what in self.changed.get(phase, [])]
