@@ -38,7 +38,7 @@ def quantisation_error(result: np.ndarray, reference: np.ndarray, step: float) -
 
     Args:
         result: dequantised numbers.
-        reference: the same from elsewhere.
+        reference: the same by another route.
         step: the scale of the DequantizeLinear that gave both.
     """
     if result.shape != reference.shape or result.dtype != reference.dtype:
@@ -55,10 +55,10 @@ def assert_agree(
     results: Sequence[np.ndarray], reference: Sequence[np.ndarray], steps: Sequence[float | None]
 ) -> None:
     """Assert that results are equal: those with a quantisation step by steps, others by relative error."""
-    for result, wanted, step in zip(results, reference, steps, strict=True):
+    for result, expected, step in zip(results, reference, steps, strict=True):
         if step is None:
-            assert relative_error(result, wanted) <= TOLERANCE
+            assert relative_error(result, expected) <= TOLERANCE
         else:
-            most, share = quantisation_error(result, wanted, step)
+            most, share = quantisation_error(result, expected, step)
             assert most <= MOST_STEPS
             assert share <= LARGEST_SHARE

@@ -114,9 +114,9 @@ def test_a_plugins_error_names_what_failed():
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [("colr", " Did you mean 'color'?"), ("zzz", ""), ("", ""), ("color", " Did you mean 'color'?")],
 )
-def test_a_suggestion_is_the_closest_known_name(name, wanted):
-    assert suggestion(name, ["color", "shape"]) == wanted
+def test_a_suggestion_is_the_closest_known_name(name, expected):
+    assert suggestion(name, ["color", "shape"]) == expected
     assert suggestion(name, []) == ""

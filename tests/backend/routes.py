@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnxruntime
 from backend.cases import Data, data_of, difference, digest_of, model_bytes
-from backend.merciless_eps import FirstTurn, Greedy, SecondTurn
+from backend.greedy_eps import FirstTurn, Greedy, SecondTurn
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 
 import epctx_core as epctx

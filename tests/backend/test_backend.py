@@ -17,9 +17,9 @@ from backend.campaign import (
     sample,
     versions,
 )
-from backend.merciless_eps import FirstTurn, Greedy, SecondTurn
+from backend.greedy_eps import FirstTurn, Greedy, SecondTurn
 from backend.routes import ROUTES, Result
-from control_flow.agreement_of_ways import compiled, context_nodes_of, graphs_of, model_of
+from control_flow.agreement_of_routes import compiled, context_nodes_of, graphs_of, model_of
 
 COUNT, SEED = 100, 9
 

@@ -12,7 +12,7 @@ from epctx_core.context.paths import is_folder_name
 
 
 @pytest.mark.parametrize(
-    ("given_path", "wanted"),
+    ("given_path", "expected"),
     [
         ("model.onnx", "model_ctx.onnx"),
         ("d.x/net.v2.onnx", "d.x/net.v2_ctx.onnx"),
@@ -21,12 +21,12 @@ from epctx_core.context.paths import is_folder_name
         ("model_ctx.onnx", "model_ctx_ctx.onnx"),
     ],
 )
-def test_a_context_model_stands_beside_its_source(given_path, wanted):
-    assert context_model_path(Path(given_path)) == Path(wanted)
+def test_a_context_model_stands_beside_its_source(given_path, expected):
+    assert context_model_path(Path(given_path)) == Path(expected)
 
 
 @pytest.mark.parametrize(
-    ("output", "name", "wanted"),
+    ("output", "name", "expected"),
     [
         ("out/model_ctx.onnx", None, "model_qnn.bin"),
         ("model.onnx", None, "model_qnn.bin"),
@@ -35,8 +35,8 @@ def test_a_context_model_stands_beside_its_source(given_path, wanted):
         ("model_ctx.onnx", "weights", "model_qnn_weights.bin"),
     ],
 )
-def test_a_binary_is_named_after_the_output_and_the_ep(output, name, wanted):
-    assert binary_name(Path(output), "qnn", name) == wanted
+def test_a_binary_is_named_after_the_output_and_the_ep(output, name, expected):
+    assert binary_name(Path(output), "qnn", name) == expected
 
 
 def test_an_output_that_ends_in_a_separator_or_exists_as_a_folder_is_a_folder(tmp_path):

@@ -36,8 +36,8 @@ def model_of(arrays):
     return helper.make_model(helper.make_graph(nodes, "g", [], [], tensors), producer_name="p")
 
 
-def read(content, wanted=None):
-    return read_weights(memoryview(content), wanted, no_files, where="it")
+def read(content, expected=None):
+    return read_weights(memoryview(content), expected, no_files, where="it")
 
 
 def test_all_initializers_are_found_with_their_values():

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from contract_eps.harness import Harness, convolutional_network, negation
 from contract_eps.ort_plugin_ep import OrtPluginProvider
-from contract_eps.scenes import Scene, convolutional_network, negation
 from graph.making import INT64, model, node, tensor, value
 from graph.reading import indexed, opened
 from networks.catalog import run_onnxruntime
@@ -272,7 +272,7 @@ def test_an_ep_cannot_change_the_hosts_model(tmp_path, reference):
     path = tmp_path / "net.onnx"
     onnx.save(convolutional_network(), path)
 
-    with Scene(provider=SpoilingProvider).session(path) as session:
+    with Harness(provider=SpoilingProvider).session(path) as session:
         results = session.run(["scores", "features"], {"x": X})
 
     for result, name in zip(results, ("scores", "features"), strict=True):
@@ -297,8 +297,8 @@ def test_a_waiting_ep_is_woken_when_the_host_cancels_from_another_thread():
             self.context.cancel.raise_if_requested()
             return super().compile(partitions)
 
-    scene = Scene(provider=Patient)
-    options = scene.session_options()
+    harness = Harness(provider=Patient)
+    options = harness.session_options()
 
     def cancel_when_it_waits():
         waiting.wait(60)
@@ -308,7 +308,7 @@ def test_a_waiting_ep_is_woken_when_the_host_cancels_from_another_thread():
     start = time.monotonic()
     thread.start()
     with pytest.raises(epctx.ModelLoadCanceled):
-        epctx.InferenceSession(negation(onnx.TensorProto.FLOAT, [2]), options, registry=scene.registry)
+        epctx.InferenceSession(negation(onnx.TensorProto.FLOAT, [2]), options, registry=harness.registry)
     thread.join()
 
     assert answers == [True]

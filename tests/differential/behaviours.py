@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from differential.scene import HEAD, Scene
+from differential.harness import HEAD, Harness
 
 ROWS = np.array([[-1, 0, 2]], np.float32)
 LINE = np.ones(512, np.float32)
@@ -32,7 +32,7 @@ class Behaviour:
     """
 
     name: str
-    act: Callable[[Scene], Any]
+    act: Callable[[Harness], Any]
     entries: tuple[int, ...]
     differs: str
 
@@ -40,10 +40,12 @@ class Behaviour:
 BEHAVIOURS: list[Behaviour] = []
 
 
-def behaviour(*entries: int, differs: str = "") -> Callable[[Callable[[Scene], Any]], Callable[[Scene], Any]]:
+def behaviour(
+    *entries: int, differs: str = ""
+) -> Callable[[Callable[[Harness], Any]], Callable[[Harness], Any]]:
     """Add a function to the behaviours."""
 
-    def add(act: Callable[[Scene], Any]) -> Callable[[Scene], Any]:
+    def add(act: Callable[[Harness], Any]) -> Callable[[Harness], Any]:
         BEHAVIOURS.append(Behaviour(act.__name__, act, entries, differs))
         return act
 

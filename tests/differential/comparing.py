@@ -13,8 +13,8 @@ from pathlib import Path
 import onnxruntime
 from differential import running_behaviours  # noqa: F401 - adds its own
 from differential.behaviours import BEHAVIOURS, Behaviour
+from differential.harness import Outcome, agree, outcome_of
 from differential.listed import listed_matters
-from differential.scene import Outcome, agree, outcome_of
 
 import epctx_core
 

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import onnxruntime_qnn
 from differential.behaviours import ERROR_IF_EXISTS, behaviour
-from differential.scene import HEAD, Scene
+from differential.harness import HEAD, Harness
 
 QNN = "QNNExecutionProvider"
 TEXT = HEAD + "(float[4, 8] x) => (float[4, 8] y) { a = Relu(x) y = Sigmoid(a) }"
@@ -23,7 +23,7 @@ NAMES = "names in `ep_cache_context`"
 onnxruntime.register_execution_provider_library(QNN, onnxruntime_qnn.get_library_path())
 
 
-def qnn(s: Scene, given: dict[str, str] | None = None, **entries: object) -> Any:
+def qnn(s: Harness, given: dict[str, str] | None = None, **entries: object) -> Any:
     """Return session options with the EP."""
     o = s.options(**entries)
     options = {
@@ -40,18 +40,18 @@ def qnn(s: Scene, given: dict[str, str] | None = None, **entries: object) -> Any
     return o
 
 
-def compiled(s: Scene, name: str = "out.onnx", *, embed: bool = False) -> str:
+def compiled(s: Harness, name: str = "out.onnx", *, embed: bool = False) -> str:
     s.ort.ModelCompiler(qnn(s), s.model(TEXT), embed).compile_to_file(s.out(name))
     return s.out(name)
 
 
-def loaded(s: Scene, model: Any, **entries: object) -> list[Any]:
+def loaded(s: Harness, model: Any, **entries: object) -> list[Any]:
     """Load and run; one decimal, for one of the two computes in float16."""
     (y,) = s.ort.InferenceSession(model, qnn(s, **entries)).run(None, FEED)
     return [y.shape, np.round(y, 1)]
 
 
-def changed(s: Scene, **attributes: object) -> str:
+def changed(s: Harness, **attributes: object) -> str:
     """Compile, and change attributes of the node; None removes one."""
     path = compiled(s)
     proto = onnx.load(path, load_external_data=False)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from differential.behaviours import ARGUMENTS, INVALID, ROWS, behaviour, with_facts
-from differential.scene import CPU, HEAD
+from differential.harness import CPU, HEAD
 
 IN_A_RUN = "a kernel that fails in a run; a run that was terminated"
 

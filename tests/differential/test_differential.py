@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from differential.comparing import BEHAVIOURS, compare
-from differential.scene import Outcome, agree
+from differential.harness import Outcome, agree
 
 from epctx_core.errors import Fail, InvalidArgument
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
-from engines.pieces import SIZE
+from engines.models_for_engines import SIZE
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from graph.making import model, node, tensor, value
 from hypothesis import given, settings
@@ -67,9 +67,9 @@ def test_a_split_piece_computes_what_the_whole_says():
 
     results = CpuEngine(EnginePolicy()).prepare(made).run([FEED])
 
-    for result, wanted in zip(results, ReferenceEvaluator(made).run(None, {"f": FEED}), strict=True):
-        np.testing.assert_array_equal(result, wanted)
-        assert result.dtype == wanted.dtype
+    for result, expected in zip(results, ReferenceEvaluator(made).run(None, {"f": FEED}), strict=True):
+        np.testing.assert_array_equal(result, expected)
+        assert result.dtype == expected.dtype
 
 
 def test_a_split_piece_says_once_what_is_slow(caplog):
@@ -204,5 +204,5 @@ def test_any_split_computes_what_the_whole_says(made):
 
     results = CpuEngine(EnginePolicy()).prepare(made).run([feed])
 
-    for result, wanted in zip(results, ReferenceEvaluator(made).run(None, {"x": feed}), strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for result, expected in zip(results, ReferenceEvaluator(made).run(None, {"x": feed}), strict=True):
+        np.testing.assert_array_equal(result, expected)

@@ -32,10 +32,10 @@ def files_limited_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("scene", [OneModel, Group])
+@pytest.mark.parametrize("harness", [OneModel, Group])
 @pytest.mark.parametrize("size", [0, 100, 5_000, 60_000])
-def test_a_write_that_the_system_refuses_keeps_the_older_state(scene, size, tmp_path):
-    pairs = scene(tmp_path)
+def test_a_write_that_the_system_refuses_keeps_the_older_state(harness, size, tmp_path):
+    pairs = harness(tmp_path)
     put(pairs.out, pairs.states[OLD])
 
     with pytest.raises(Fail, match="File too large") as caught, files_limited_to(size):

@@ -13,7 +13,7 @@ import onnx
 from end_to_end.small_models import tensor
 from google.protobuf.message import Message
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from verify.scenes import EP, Alpha, context_node, knowing
+from verify.harness import EP, Alpha, context_node, knowing
 
 from epctx_core.plugin import CompiledPartition, hookimpl
 

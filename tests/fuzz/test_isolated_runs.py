@@ -13,7 +13,7 @@ from fuzz.cases import case, read_seeds
 from fuzz.isolated import Worker
 from fuzz.seeds import write_seeds
 from isolation.faulty_eps import Pointing
-from isolation.scenes import children, compiled, open_pipes, options_for, registry_of, source
+from isolation.harness import children, compiled, open_pipes, options_for, registry_of, source
 
 import epctx_core as epctx
 

@@ -88,8 +88,8 @@ def set_partitions(items):
 
 
 @given(claims())
-def test_every_claimed_node_is_in_exactly_one_group(scene):
-    predecessors, claimed = scene
+def test_every_claimed_node_is_in_exactly_one_group(harness):
+    predecessors, claimed = harness
 
     groups = Partitioner(predecessors).group([[node] for node in claimed])
 
@@ -99,8 +99,8 @@ def test_every_claimed_node_is_in_exactly_one_group(scene):
 
 
 @given(claims())
-def test_groups_are_convex_and_leave_a_graph_without_cycles(scene):
-    predecessors, claimed = scene
+def test_groups_are_convex_and_leave_a_graph_without_cycles(harness):
+    predecessors, claimed = harness
 
     groups = Partitioner(predecessors).group([[node] for node in claimed])
 
@@ -109,8 +109,8 @@ def test_groups_are_convex_and_leave_a_graph_without_cycles(scene):
 
 
 @given(claims())
-def test_single_nodes_are_grouped_as_they_would_be_among_units(scene):
-    predecessors, claimed = scene
+def test_single_nodes_are_grouped_as_they_would_be_among_units(harness):
+    predecessors, claimed = harness
     # One more node, taken already and connected to nothing, keeps the short way from being gone.
     among_units = Partitioner([*predecessors, []])
     among_units.take([[len(predecessors)]])
@@ -121,8 +121,8 @@ def test_single_nodes_are_grouped_as_they_would_be_among_units(scene):
 
 
 @given(claims(max_size=7))
-def test_no_division_into_fewer_groups_exists(scene):
-    predecessors, claimed = scene
+def test_no_division_into_fewer_groups_exists(harness):
+    predecessors, claimed = harness
 
     groups = Partitioner(predecessors).group([[node] for node in claimed])
 
@@ -131,8 +131,8 @@ def test_no_division_into_fewer_groups_exists(scene):
 
 
 @given(claims(max_size=16))
-def test_no_two_groups_could_be_merged(scene):
-    predecessors, claimed = scene
+def test_no_two_groups_could_be_merged(harness):
+    predecessors, claimed = harness
 
     groups = Partitioner(predecessors).group([[node] for node in claimed])
 
@@ -150,8 +150,8 @@ def crossing(predecessors, claimed, keys):
 
 
 @given(claims())
-def test_shifting_keeps_the_number_of_groups_and_lets_no_more_values_cross(scene):
-    predecessors, nodes = scene
+def test_shifting_keeps_the_number_of_groups_and_lets_no_more_values_cross(harness):
+    predecessors, nodes = harness
     claimed = [node in nodes for node in range(len(predecessors))]
     early = level_keys(predecessors, claimed)
     late = list(early)
@@ -185,8 +185,8 @@ def test_a_node_is_put_beside_its_only_reader_among_units_of_several_nodes_too()
 
 
 @given(owners(count=2))
-def test_what_several_eps_take_one_after_another_leaves_no_cycle(scene):
-    predecessors, owner = scene
+def test_what_several_eps_take_one_after_another_leaves_no_cycle(harness):
+    predecessors, owner = harness
     partitioner = Partitioner(predecessors)
     everything = []
 
@@ -203,8 +203,8 @@ def test_what_several_eps_take_one_after_another_leaves_no_cycle(scene):
 
 
 @given(owners(count=2, max_size=7))
-def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(scene):
-    predecessors, owner = scene
+def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(harness):
+    predecessors, owner = harness
     partitioner = Partitioner(predecessors)
     partitioner.take(partitioner.group([[n] for n, o in enumerate(owner) if o == 0]))
     taken = [list(group) for group in partitioner._taken]
@@ -216,8 +216,8 @@ def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(
 
 
 @given(owners(count=2))
-def test_a_unit_is_never_split(scene):
-    predecessors, owner = scene
+def test_a_unit_is_never_split(harness):
+    predecessors, owner = harness
     # Units that can be taken together: the groups that a first grouping of the same nodes gave.
     units = [
         *Partitioner(predecessors).group([[n] for n, o in enumerate(owner) if o == 0]),
@@ -352,8 +352,8 @@ def first_nodes_in_order(predecessors, groups):
 
 
 @given(claims())
-def test_groups_stand_where_their_first_nodes_stood_if_that_can_be_run(scene):
-    predecessors, claimed = scene
+def test_groups_stand_where_their_first_nodes_stood_if_that_can_be_run(harness):
+    predecessors, claimed = harness
     partitioner = Partitioner(predecessors)
     groups = partitioner.group([[node] for node in claimed])
     partitioner.take(groups)

@@ -204,10 +204,10 @@ def quantized_graphs(draw):
 @settings(max_examples=300, deadline=None)
 @given(quantized_graphs())
 def test_claims_are_whole_and_units_can_always_be_partitioned(case):
-    graph, wanted = case
+    graph, expected = case
     taken = [False] * len(graph.nodes)
 
-    kept = wanted - graph.quantized.incomplete(wanted, taken).keys()
+    kept = expected - graph.quantized.incomplete(expected, taken).keys()
     units = graph.quantized.units(sorted(kept))
     groups = Partitioner(graph.predecessors).group(units)
 

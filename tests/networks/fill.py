@@ -185,7 +185,7 @@ class _Filling:
         self.weights[weight] = normal * np.float32(SMALL) + np.float32(centre)
 
     def _scale_logits(self) -> None:
-        """Give the values that enter the last Softmax their wanted spread; ReLU and pools scale along."""
+        """Give the values that enter the last Softmax their expected spread; ReLU and pools scale along."""
         last = self.graph.node[-1]
         logits = self.signals[last.input[0] if last.op_type == "Softmax" else last.output[0]]
         for weight in self.last_layer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from control_flow.agreement_of_ways import compiled, loaded
+from control_flow.agreement_of_routes import compiled, loaded
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import SHAPE, chain
 from epctx_onnxruntime.engine import OnnxRuntimeEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from verify.scenes import Scene, by_hand, by_qnn
+from verify.harness import Harness, by_hand, by_qnn
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def _compiled_once(tmp_path_factory):
 def compiled(_compiled_once, tmp_path):
     """A context model of three nodes by the simulated QNN EP, with its binary and a manifest."""
     shutil.copytree(_compiled_once.parent, tmp_path / "compiled")
-    return Scene(tmp_path / "compiled" / "m_ctx.onnx")
+    return Harness(tmp_path / "compiled" / "m_ctx.onnx")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 from end_to_end.small_models import chain, saved, tensor
 from onnx import TensorProto, helper
-from verify.scenes import Alpha, Scene, attribute, context_node, drop, knowing
+from verify.harness import Alpha, Harness, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
 
@@ -30,22 +30,22 @@ def documented_codes() -> list[tuple[str, str, str, str]]:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done to which scene."""
+    """What is done to which harness."""
 
-    scene: str
-    apply: Callable[[Scene], object]
+    harness: str
+    apply: Callable[[Harness], object]
 
 
 DAMAGES: dict[str, Damage] = {}
 
 
 def damage(
-    code: str, scene: str = "handmade"
-) -> Callable[[Callable[[Scene], object]], Callable[[Scene], object]]:
+    code: str, harness: str = "handmade"
+) -> Callable[[Callable[[Harness], object]], Callable[[Harness], object]]:
     """Enter a function as the damage that gives a code."""
 
-    def enter(function: Callable[[Scene], object]) -> Callable[[Scene], object]:
-        DAMAGES[code] = Damage(scene, function)
+    def enter(function: Callable[[Harness], object]) -> Callable[[Harness], object]:
+        DAMAGES[code] = Damage(harness, function)
         return function
 
     return enter
@@ -55,50 +55,50 @@ def damage(
 
 
 @damage("model-unreadable")
-def _(scene):
-    scene.path.write_bytes(b"\xff" * 40)
+def _(harness):
+    harness.path.write_bytes(b"\xff" * 40)
 
 
 @damage("budget-exceeded")
-def _(scene):
-    scene.options.input_budget = epctx.InputBudget(nodes=1)
+def _(harness):
+    harness.options.input_budget = epctx.InputBudget(nodes=1)
 
 
 @damage("model-invalid")
-def _(scene):
-    scene.edit(lambda proto: proto.graph.node.append(helper.make_node("Relu", ["nowhere"], ["z"])))
+def _(harness):
+    harness.edit(lambda proto: proto.graph.node.append(helper.make_node("Relu", ["nowhere"], ["z"])))
 
 
 @damage("no-context-nodes", "plain")
-def _(scene):
-    saved(chain(["Relu"]), scene.path)
+def _(harness):
+    saved(chain(["Relu"]), harness.path)
 
 
 # -- EPContext nodes --------------------------------------------------------------------------------------------
 
 
 @damage("node-refused")
-def _(scene):
-    scene.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
+def _(harness):
+    harness.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
 
 
 @damage("name-repeated")
-def _(scene):
-    scene.edit_node(1, lambda node: setattr(node, "name", "a"))
+def _(harness):
+    harness.edit_node(1, lambda node: setattr(node, "name", "a"))
 
 
 @damage("source-missing")
-def _(scene):
-    scene.edit_node(1, lambda node: drop(node, "source"))
+def _(harness):
+    harness.edit_node(1, lambda node: drop(node, "source"))
 
 
 @damage("primary-missing")
-def _(scene):
-    scene.edit_node(0, lambda node: setattr(attribute(node, "main_context"), "i", 0))
+def _(harness):
+    harness.edit_node(0, lambda node: setattr(attribute(node, "main_context"), "i", 0))
 
 
 @damage("body-not-run")
-def _(scene):
+def _(harness):
     inner = context_node("inner", ["x"], ["z"])
     body = helper.make_graph([inner], "body", [], [tensor("z")])
     holder = helper.make_node("Odd", ["x"], ["o"], domain="my", body=body)
@@ -107,17 +107,17 @@ def _(scene):
         proto.graph.node.append(holder)
         proto.opset_import.append(helper.make_opsetid("my", 1))
 
-    scene.edit(add)
+    harness.edit(add)
 
 
 @damage("type-not-allowed")
-def _(scene):
-    scene.edit(lambda proto: proto.graph.input[0].CopyFrom(tensor("x", TensorProto.STRING)))
+def _(harness):
+    harness.edit(lambda proto: proto.graph.input[0].CopyFrom(tensor("x", TensorProto.STRING)))
 
 
 @damage("type-undeclared")
-def _(scene):
-    scene.edit(lambda proto: proto.graph.ClearField("value_info"))
+def _(harness):
+    harness.edit(lambda proto: proto.graph.ClearField("value_info"))
 
 
 # -- files ------------------------------------------------------------------------------------------------------
@@ -129,31 +129,31 @@ def renames(name: bytes) -> Callable[[onnx.NodeProto], None]:
 
 
 @damage("payload-refused", "compiled")
-def _(scene):
-    scene.binary.unlink()
+def _(harness):
+    harness.binary.unlink()
 
 
 @damage("file-not-sought", "compiled")
-def _(scene):
-    scene.given = scene.path.read_bytes()
+def _(harness):
+    harness.given = harness.path.read_bytes()
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------
 
 
 @damage("manifest-missing", "compiled")
-def _(scene):
-    scene.edit_metadata("epctx.manifest", None)
+def _(harness):
+    harness.edit_metadata("epctx.manifest", None)
 
 
 @damage("manifest-unknown", "compiled")
-def _(scene):
-    scene.edit_manifest(lambda content: content.update(version=2))
+def _(harness):
+    harness.edit_manifest(lambda content: content.update(version=2))
 
 
 @damage("manifest-damaged", "compiled")
-def _(scene):
-    scene.edit_metadata("epctx.manifest", '{"version": 1, "payloads": 7')
+def _(harness):
+    harness.edit_metadata("epctx.manifest", '{"version": 1, "payloads": 7')
 
 
 def state_dependencies(proto: onnx.ModelProto, words: str) -> None:
@@ -163,112 +163,112 @@ def state_dependencies(proto: onnx.ModelProto, words: str) -> None:
 
 
 @damage("dependencies-wrong", "compiled")
-def _(scene):
-    scene.edit(lambda proto: state_dependencies(proto, ""))
+def _(harness):
+    harness.edit(lambda proto: state_dependencies(proto, ""))
 
 
 @damage("kernel-types-damaged", "compiled")
-def _(scene):
-    scene.edit_metadata("epctx.kernel_type_constraints", '{"version": 1, "operators": 7}')
+def _(harness):
+    harness.edit_metadata("epctx.kernel_type_constraints", '{"version": 1, "operators": 7}')
 
 
 @damage("manifest-unlisted", "compiled")
-def _(scene):
-    scene.edit_manifest(lambda content: content["payloads"].clear())
+def _(harness):
+    harness.edit_manifest(lambda content: content["payloads"].clear())
 
 
 @damage("manifest-unused", "compiled")
-def _(scene):
-    scene.edit_manifest(
+def _(harness):
+    harness.edit_manifest(
         lambda content: content["payloads"].append({**content["payloads"][0], "name": "gone.bin"})
     )
 
 
 @damage("digest-mismatch", "compiled")
-def _(scene):
-    scene.flip(len(scene.binary.read_bytes()) // 2)
+def _(harness):
+    harness.flip(len(harness.binary.read_bytes()) // 2)
 
 
 @damage("source-refused", "compiled")
-def _(scene):
+def _(harness):
     reference = ["0" * 64, 1, [2, 3], "w.data", 0]
-    scene.edit_manifest(lambda content: content.update(source_weights={"w0": reference}))
-    scene.edit(lambda proto: state_dependencies(proto, "source_model;ep_context_binary"))
+    harness.edit_manifest(lambda content: content.update(source_weights={"w0": reference}))
+    harness.edit(lambda proto: state_dependencies(proto, "source_model;ep_context_binary"))
 
 
 @damage("publication-unfinished", "compiled")
-def _(scene):
-    unfinished(scene)
-    scene.flip(100)
+def _(harness):
+    unfinished(harness)
+    harness.flip(100)
 
 
-def unfinished(scene: Scene) -> None:
+def unfinished(harness: Harness) -> None:
     """Leave the binary in a staging folder, as a compile that was killed does."""
     from epctx_core.context.unfinished import OLD, STAGING_PREFIX
 
-    kept = scene.path.parent / f"{STAGING_PREFIX}{'0' * 16}" / OLD
+    kept = harness.path.parent / f"{STAGING_PREFIX}{'0' * 16}" / OLD
     kept.mkdir(parents=True, mode=0o700)
     kept.parent.chmod(0o700)
-    shutil.copyfile(scene.binary, kept / scene.binary.name)
+    shutil.copyfile(harness.binary, kept / harness.binary.name)
 
 
 # -- plugins ----------------------------------------------------------------------------------------------------
 
 
 @damage("plugin-missing")
-def _(scene):
-    scene.registry = knowing()
+def _(harness):
+    harness.registry = knowing()
 
 
 @damage("plugin-broken")
-def _(scene):
+def _(harness):
     def fail(context, nodes, reader):
         raise ZeroDivisionError("the SDK is broken")
 
-    scene.registry = knowing(type("Broken", (Alpha,), {"verify_payloads": staticmethod(fail)}))
+    harness.registry = knowing(type("Broken", (Alpha,), {"verify_payloads": staticmethod(fail)}))
 
 
 @damage("compatibility-damaged")
-def _(scene):
-    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_OPTIMAL")
-    content = scene.path.read_bytes()
-    scene.path.write_bytes(content.replace(b"EP_SUPPORTED_OPTIMAL", b"EP_SUPPORTED_OPTIM\xff\xff"))
+def _(harness):
+    harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_OPTIMAL")
+    content = harness.path.read_bytes()
+    harness.path.write_bytes(content.replace(b"EP_SUPPORTED_OPTIMAL", b"EP_SUPPORTED_OPTIM\xff\xff"))
 
 
 @damage("compatibility-unsupported")
-def _(scene):
-    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_UNSUPPORTED")
+def _(harness):
+    harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_UNSUPPORTED")
 
 
 @damage("compatibility-outdated")
-def _(scene):
-    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_PREFER_RECOMPILATION")
+def _(harness):
+    harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_PREFER_RECOMPILATION")
 
 
 @damage("compatibility-not-judged")
-def _(scene):
-    scene.edit_metadata(f"{INFO}{Alpha.name}", "EP_NOT_APPLICABLE")
+def _(harness):
+    harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_NOT_APPLICABLE")
 
 
 @damage("container-refused", "compiled")
-def _(scene):
-    scene.edit_node(1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another"))
+def _(harness):
+    harness.edit_node(1, lambda node: setattr(attribute(node, "partition_name"), "s", b"another"))
 
 
 @damage("kernel-missing")
-def _(scene):
-    scene.edit(
+def _(harness):
+    harness.edit(
         lambda proto: proto.graph.node.append(
             onnx.helper.make_node("NoSuch", ["y"], ["z"], "lonely", domain="acme")
         )
     )
-    scene.edit(lambda proto: proto.opset_import.add(domain="acme", version=1))
+    harness.edit(lambda proto: proto.opset_import.add(domain="acme", version=1))
 
 
 @damage("not-checked")
 @damage("container-not-checked")
-def _(scene):
+def _(harness):
     def none(context, nodes, reader):
         return None
 
-    scene.registry = knowing(type("Silent", (Alpha,), {"verify_payloads": staticmethod(none)}))
+    harness.registry = knowing(type("Silent", (Alpha,), {"verify_payloads": staticmethod(none)}))

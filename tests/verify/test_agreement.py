@@ -14,7 +14,7 @@ from end_to_end.small_models import finished, saved, tensor
 from fuzz.growing import REGISTRY, Growable
 from fuzz.mutations import fields_of_a_model, json_text
 from onnx import TensorProto, helper, numpy_helper
-from verify.scenes import Alpha, attribute, by_hand, context_node, knowing
+from verify.harness import Alpha, attribute, by_hand, context_node, knowing
 
 import epctx_core as epctx
 from epctx_core.plugin import CompiledPartition, Purpose, hookimpl
@@ -36,7 +36,7 @@ print(json.dumps(opened))
 @pytest.mark.parametrize("order", [["a#2", "a", "a"], ["a", "a", "a#1"], ["a", "a#1", "a"]])
 @pytest.mark.parametrize("hostile", range(3))
 def test_no_name_hides_a_node_from_the_verification(tmp_path, order, hostile):
-    scene = by_hand(tmp_path / "m")
+    harness = by_hand(tmp_path / "m")
 
     def edit(proto):
         files = [b"../../../etc/passwd" if i == hostile else b"h_alpha.bin" for i in range(3)]
@@ -49,13 +49,13 @@ def test_no_name_hides_a_node_from_the_verification(tmp_path, order, hostile):
         proto.graph.node.extend(nodes)
         proto.graph.value_info.append(tensor("u"))
 
-    scene.edit(edit)
-    report = scene.verify()
+    harness.edit(edit)
+    report = harness.verify()
 
     assert report.nodes == 3
     assert [f.code for f in report.findings if f.severity.value == "error"] == ["payload-refused"]
     with pytest.raises(epctx.InvalidGraph, match="leave"):
-        epctx.InferenceSession(scene.path, registry=REGISTRY)
+        epctx.InferenceSession(harness.path, registry=REGISTRY)
 
 
 def in_one_file(folder, count):
@@ -202,15 +202,15 @@ def of_bodies_of_other_outputs(graph):
     ],
 )
 def test_what_a_load_refuses_a_verification_has_found(tmp_path, wrong):
-    scene = by_hand(tmp_path / "m")
-    scene.edit(lambda proto: wrong(proto.graph))
-    scene.registry = knowing(Reader)
+    harness = by_hand(tmp_path / "m")
+    harness.edit(lambda proto: wrong(proto.graph))
+    harness.registry = knowing(Reader)
 
-    report = scene.verify()
+    report = harness.verify()
 
     assert [f.code for f in report.findings if f.severity.value == "error"] == ["model-invalid"]
     with pytest.raises(epctx.InvalidGraph):
-        epctx.InferenceSession(scene.path, registry=scene.registry)
+        epctx.InferenceSession(harness.path, registry=harness.registry)
 
 
 class Reader(Alpha):
@@ -244,10 +244,10 @@ class Reader(Alpha):
     ids=str,
 )
 def test_an_ep_that_needs_no_device_loads_its_nodes_for_a_verification(tmp_path, error, code):
-    scene = by_hand(tmp_path / "m")
-    scene.registry = knowing(type("Raising", (Reader,), {"error": error}))
+    harness = by_hand(tmp_path / "m")
+    harness.registry = knowing(type("Raising", (Reader,), {"error": error}))
 
-    report = scene.verify()
+    report = harness.verify()
 
     assert report.ok is (code in {None, "kernel-missing"})
     told = {"manifest-missing", code, "not-checked" if code == "kernel-missing" else None}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from epctx_sim_sdk.container import FOOT_SIZE, Foot
-from verify.scenes import attribute, drop
+from verify.harness import attribute, drop
 
 import epctx_core as epctx
 

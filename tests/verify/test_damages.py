@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 from verify.damages import DAMAGES, documented_codes, renames
-from verify.scenes import Alpha, Scene, attribute, context_node, drop, knowing
+from verify.harness import Alpha, Harness, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
 from epctx_core.plugin import Compatibility, Severity
 
 SEVERITIES = {code: Severity(severity) for code, severity, *_ in documented_codes()}
 BEFORE = {"compiled": [], "handmade": ["manifest-missing"], "plain": []}
-"""What is found in each scene when nothing is damaged."""
+"""What is found in each harness when nothing is damaged."""
 INSTEAD = {
     # What is no model has no manifest to miss.
     "model-unreadable": ["model-unreadable"],
@@ -29,12 +29,12 @@ INSTEAD = {
 
 
 @pytest.fixture
-def scene(request, tmp_path):
-    """The scene that a damage is done to."""
+def harness(request, tmp_path):
+    """The harness that a damage is done to."""
 
-    def make(name: str) -> Scene:
+    def make(name: str) -> Harness:
         if name == "plain":
-            return Scene(tmp_path / "plain.onnx")
+            return Harness(tmp_path / "plain.onnx")
         return request.getfixturevalue(name)
 
     return make
@@ -45,22 +45,22 @@ def test_there_is_a_damage_for_every_code():
 
 
 @pytest.mark.parametrize("name", ["compiled", "handmade"])
-def test_nothing_is_found_in_a_scene_before_it_is_damaged(scene, name):
-    report = scene(name).verify()
+def test_nothing_is_found_in_a_scene_before_it_is_damaged(harness, name):
+    report = harness(name).verify()
 
     assert report.ok
     assert [finding.code for finding in report.findings] == BEFORE[name]
 
 
 @pytest.mark.parametrize("code", SEVERITIES)
-def test_a_damage_gives_exactly_its_finding(scene, code):
+def test_a_damage_gives_exactly_its_finding(harness, code):
     damage = DAMAGES[code]
-    damaged = scene(damage.scene)
+    damaged = harness(damage.harness)
     damage.apply(damaged)
 
     report = damaged.verify()
 
-    expected = INSTEAD.get(code) or [code, *(c for c in BEFORE[damage.scene] if c != code)]
+    expected = INSTEAD.get(code) or [code, *(c for c in BEFORE[damage.harness] if c != code)]
     assert sorted(finding.code for finding in report.findings) == sorted(expected), report.findings
     assert report.ok is (SEVERITIES[code] is not Severity.ERROR)
     for finding in report.findings:
@@ -91,18 +91,18 @@ def test_several_damages_give_several_findings_errors_first(handmade):
     assert codes == ["node-refused", "type-undeclared", "payload-refused", "manifest-missing"]
 
 
-def spoil_name(scene):
+def spoil_name(harness):
     """Give a node a name that is not UTF-8."""
-    scene.edit(lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"])))
-    content = scene.path.read_bytes()
+    harness.edit(lambda proto: proto.graph.node.append(context_node("spoilt!", ["x"], ["z"])))
+    content = harness.path.read_bytes()
     index = content.rindex(b"spoilt!", 0, content.index(b"partition_name", content.index(b"spoilt!")))
-    scene.path.write_bytes(content[:index] + b"\xff" + content[index + 1 :])
+    harness.path.write_bytes(content[:index] + b"\xff" + content[index + 1 :])
 
 
-def spoil_attribute(scene):
+def spoil_attribute(harness):
     """Give a node an attribute whose tensor has too few bytes."""
     short = TensorProto(data_type=TensorProto.FLOAT, dims=[4], raw_data=b"123")
-    scene.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("extra", short)))
+    harness.edit_node(0, lambda node: node.attribute.append(helper.make_attribute("extra", short)))
 
 
 REFUSED_NODES = {
@@ -112,12 +112,12 @@ REFUSED_NODES = {
         "'notes' as INT; the operator wants STRING",
     ),
     "a switch that is neither 0 nor 1": (
-        lambda scene: scene.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2)),
+        lambda harness: harness.edit_node(1, lambda node: setattr(attribute(node, "main_context"), "i", 2)),
         "main_context=2; the operator has 0 and 1",
     ),
     "an attribute that cannot be read": (spoil_attribute, "'extra', which cannot be read"),
     "no outputs": (
-        lambda scene: scene.edit(lambda proto: proto.graph.node.append(context_node("c", ["x"], []))),
+        lambda harness: harness.edit(lambda proto: proto.graph.node.append(context_node("c", ["x"], []))),
         "'c' has no outputs",
     ),
 }
@@ -135,23 +135,25 @@ def test_a_node_that_a_load_refuses_is_found_with_what_a_load_says(handmade, fau
         epctx.InferenceSession(handmade.path, handmade.options, registry=handmade.registry)
 
 
-def link_outside(scene):
+def link_outside(harness):
     """Put a link that leaves the folder in the place of the binary."""
-    binary, outside = scene.binary, scene.path.parent.parent / "outside.bin"
+    binary, outside = harness.binary, harness.path.parent.parent / "outside.bin"
     binary.rename(outside)
     binary.symlink_to(outside)
 
 
 REFUSED_PAYLOADS = {
-    "missing": (lambda scene: scene.binary.unlink(), "which is missing"),
+    "missing": (lambda harness: harness.binary.unlink(), "which is missing"),
     "not said": (
-        lambda scene: scene.edit_node(0, lambda node: drop(node, "ep_cache_context")),
+        lambda harness: harness.edit_node(0, lambda node: drop(node, "ep_cache_context")),
         "no file name in ep_cache_context",
     ),
     "a link that leaves": (link_outside, "a link that leaves the model's folder"),
-    "empty": (lambda scene: scene.binary.write_bytes(b""), "is empty"),
+    "empty": (lambda harness: harness.binary.write_bytes(b""), "is empty"),
     "pending": (
-        lambda scene: scene.edit_manifest(lambda manifest: manifest.update(pending=[scene.binary.name])),
+        lambda harness: harness.edit_manifest(
+            lambda manifest: manifest.update(pending=[harness.binary.name])
+        ),
         "was not written yet",
     ),
 }

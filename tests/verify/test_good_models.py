@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from control_flow.agreement_of_ways import compiled as compiled_with_bodies
-from control_flow.agreement_of_ways import model_of
+from control_flow.agreement_of_routes import compiled as compiled_with_bodies
+from control_flow.agreement_of_routes import model_of
 from end_to_end.engine_eps import Alpha
-from verify.scenes import knowing
+from verify.harness import knowing
 
 import epctx_core as epctx
 from epctx_core.plugin import Severity

@@ -22,10 +22,10 @@ LIMIT = 100 << 20
 
 MEASURE = """
 import json, resource, sys, threading, time
-import verify.scenes as scenes
+import verify.harness as harnesses
 import epctx_core as epctx
 
-registry = scenes.knowing(scenes.Alpha)
+registry = harnesses.knowing(harnesses.Alpha)
 small = epctx.verify_model(sys.argv[2], registry=registry)
 def resident():
     return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()

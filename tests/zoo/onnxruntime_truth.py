@@ -78,9 +78,9 @@ def assert_compiled(session, name):
 
 
 def _assert_true(session, name, step):
-    wanted = truth(name)
-    assert arguments_of(session) == wanted.arguments
-    for feeds, results in zip(wanted.inputs, wanted.answers, strict=True):
+    expected = truth(name)
+    assert arguments_of(session) == expected.arguments
+    for feeds, results in zip(expected.inputs, expected.answers, strict=True):
         if results is None:
             with pytest.raises(epctx.EpctxError):
                 session.run(None, feeds)
@@ -88,9 +88,9 @@ def _assert_true(session, name, step):
             assert_results(session.run(None, feeds), results, step)
 
 
-def assert_results(results, wanted, step=0):
+def assert_results(results, expected, step=0):
     """Expect equal values, or numbers that are at most a quantisation step away."""
     if step:
-        np.testing.assert_allclose(results, wanted, rtol=0, atol=step)
+        np.testing.assert_allclose(results, expected, rtol=0, atol=step)
     else:
-        assert_same(results, wanted)
+        assert_same(results, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
-from engines.pieces import on_the_reference
+from engines.models_for_engines import on_the_reference
 from zoo.onnxruntime_truth import (
     MODELS,
     QUANTISED,
@@ -32,14 +32,14 @@ def test_a_plain_session_gives_what_onnxruntime_gives(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_on_the_reference_rows_give_the_same_or_an_operator_is_refused(name):
-    wanted = truth(name)
+    expected = truth(name)
     if name.startswith(OPERATORS_OF_ONNXRUNTIME):
         with pytest.raises(epctx.NotImplementedByProvider, match=r"com\.microsoft"):
             epctx.InferenceSession(path_of(name), on_the_reference(), providers=[CPU])
         return
 
     with epctx.InferenceSession(path_of(name), on_the_reference(), providers=[CPU]) as session:
-        for inputs, results in zip(wanted.inputs[:2], wanted.answers[:2], strict=True):
+        for inputs, results in zip(expected.inputs[:2], expected.answers[:2], strict=True):
             assert_results(session.run(None, inputs), results, STEP if name in QUANTISED else 0)
 
 

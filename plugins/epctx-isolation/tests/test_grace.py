@@ -9,7 +9,7 @@ import pytest
 from end_to_end.small_models import example
 from epctx_isolation import process
 from isolation.faulty_eps import Faulty
-from isolation.scenes import is_alive, nothing_left, options_for, registry_of, source
+from isolation.harness import is_alive, nothing_left, options_for, registry_of, source
 from isolation.test_ending import wait_for
 
 import epctx_core as epctx

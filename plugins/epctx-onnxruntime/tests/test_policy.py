@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines.pieces import piece
+from engines.models_for_engines import piece
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from graph.making import FLOAT, model, node, value
 

@@ -6,8 +6,8 @@ import logging
 
 import numpy as np
 import pytest
+from engines.models_for_engines import on_the_reference, session_engine
 from engines.networks import drawn
-from engines.pieces import on_the_reference, session_engine
 from epctx_onnxruntime.versions import block_size
 from epctx_sim_sdk.blocked_layout import DOMAIN, read_mark
 from epctx_sim_sdk.compiler import LAYOUT_MARK, compile_partition

@@ -48,7 +48,7 @@ def content(folder, name, model=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [
         ("a.bin", b"beside"),
         ("./a.bin", b"beside"),
@@ -59,8 +59,8 @@ def content(folder, name, model=None):
         ("missing/../a.bin", b"beside"),
     ],
 )
-def test_names_that_stay_in_the_folder_are_opened(folder, name, wanted):
-    assert content(folder, name) == wanted
+def test_names_that_stay_in_the_folder_are_opened(folder, name, expected):
+    assert content(folder, name) == expected
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ def test_a_model_in_a_cache_of_links_finds_its_files(tmp_path):
 
 def test_a_model_behind_a_link_finds_files_beside_the_real_one(folder, tmp_path):
     (folder / "m.onnx").write_bytes(b"")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "m.onnx").symlink_to(folder / "m.onnx")
+    other_folder = tmp_path / "elsewhere"
+    other_folder.mkdir()
+    (other_folder / "m.onnx").symlink_to(folder / "m.onnx")
 
-    assert content(elsewhere, "a.bin", elsewhere / "m.onnx") == b"beside"
+    assert content(other_folder, "a.bin", other_folder / "m.onnx") == b"beside"
 
 
 def test_a_folder_behind_a_link_is_the_models_folder(folder, tmp_path):

@@ -52,16 +52,16 @@ def test_a_node_with_all_attributes_that_an_ep_may_give_has_these_bytes():
         ep="QNNExecutionProvider",
         prefix="pre_",
     )
-    wanted = NodeProto.FromString((GOLDEN / "epcontext_node.pb").read_bytes())
-    assert {a.name for a in wanted.attribute} == set(schema().attributes)
+    expected = NodeProto.FromString((GOLDEN / "epcontext_node.pb").read_bytes())
+    assert {a.name for a in expected.attribute} == set(schema().attributes)
     # Names follow from what is compiled; the tenth attribute is the core's, in weightless mode.
-    kept = [a for a in wanted.attribute if a.name != "onnx_model_filename"]
-    del wanted.attribute[:]
-    wanted.attribute.extend(kept)
-    wanted.name, wanted.input[:], wanted.output[:] = made.name, made.input, made.output
-    next(a for a in wanted.attribute if a.name == "partition_name").s = made.name.encode()
+    kept = [a for a in expected.attribute if a.name != "onnx_model_filename"]
+    del expected.attribute[:]
+    expected.attribute.extend(kept)
+    expected.name, expected.input[:], expected.output[:] = made.name, made.input, made.output
+    next(a for a in expected.attribute if a.name == "partition_name").s = made.name.encode()
 
-    assert made.SerializeToString(deterministic=True) == wanted.SerializeToString(deterministic=True)
+    assert made.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
     assert made.name.startswith("pre_QNNExecutionProvider_")
 
 
@@ -289,13 +289,13 @@ def test_references_say_what_their_ep_said_of_each(tmp_path):
     for path in (None, tmp_path / "m_ctx.onnx"):
         made = described(*said, path=path)
 
-        for each, wanted in zip(made, said, strict=True):
+        for each, expected in zip(made, said, strict=True):
             found = {a.name: helper.get_attribute_value(a) for a in each.attribute}
-            primary = wanted is said[0]
+            primary = expected is said[0]
             assert found.pop("partition_name") == each.name.encode()
             assert (found.pop("ep_cache_context", None) is not None) is primary
             assert found == {
-                **{k: v.encode() if isinstance(v, str) else v for k, v in wanted.items()},
+                **{k: v.encode() if isinstance(v, str) else v for k, v in expected.items()},
                 "source": EP.encode(),
                 "main_context": int(primary),
                 "embed_mode": int(path is None),

@@ -75,58 +75,58 @@ def payloads(*places):
 
 
 def test_head_finds_an_altered_header_and_reads_no_weight(tmp_path):
-    scene = Binaries(tmp_path, verify="head")
-    scene.alter("a_x.bin", 700)
+    harness = Binaries(tmp_path, verify="head")
+    harness.alter("a_x.bin", 700)
 
-    with scene.loaded(payloads(0, 1)):
+    with harness.loaded(payloads(0, 1)):
         pass
-    scene.alter("b_x.bin", 3)
+    harness.alter("b_x.bin", 3)
 
-    scene.refused(r"'b_x\.bin' is not the one", payloads(0, 1))
+    harness.refused(r"'b_x\.bin' is not the one", payloads(0, 1))
 
 
 def test_lazy_checks_a_payload_whole_when_it_is_asked_for_and_no_other(tmp_path):
-    scene = Binaries(tmp_path, verify="lazy")
-    scene.alter("b_x.bin", 700)
+    harness = Binaries(tmp_path, verify="lazy")
+    harness.alter("b_x.bin", 700)
 
-    with scene.loaded(payloads(0)):
+    with harness.loaded(payloads(0)):
         pass
-    error = scene.refused("its bytes 500 to 9,500 have another digest", payloads(0, 1))
+    error = harness.refused("its bytes 500 to 9,500 have another digest", payloads(0, 1))
 
     assert error.node == "b"
 
 
 def test_full_checks_all_payloads_whether_they_are_asked_for_or_not(tmp_path):
-    scene = Binaries(tmp_path, verify="full")
-    scene.alter("b_x.bin", 9499)
+    harness = Binaries(tmp_path, verify="full")
+    harness.alter("b_x.bin", 9499)
 
-    scene.refused(r"'b_x\.bin' is not the one")
+    harness.refused(r"'b_x\.bin' is not the one")
 
 
 @pytest.mark.parametrize("verify", ["once", "head", "lazy", "full"])
 @pytest.mark.parametrize("mapping", [True, False])
 def test_sound_payloads_pass_and_are_checked_once(tmp_path, verify, mapping):
-    scene = Binaries(tmp_path, verify=verify, mapping=mapping)
+    harness = Binaries(tmp_path, verify=verify, mapping=mapping)
 
-    with scene.loaded(payloads(0, 1)) as given:
-        scene.alter("a_x.bin", 700)
+    with harness.loaded(payloads(0, 1)) as given:
+        harness.alter("a_x.bin", 700)
 
         assert given.payload(0) is given.payload(0)
         assert bytes(given.payload(0).view[:500]) == noise(500)
 
 
 def test_a_private_copy_is_checked_whole_whatever_else_was_asked_for(tmp_path):
-    scene = Binaries(tmp_path, verify="head", mapping=False)
-    scene.alter("a_x.bin", 700)
+    harness = Binaries(tmp_path, verify="head", mapping=False)
+    harness.alter("a_x.bin", 700)
 
-    scene.refused("have another digest", payloads(0))
+    harness.refused("have another digest", payloads(0))
 
 
 def test_a_private_copy_stays_as_it_is_when_the_file_is_cut_in_place(tmp_path):
-    scene = Binaries(tmp_path, mapping=False)
+    harness = Binaries(tmp_path, mapping=False)
     content = (tmp_path / "a_x.bin").read_bytes()
 
-    with scene.loaded(payloads(0)) as given:
+    with harness.loaded(payloads(0)) as given:
         payload = given.payload(0)
         os.truncate(tmp_path / "a_x.bin", 0)
 
@@ -136,20 +136,20 @@ def test_a_private_copy_stays_as_it_is_when_the_file_is_cut_in_place(tmp_path):
 
 
 def test_a_copy_that_a_publication_kept_serves_a_private_reader_too(tmp_path):
-    scene = Binaries(tmp_path, verify="lazy", mapping=False)
+    harness = Binaries(tmp_path, verify="lazy", mapping=False)
     (kept := tmp_path / ".epctx-1" / "old" / "a_x.bin").parent.mkdir(parents=True)
     kept.write_bytes((tmp_path / "a_x.bin").read_bytes())
-    scene.alter("a_x.bin", 700)
+    harness.alter("a_x.bin", 700)
 
-    with scene.loaded(payloads(0)) as given:
+    with harness.loaded(payloads(0)) as given:
         assert bytes(given.payload(0).view) == kept.read_bytes()
 
 
 def test_of_a_binary_of_another_length_nothing_is_copied(tmp_path):
-    scene = Binaries(tmp_path, mapping=False)
+    harness = Binaries(tmp_path, mapping=False)
     os.truncate(tmp_path / "a_x.bin", 1 << 40)
 
-    scene.refused("has 1,099,511,627,776 bytes; the model was written with", payloads(0))
+    harness.refused("has 1,099,511,627,776 bytes; the model was written with", payloads(0))
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
@@ -164,9 +164,9 @@ def test_a_binary_for_which_there_is_no_memory_is_no_fault_of_the_ep(tmp_path, m
             patch.setattr(io, "FileIO", refuse)
             given.payload(0)
 
-    scene = Binaries(tmp_path, verify="lazy", mapping=mapping)
+    harness = Binaries(tmp_path, verify="lazy", mapping=mapping)
 
-    found = scene.refused(r"a_x\.bin' cannot be brought into memory: .*emory", look, Fail)
+    found = harness.refused(r"a_x\.bin' cannot be brought into memory: .*emory", look, Fail)
 
     assert "ep.context_file_mapping" in found.hint
 
@@ -214,9 +214,9 @@ def test_an_embedded_payload_is_checked_whole_too():
 
 
 def test_what_the_manifest_does_not_know_is_warned_about(tmp_path, caplog):
-    scene = Binaries(tmp_path, known=NAMES[:1], verify="full")
+    harness = Binaries(tmp_path, known=NAMES[:1], verify="full")
 
-    with caplog.at_level(logging.WARNING, "epctx"), scene.loaded():
+    with caplog.at_level(logging.WARNING, "epctx"), harness.loaded():
         pass
 
     assert caplog.messages == ["the payload 'b_x.bin' is not checked: the manifest does not list it."]

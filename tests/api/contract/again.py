@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import onnx
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.small_models import chain, example, saved
 from onnx import helper
 

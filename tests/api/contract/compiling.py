@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 
 import epctx_core as epctx
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, example
 

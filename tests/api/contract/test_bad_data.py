@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from contract.judging_eps import options_with
 from contract.two_partitions import network
+from contract.validating_eps import options_with
 from end_to_end.engine_eps import scripted
 from end_to_end.routes import by_compiler, by_session, refused
 from end_to_end.small_models import chain, saved

@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import registry_with
 from contract.payload_store import (
     LIMIT,
     NODES,
@@ -28,6 +27,7 @@ from contract.payload_store import (
     reading,
     result,
 )
+from contract.validating_eps import registry_with
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, saved

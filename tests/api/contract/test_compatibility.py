@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import compiled, judging, options_with, registry_with, session
+from contract.validating_eps import compiled, judging, options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.routes import with_qnn
 from end_to_end.small_models import chain, example, saved

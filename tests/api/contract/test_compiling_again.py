@@ -17,9 +17,9 @@ from contract.again import (
     source_of,
     written,
 )
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import Alpha, Beta
-from end_to_end.onnxruntime_eye import onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_says
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, finished, saved, snapshot, tensor
 from onnx import helper
@@ -36,7 +36,7 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def elsewhere(tmp_path):
+def other_folder(tmp_path):
     folder = tmp_path / "second"
     folder.mkdir()
     return folder
@@ -80,8 +80,8 @@ def test_a_session_that_writes_its_context_model_does_the_same(source, first):
 
 
 @pytest.mark.entry(48)
-def test_a_session_writes_the_nodes_that_are_there_even_where_nothing_more_is_compiled(first, elsewhere):
-    output = elsewhere / "n_ctx.onnx"
+def test_a_session_writes_the_nodes_that_are_there_even_where_nothing_more_is_compiled(first, other_folder):
+    output = other_folder / "n_ctx.onnx"
     options = options_with(Alpha, ep__context_enable=1, ep__context_file_path=output)
 
     epctx.InferenceSession(first, options, registry=registry_with(Alpha)).close()
@@ -91,22 +91,22 @@ def test_a_session_writes_the_nodes_that_are_there_even_where_nothing_more_is_co
 
 
 @pytest.mark.entry(47)
-def test_nothing_of_an_ep_is_needed_for_its_nodes_to_pass_through(source, first, elsewhere):
-    report = compiled(first, output=elsewhere / "n_ctx.onnx")
+def test_nothing_of_an_ep_is_needed_for_its_nodes_to_pass_through(source, first, other_folder):
+    report = compiled(first, output=other_folder / "n_ctx.onnx")
 
     assert nodes_of(report.output) == nodes_of(first)
     assert report.partitions == ()
     assert np.array_equal(result(report.output, Alpha), plain(source))
 
 
-def test_a_model_of_nodes_alone_keeps_everything_it_says(first, elsewhere):
+def test_a_model_of_nodes_alone_keeps_everything_it_says(first, other_folder):
     model = onnx.load(first)
     model.graph.node[0].doc_string = "a doc"
     model.doc_string = "of the model"
     model.metadata_props.add(key="mine", value="kept")
     saved(model, first)
 
-    again = onnx.load(compiled(first, output=elsewhere / "m_ctx.onnx").output)
+    again = onnx.load(compiled(first, output=other_folder / "m_ctx.onnx").output)
 
     assert again.graph == model.graph
     assert (again.doc_string, again.producer_name, again.ir_version) == (
@@ -191,12 +191,12 @@ def test_a_binary_of_two_models_is_not_replaced(source, first):
         compiled(source, Alpha, output=first)
 
 
-def test_into_another_folder_binaries_are_carried_along(source, first, elsewhere):
+def test_into_another_folder_binaries_are_carried_along(source, first, other_folder):
     (first.parent / "sub").mkdir()
     (first.parent / "m_alpha.bin").rename(first.parent / "sub" / "a.bin")
     rename_payloads(first, {"m_alpha.bin": "./sub/a.bin"})
 
-    report = compiled(first, Beta, output=elsewhere / "n_ctx.onnx")
+    report = compiled(first, Beta, output=other_folder / "n_ctx.onnx")
 
     assert [file.path for file in report.outputs] == ["sub/a.bin", "n_beta_0.bin", "n_ctx.onnx"]
     assert payload(report.output, "sub/a.bin") == payload(first, "sub/a.bin")
@@ -206,37 +206,37 @@ def test_into_another_folder_binaries_are_carried_along(source, first, elsewhere
     assert result(report.output, Alpha, Beta).shape == (2, 3)
 
 
-def test_a_new_binary_never_takes_the_name_of_one_that_is_carried_along(source, first, elsewhere):
+def test_a_new_binary_never_takes_the_name_of_one_that_is_carried_along(source, first, other_folder):
     more = type("More", (Alpha,), {"operators": frozenset({*Alpha.operators, "Neg"})})
 
-    report = compiled(first, more, output=elsewhere / "m_ctx.onnx")
+    report = compiled(first, more, output=other_folder / "m_ctx.onnx")
 
     assert [file.path for file in report.outputs] == ["m_alpha.bin", "m_alpha_1.bin", "m_ctx.onnx"]
     assert payload(report.output, "m_alpha.bin") == payload(first, "m_alpha.bin")
     assert np.array_equal(result(report.output, more), plain(source))
 
 
-def test_a_binary_of_another_model_in_the_way_is_named_with_its_owner(first, elsewhere):
-    other = saved(chain(["Relu", "Add"], seed=3), elsewhere / "m.onnx")
-    compiled(other, Alpha, output=elsewhere / "m_ctx.onnx")
+def test_a_binary_of_another_model_in_the_way_is_named_with_its_owner(first, other_folder):
+    other = saved(chain(["Relu", "Add"], seed=3), other_folder / "m.onnx")
+    compiled(other, Alpha, output=other_folder / "m_ctx.onnx")
 
-    with refused(Fail, "'m_alpha.bin'.*belongs to 'm_ctx.onnx'", folder=elsewhere):
-        compiled(first, output=elsewhere / "n_ctx.onnx")
+    with refused(Fail, "'m_alpha.bin'.*belongs to 'm_ctx.onnx'", folder=other_folder):
+        compiled(first, output=other_folder / "n_ctx.onnx")
     # The model that is replaced may lose it.
-    assert nodes_of(compiled(first, output=elsewhere / "m_ctx.onnx").output) == nodes_of(first)
-    assert payload(elsewhere / "m_ctx.onnx", "m_alpha.bin") == payload(first, "m_alpha.bin")
+    assert nodes_of(compiled(first, output=other_folder / "m_ctx.onnx").output) == nodes_of(first)
+    assert payload(other_folder / "m_ctx.onnx", "m_alpha.bin") == payload(first, "m_alpha.bin")
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["with manifest", "without"])
-def test_payloads_move_into_the_model_and_out_of_it_again(source, first, elsewhere, bare):
+def test_payloads_move_into_the_model_and_out_of_it_again(source, first, other_folder, bare):
     if bare:
         model = onnx.load(first)
         del model.metadata_props[:]
         saved(model, first)
     content = payload(first, "m_alpha.bin")
 
-    inside = compiled(first, output=elsewhere / "in_ctx.onnx", embed=True)
-    outside = compiled(inside.output, output=elsewhere / "out_ctx.onnx", embed=False)
+    inside = compiled(first, output=other_folder / "in_ctx.onnx", embed=True)
+    outside = compiled(inside.output, output=other_folder / "out_ctx.onnx", embed=False)
 
     main, reference = (attributes(node) for node in nodes_of(inside.output))
     assert (main["embed_mode"], main["ep_cache_context"], main["main_context"]) == (1, content, 1)
@@ -256,10 +256,10 @@ def test_payloads_move_into_the_model_and_out_of_it_again(source, first, elsewhe
     )  # fmt: skip
 
 
-def test_the_manifest_of_what_moved_still_finds_a_changed_byte(first, elsewhere):
-    inside = compiled(first, output=elsewhere / "in_ctx.onnx", embed=True).output
-    outside = compiled(inside, output=elsewhere / "out_ctx.onnx", embed=False).output
-    binary = elsewhere / "out_AlphaExecutionProvider.bin"
+def test_the_manifest_of_what_moved_still_finds_a_changed_byte(first, other_folder):
+    inside = compiled(first, output=other_folder / "in_ctx.onnx", embed=True).output
+    outside = compiled(inside, output=other_folder / "out_ctx.onnx", embed=False).output
+    binary = other_folder / "out_AlphaExecutionProvider.bin"
     content = bytearray(binary.read_bytes())
     content[len(content) // 2] ^= 1
     binary.write_bytes(content)
@@ -268,7 +268,7 @@ def test_the_manifest_of_what_moved_still_finds_a_changed_byte(first, elsewhere)
         result(outside, Alpha)
 
 
-def test_what_several_nodes_share_is_embedded_once(first, elsewhere):
+def test_what_several_nodes_share_is_embedded_once(first, other_folder):
     model = onnx.load(first)
     for node in nodes_of(model):
         kept = [a for a in node.attribute if a.name not in {"main_context", "ep_cache_context"}]
@@ -279,14 +279,14 @@ def test_what_several_nodes_share_is_embedded_once(first, elsewhere):
         ])  # fmt: skip
     saved(model, first)
 
-    inside = compiled(first, output=elsewhere / "in_ctx.onnx", embed=True).output
+    inside = compiled(first, output=other_folder / "in_ctx.onnx", embed=True).output
 
     assert [attributes(node)["main_context"] for node in nodes_of(inside)] == [1, 0]
     assert sum("ep_cache_context" in attributes(node) for node in nodes_of(inside)) == 1
     assert result(inside, Alpha).shape == (2, 3)
 
 
-def test_a_model_of_both_modes_comes_out_in_the_one_that_was_asked_for(source, first, elsewhere):
+def test_a_model_of_both_modes_comes_out_in_the_one_that_was_asked_for(source, first, other_folder):
     mixed = compiled(first, Beta, output=first.with_name("n_ctx.onnx"), embed=False).output
     model = onnx.load(mixed)
     for node in nodes_of(model):
@@ -301,51 +301,51 @@ def test_a_model_of_both_modes_comes_out_in_the_one_that_was_asked_for(source, f
     assert np.array_equal(result(mixed, Alpha, Beta), plain(source))
 
     for embed in (True, False):
-        folder = elsewhere / str(embed)
+        folder = other_folder / str(embed)
         folder.mkdir()
         again = compiled(mixed, output=folder / "o_ctx.onnx", embed=embed).output
         assert {attributes(node)["embed_mode"] for node in nodes_of(again)} == {int(embed)}
         assert np.array_equal(result(again, Alpha, Beta), plain(source))
 
 
-def test_a_model_from_bytes_has_its_binaries_where_the_option_says(source, first, elsewhere):
+def test_a_model_from_bytes_has_its_binaries_where_the_option_says(source, first, other_folder):
     data = first.read_bytes()
 
-    with refused(InvalidArgument, "given as bytes.*'m_alpha.bin'", folder=elsewhere) as caught:
-        compiled(data, Alpha, output=elsewhere / "n_ctx.onnx")
+    with refused(InvalidArgument, "given as bytes.*'m_alpha.bin'", folder=other_folder) as caught:
+        compiled(data, Alpha, output=other_folder / "n_ctx.onnx")
     assert "'ep.context_file_path'" in caught.value.hint
 
-    report = compiled(data, output=elsewhere / "n_ctx.onnx", ep__context_file_path=first)
+    report = compiled(data, output=other_folder / "n_ctx.onnx", ep__context_file_path=first)
     assert payload(report.output, "m_alpha.bin") == payload(first, "m_alpha.bin")
     assert np.array_equal(result(report.output, Alpha), plain(source))
 
 
-def test_of_a_model_from_a_file_the_option_says_only_where_the_new_one_goes(first, elsewhere):
-    report = compiled(first, output=None, ep__context_file_path=elsewhere / "n_ctx.onnx")
+def test_of_a_model_from_a_file_the_option_says_only_where_the_new_one_goes(first, other_folder):
+    report = compiled(first, output=None, ep__context_file_path=other_folder / "n_ctx.onnx")
 
-    assert sorted(snapshot(elsewhere)) == ["m_alpha.bin", "n_ctx.onnx"]
-    assert report.output == elsewhere / "n_ctx.onnx"
+    assert sorted(snapshot(other_folder)) == ["m_alpha.bin", "n_ctx.onnx"]
+    assert report.output == other_folder / "n_ctx.onnx"
 
 
-def test_bytes_and_callbacks_get_what_passes_through(source, first, elsewhere):
+def test_bytes_and_callbacks_get_what_passes_through(source, first, other_folder):
     got = {}
-    options = options_with(ep__context_file_path=elsewhere / "n_ctx.onnx")
+    options = options_with(ep__context_file_path=other_folder / "n_ctx.onnx")
 
     whole = epctx.ModelCompiler(options, first, True).compile_to_bytes()
     delivering = epctx.ModelCompiler(options_with(), first)
     delivering.set_ep_context_data_write_func(lambda name, data: got.update({name: data.read()}))
     delivering.compile_to_bytes()
 
-    assert snapshot(elsewhere) == {}
+    assert snapshot(other_folder) == {}
     assert np.array_equal(result(whole, Alpha), plain(source))
     assert got == {"m_alpha.bin": payload(first, "m_alpha.bin")}
 
 
-def test_the_same_input_gives_the_same_bytes_in_any_folder(first, elsewhere):
-    one, two = elsewhere / "one", elsewhere / "two"
+def test_the_same_input_gives_the_same_bytes_in_any_folder(first, other_folder):
+    one, two = other_folder / "one", other_folder / "two"
     for folder in (one, two):
         folder.mkdir()
         compiled(first, Beta, output=folder / "n_ctx.onnx")
 
     assert snapshot(one) == snapshot(two)
-    assert not any(str(elsewhere).encode() in content for content in snapshot(one).values())
+    assert not any(str(other_folder).encode() in content for content in snapshot(one).values())

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.again import compiled, metadata, written
-from contract.judging_eps import judging, options_with, registry_with
+from contract.validating_eps import judging, options_with, registry_with
 from end_to_end.engine_eps import Alpha, Beta, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import finished, saved, snapshot, tensor
@@ -27,7 +27,7 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def elsewhere(tmp_path):
+def other_folder(tmp_path):
     folder = tmp_path / "second"
     folder.mkdir()
     return folder
@@ -41,7 +41,7 @@ def first(source):
 
 @pytest.mark.parametrize("embed", [False, True])
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "changed"])
-def test_a_payload_that_is_missing_or_altered_does_not_pass_through(tmp_path, elsewhere, embed, damage):
+def test_a_payload_that_is_missing_or_altered_does_not_pass_through(tmp_path, other_folder, embed, damage):
     # Enough weights, so that a look at the head alone would not see the changed byte.
     source = saved(wide_chain(), tmp_path / "m.onnx")
     first = compiled(source, Alpha, output=tmp_path / "m_ctx.onnx").output
@@ -53,8 +53,8 @@ def test_a_payload_that_is_missing_or_altered_does_not_pass_through(tmp_path, el
     if damage == "gone":
         binary.unlink()
 
-    with refused(InvalidGraph, "m_alpha.bin", folder=elsewhere):
-        compiled(first, output=elsewhere / "n_ctx.onnx", embed=embed)
+    with refused(InvalidGraph, "m_alpha.bin", folder=other_folder):
+        compiled(first, output=other_folder / "n_ctx.onnx", embed=embed)
 
 
 def wide_chain():
@@ -104,19 +104,19 @@ def test_the_flags_speak_of_this_compile(first):
         epctx.ModelCompiler(options_with(), first, flags=flags).compile_to_file(first.with_name("n_ctx.onnx"))
 
 
-def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_through(first, elsewhere):
+def test_a_host_that_forbids_compiling_in_sessions_may_still_have_nodes_pass_through(first, other_folder):
     def session(model, *eps):
         options = options_with(
-            *eps, ep__context_enable=1, ep__context_file_path=elsewhere / "n_ctx.onnx",
+            *eps, ep__context_enable=1, ep__context_file_path=other_folder / "n_ctx.onnx",
             session__disable_model_compile=1,
         )  # fmt: skip
         epctx.InferenceSession(model, options, registry=registry_with(*eps)).close()
 
-    with refused(ModelRequiresCompilation, Beta.name, folder=elsewhere):
+    with refused(ModelRequiresCompilation, Beta.name, folder=other_folder):
         session(first, Alpha, Beta)
     session(first, Alpha)
 
-    assert (elsewhere / "n_ctx.onnx").exists()
+    assert (other_folder / "n_ctx.onnx").exists()
 
 
 # --- who made what -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from contract.weightless_scene import EXTERNAL_ONLY, Scene
+from contract.weightless_harness import EXTERNAL_ONLY, Harness
 from end_to_end.sim_eps import OPENVINO, QNN
 from end_to_end.small_models import chain, saved
 
@@ -90,9 +90,9 @@ def test_sessions_share_groups_and_callbacks_say_it_too(source, tmp_path):
 
 @pytest.mark.parametrize("mode", [2, EXTERNAL_ONLY])
 def test_weightless_models_need_their_source_also_when_written_again(mode, tmp_path):
-    scene = Scene(tmp_path)
-    scene.externalise()
-    path = scene.compile(mode)
+    harness = Harness(tmp_path)
+    harness.externalise()
+    path = harness.compile(mode)
     expect(path, SOURCE, BINARY)
 
     epctx.ModelCompiler(options(OPENVINO), path, True).compile_to_file(tmp_path / "again.onnx")

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.compiling import attribute, compiler, context_nodes, proto_of
-from contract.judging_eps import options_with, registry_with, session
+from contract.validating_eps import options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, Beta, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, finished, saved, snapshot, tensor

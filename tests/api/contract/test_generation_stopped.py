@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from contract.compiling import compiler
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import scripted
 from end_to_end.small_models import chain, saved, snapshot
 

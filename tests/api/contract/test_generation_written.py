@@ -10,7 +10,7 @@ import onnx
 import pytest
 from command_line import main
 from contract.compiling import compiler, proto_of
-from contract.judging_eps import session
+from contract.validating_eps import session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.small_models import chain, example, finished, saved, snapshot, tensor
 from onnx import TensorProto, helper, numpy_helper

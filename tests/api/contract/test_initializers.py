@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 from contract.compiling import compiler, context_nodes, proto_of
-from contract.judging_eps import session
+from contract.validating_eps import session
 from end_to_end.engine_eps import Alpha, scripted
-from end_to_end.onnxruntime_eye import onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_says
 from end_to_end.routes import refused
 from end_to_end.small_models import finished, saved, snapshot, tensor
 from onnx import TensorProto, helper, numpy_helper

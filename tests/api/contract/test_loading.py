@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.context_edits import by_qnn, context_nodes, edit, set_attributes
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import Alpha, Beta, scripted
 from end_to_end.routes import QNN, refused, with_qnn
 from end_to_end.small_models import SHAPE, chain, example, saved, snapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import options_with
 from contract.two_partitions import SCALE, SHAPE, network
+from contract.validating_eps import options_with
 from onnx import helper
 
 import epctx_core as epctx

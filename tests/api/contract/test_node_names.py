@@ -6,7 +6,7 @@ import re
 
 import onnx
 import pytest
-from contract.judging_eps import options_with, registry_with, session
+from contract.validating_eps import options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, scripted, unpacked
 from end_to_end.routes import with_qnn
 from end_to_end.small_models import chain, example, finished, saved, tensor

@@ -9,7 +9,7 @@ import socket
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, saved

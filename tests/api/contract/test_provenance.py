@@ -7,7 +7,7 @@ import json
 
 import onnx
 import pytest
-from contract.judging_eps import judging, options_with, registry_with
+from contract.validating_eps import judging, options_with, registry_with
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from end_to_end.small_models import chain, example, saved
 

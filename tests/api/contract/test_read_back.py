@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 from conformance.honest_ep import MAGIC, HonestProvider
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.small_models import chain, saved, snapshot
 
 import epctx_core as epctx

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import onnx
 import pytest
 from contract.compiling import compiler
-from contract.judging_eps import options_with, registry_with, session
+from contract.validating_eps import options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved, snapshot

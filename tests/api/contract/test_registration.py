@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from contract.judging_eps import options_with, registry_with
+from contract.validating_eps import options_with, registry_with
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved
@@ -179,9 +179,9 @@ def test_the_source_is_the_eps_type_whatever_name_the_host_used(source, asked):
 def test_a_model_loads_where_its_ep_is_registered_from_another_place(source):
     output = source.with_name("m_ctx.onnx")
     epctx.ModelCompiler(options_with(Alpha), source, registry=registry_with(Alpha)).compile_to_file(output)
-    elsewhere = type("TheirOwnName", (Alpha,), {"__module__": "somewhere.else"})
+    other_ep = type("TheirOwnName", (Alpha,), {"__module__": "somewhere.else"})
 
-    with epctx.InferenceSession(output, registry=registry_with(elsewhere)) as session:
+    with epctx.InferenceSession(output, registry=registry_with(other_ep)) as session:
         assert session.get_providers()[0] == "AlphaExecutionProvider"
 
 

@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
-from contract.judging_eps import compiled, options_with, registry_with, session
+from contract.validating_eps import compiled, options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, saved

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from contract.judging_eps import compiled, options_with, registry_with
+from contract.validating_eps import compiled, options_with, registry_with
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import finished, saved, tensor
@@ -355,7 +355,7 @@ def number_lists(draw):
 def test_lists_of_numbers_become_the_inputs_type_as_in_onnxruntime(both, kind, value):
     ours, theirs = both[kind]
     try:
-        (wanted,) = theirs.run(None, {"x": value})
+        (expected,) = theirs.run(None, {"x": value})
     except Exception:  # noqa: BLE001 - its exceptions have no base of their own
         with pytest.raises(InvalidArgument):
             ours.run(None, {"x": value})
@@ -363,8 +363,8 @@ def test_lists_of_numbers_become_the_inputs_type_as_in_onnxruntime(both, kind, v
 
     (result,) = ours.run(None, {"x": value})
 
-    assert result.dtype == wanted.dtype
-    np.testing.assert_array_equal(result, wanted)
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("value", [[[1, 2], [3]], ["1"], [1, "a"], [None], [1 + 2j], [b"1"], [[1], 2]])

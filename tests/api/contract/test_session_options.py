@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import compiled, options_with, registry_with, session
+from contract.validating_eps import compiled, options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import by_compiler, by_session, refused
 from end_to_end.small_models import chain, example, saved, snapshot
@@ -93,17 +93,17 @@ def test_a_model_from_bytes_needs_the_option_for_its_binary_and_a_file_does_not(
 
 @pytest.mark.entry(63, 64)
 def test_the_option_wins_over_the_models_own_folder(model, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    other_folder = tmp_path / "elsewhere"
+    other_folder.mkdir()
 
     with refused(InvalidGraph, "the context binary 'm_alpha.bin', which is missing") as caught:
-        session(model, Alpha, ep__context_file_path=elsewhere / "m_ctx.onnx")
+        session(model, Alpha, ep__context_file_path=other_folder / "m_ctx.onnx")
 
-    assert str(elsewhere) in caught.value.hint
+    assert str(other_folder) in caught.value.hint
     expected = result(model)
-    shutil.move(model.parent / "m_alpha.bin", elsewhere)
+    shutil.move(model.parent / "m_alpha.bin", other_folder)
     # Only the folder counts: there is no such file.
-    for path in (elsewhere / "anything.onnx", f"{elsewhere}/", elsewhere):
+    for path in (other_folder / "anything.onnx", f"{other_folder}/", other_folder):
         for given in (model, model.read_bytes()):
             assert np.array_equal(result(given, ep__context_file_path=path), expected)
 

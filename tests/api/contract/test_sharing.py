@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from contract.compiling import compiler
-from contract.judging_eps import compiled, session
+from contract.validating_eps import compiled, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import options_with, registry_with
-from contract.share_scene import EPS, ROWS, compiled
+from contract.sharing import EPS, ROWS, compiled
+from contract.validating_eps import options_with, registry_with
 from end_to_end import share_models
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import refused

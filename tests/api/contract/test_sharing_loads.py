@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from contract.share_scene import EPS, ROWS, compiled
+from contract.sharing import EPS, ROWS, compiled
 from end_to_end.share_models import example, options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, VITISAI
 

@@ -8,13 +8,13 @@ import re
 import numpy as np
 import onnx
 import pytest
-from contract.weightless_scene import (
+from contract.weightless_harness import (
     ALL,
     EXTERNAL_ONLY,
     FOLDER_OPTION,
     PATH_OPTION,
     SIZE,
-    Scene,
+    Harness,
     with_openvino,
 )
 
@@ -23,8 +23,8 @@ from epctx_core import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFil
 
 
 @pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path)
+def harness(tmp_path):
+    return Harness(tmp_path)
 
 
 def flip(path, array):
@@ -37,10 +37,10 @@ def flip(path, array):
 
 @pytest.mark.entry(128)
 @pytest.mark.parametrize("weight", ["w", "b"])
-def test_one_changed_byte_of_a_weight_is_refused(scene, weight):
-    scene.compile()
-    context = scene.moved("net.onnx")
-    flip(context.parent / "net.onnx", getattr(scene, weight))
+def test_one_changed_byte_of_a_weight_is_refused(harness, weight):
+    harness.compile()
+    context = harness.moved("net.onnx")
+    flip(context.parent / "net.onnx", getattr(harness, weight))
 
     with pytest.raises(
         InvalidGraph, match=f"the weight '{weight}' of the source model is not the one"
@@ -53,49 +53,49 @@ def test_one_changed_byte_of_a_weight_is_refused(scene, weight):
 
 @pytest.mark.entry(128)
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
-def test_one_changed_byte_of_external_data_is_refused(scene, mode):
-    weights = scene.externalise()
-    context = scene.compile(mode)
-    flip(weights, scene.w)
+def test_one_changed_byte_of_external_data_is_refused(harness, mode):
+    weights = harness.externalise()
+    context = harness.compile(mode)
+    flip(weights, harness.w)
 
     with pytest.raises(InvalidGraph, match=r"the weight 'w' .* in 'net.weights' it has another digest"):
         epctx.InferenceSession(context, with_openvino())
 
 
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
-def test_cut_external_data_is_refused(scene, mode):
-    weights = scene.externalise()
-    context = scene.compile(mode)
+def test_cut_external_data_is_refused(harness, mode):
+    weights = harness.externalise()
+    context = harness.compile(mode)
     weights.write_bytes(weights.read_bytes()[:100])
 
     with pytest.raises(InvalidGraph, match=r"'w' ends at byte .* of 'net.weights', which has 100"):
         epctx.InferenceSession(context, with_openvino())
 
 
-def test_a_changed_weight_is_refused_by_the_payload_too(scene):
-    context = scene.compile()
+def test_a_changed_weight_is_refused_by_the_payload_too(harness):
+    context = harness.compile()
     model = onnx.load(context)
     for entry in [p for p in model.metadata_props if p.key == "epctx.manifest"]:
         model.metadata_props.remove(entry)
     onnx.save(model, context)
-    scene.check(context)
-    flip(scene.source, scene.w)
+    harness.check(context)
+    flip(harness.source, harness.w)
 
     with pytest.raises(InvalidGraph, match=r"the weight 'w' of the source model is not the one"):
         epctx.InferenceSession(context, with_openvino())
 
 
-def test_a_weight_of_another_shape_is_refused(scene):
-    context = scene.compile()
-    scene.write(np.zeros((SIZE, 2 * SIZE), np.float32), np.zeros(2 * SIZE, np.float32))
+def test_a_weight_of_another_shape_is_refused(harness):
+    context = harness.compile()
+    harness.write(np.zeros((SIZE, 2 * SIZE), np.float32), np.zeros(2 * SIZE, np.float32))
 
     with pytest.raises(InvalidGraph, match=r"another type or shape"):
         epctx.InferenceSession(context, with_openvino())
 
 
-def test_a_source_without_the_weight_is_refused_by_name(scene):
-    context = scene.compile()
-    scene.write(scene.w, scene.b, names=("other", "b"))
+def test_a_source_without_the_weight_is_refused_by_name(harness):
+    context = harness.compile()
+    harness.write(harness.w, harness.b, names=("other", "b"))
 
     with pytest.raises(InvalidGraph, match=r"'net.onnx' has no weight 'w'") as caught:
         epctx.InferenceSession(context, with_openvino())
@@ -104,40 +104,40 @@ def test_a_source_without_the_weight_is_refused_by_name(scene):
 
 
 @pytest.mark.entry(131)
-def test_a_missing_source_is_refused_and_the_hint_says_what_gives_it(scene):
-    scene.compile()
+def test_a_missing_source_is_refused_and_the_hint_says_what_gives_it(harness):
+    harness.compile()
 
     with pytest.raises(
         InvalidGraph, match=r"the model names the source model 'net.onnx', which is missing"
     ) as caught:
-        epctx.InferenceSession(scene.moved(), with_openvino())
+        epctx.InferenceSession(harness.moved(), with_openvino())
 
     assert PATH_OPTION in caught.value.hint
     assert "set_weightless_source_model_buffer" in caught.value.hint
 
 
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
-def test_missing_external_data_is_refused_and_the_hint_says_what_gives_it(scene, mode):
-    scene.externalise()
-    scene.compile(mode)
+def test_missing_external_data_is_refused_and_the_hint_says_what_gives_it(harness, mode):
+    harness.externalise()
+    harness.compile(mode)
 
     with pytest.raises(InvalidGraph, match=r"'net.weights', which is missing") as caught:
-        epctx.InferenceSession(scene.moved("net.onnx"), with_openvino())
+        epctx.InferenceSession(harness.moved("net.onnx"), with_openvino())
 
     assert FOLDER_OPTION in caught.value.hint
 
 
-def test_an_option_that_names_no_file_is_no_such_file(scene):
-    context = scene.compile()
+def test_an_option_that_names_no_file_is_no_such_file(harness):
+    context = harness.compile()
 
     with pytest.raises(NoSuchFile, match=PATH_OPTION):
-        epctx.InferenceSession(context, with_openvino(**{PATH_OPTION: scene.folder / "gone.onnx"}))
+        epctx.InferenceSession(context, with_openvino(**{PATH_OPTION: harness.folder / "gone.onnx"}))
 
 
 @pytest.mark.parametrize("name", ["../net.onnx", "/etc/passwd", ".."])
-def test_a_name_that_leaves_the_folder_is_refused(scene, name):
-    scene.compile()
-    context = scene.moved()
+def test_a_name_that_leaves_the_folder_is_refused(harness, name):
+    harness.compile()
+    context = harness.moved()
     model = onnx.load(context)
     (attribute,) = [a for n in model.graph.node for a in n.attribute if a.name == "onnx_model_filename"]
     attribute.s = name.encode()
@@ -159,9 +159,9 @@ def with_reference(context, name, place, value):
 
 @pytest.mark.parametrize("value", [-1, 1.5, None, True, "x", [], 1 << 80])
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4], ids=["digest", "type", "shape", "location", "offset"])
-def test_a_manifest_that_lies_about_a_weight_is_refused(scene, place, value):
-    scene.externalise()
-    context = scene.compile()
+def test_a_manifest_that_lies_about_a_weight_is_refused(harness, place, value):
+    harness.externalise()
+    context = harness.compile()
     with_reference(context, "w", place, value)
 
     with pytest.raises(InvalidGraph):
@@ -169,18 +169,18 @@ def test_a_manifest_that_lies_about_a_weight_is_refused(scene, place, value):
 
 
 @pytest.mark.parametrize("location", ["../net.weights", "/etc/passwd", "net_ctx.onnx"])
-def test_a_file_of_weights_that_leaves_the_folder_or_is_another_is_refused(scene, location):
-    scene.externalise()
-    context = scene.compile()
+def test_a_file_of_weights_that_leaves_the_folder_or_is_another_is_refused(harness, location):
+    harness.externalise()
+    context = harness.compile()
     with_reference(context, "w", 3, location)
 
     with pytest.raises(InvalidGraph, match=r"'w'"):
         epctx.InferenceSession(context, with_openvino())
 
 
-def test_text_is_no_weight(scene):
-    scene.externalise()
-    context = scene.compile()
+def test_text_is_no_weight(harness):
+    harness.externalise()
+    context = harness.compile()
     with_reference(context, "w", 1, int(onnx.TensorProto.STRING))
 
     with pytest.raises(InvalidGraph, match="keeps text in a file"):
@@ -188,9 +188,9 @@ def test_text_is_no_weight(scene):
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x3a\xff\xff\xff\xff\x0f"])
-def test_a_source_that_is_no_model_is_refused_as_such(scene, content):
-    context = scene.compile()
-    scene.source.write_bytes(content)
+def test_a_source_that_is_no_model_is_refused_as_such(harness, content):
+    context = harness.compile()
+    harness.source.write_bytes(content)
 
     with pytest.raises(InvalidProtobuf, match=r"'net.onnx' is not an ONNX model"):
         epctx.InferenceSession(context, with_openvino())
@@ -202,11 +202,11 @@ def test_a_buffer_that_is_none_is_refused_when_it_is_set(content):
         epctx.SessionOptions().set_weightless_source_model_buffer(content)
 
 
-def test_a_buffer_can_be_taken_back(scene):
-    context = scene.compile()
+def test_a_buffer_can_be_taken_back(harness):
+    context = harness.compile()
     options = with_openvino()
     options.set_weightless_source_model_buffer(b"another model")
     options.set_weightless_source_model_buffer(None)
 
     with epctx.InferenceSession(context, options) as session:
-        assert session.run(None, {"x": scene.x})
+        assert session.run(None, {"x": harness.x})

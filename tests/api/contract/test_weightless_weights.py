@@ -11,18 +11,18 @@ import onnx
 import pytest
 from agreement import TOLERANCE, worst_relative_error
 from command_line import main
-from contract.judging_eps import registry_with
-from contract.weightless_scene import (
+from contract.validating_eps import registry_with
+from contract.weightless_harness import (
     ALL,
     EXTERNAL_ONLY,
     SIZE,
-    Scene,
+    Harness,
     attributes,
     metadata,
     with_openvino,
 )
 from end_to_end.engine_eps import Alpha
-from end_to_end.onnxruntime_eye import onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_says
 from epctx_sim_openvino import OpenVinoProvider
 from onnx import TensorProto, helper, numpy_helper
 
@@ -33,83 +33,83 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 
 @pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path)
+def harness(tmp_path):
+    return Harness(tmp_path)
 
 
 # What stays out of the payload
 
 
-def test_all_weights_stay_out_of_the_payload_the_small_ones_too(scene):
-    scene.compile(ALL)
+def test_all_weights_stay_out_of_the_payload_the_small_ones_too(harness):
+    harness.compile(ALL)
 
-    assert scene.w.tobytes() not in scene.binary
-    assert scene.b.tobytes() not in scene.binary
+    assert harness.w.tobytes() not in harness.binary
+    assert harness.b.tobytes() not in harness.binary
 
 
 @pytest.mark.entry(131)
-def test_only_external_ones_stay_out_and_the_source_model_is_not_needed(scene):
-    scene.externalise()
-    context = scene.compile(EXTERNAL_ONLY)
+def test_only_external_ones_stay_out_and_the_source_model_is_not_needed(harness):
+    harness.externalise()
+    context = harness.compile(EXTERNAL_ONLY)
 
-    assert scene.w.tobytes() not in scene.binary
-    assert scene.b.tobytes() in scene.binary
+    assert harness.w.tobytes() not in harness.binary
+    assert harness.b.tobytes() in harness.binary
     assert epctx.inspect_model(context).source_files == ("net.weights",)
-    scene.check(scene.moved("net.weights"))
+    harness.check(harness.moved("net.weights"))
 
 
-def test_without_external_weights_their_mode_leaves_nothing_out(scene):
-    context = scene.compile(EXTERNAL_ONLY)
+def test_without_external_weights_their_mode_leaves_nothing_out(harness):
+    context = harness.compile(EXTERNAL_ONLY)
 
-    assert scene.w.tobytes() in scene.binary
+    assert harness.w.tobytes() in harness.binary
     assert "onnx_model_filename" not in attributes(context)[0]
     assert metadata(context)["weightless_mode"] == "1"
-    scene.check(scene.moved())
+    harness.check(harness.moved())
 
 
-def test_without_the_mode_nothing_is_left_out_and_nothing_is_said(scene):
-    context = scene.compile(0)
+def test_without_the_mode_nothing_is_left_out_and_nothing_is_said(harness):
+    context = harness.compile(0)
 
-    assert scene.w.tobytes() in scene.binary
+    assert harness.w.tobytes() in harness.binary
     assert "weightless_mode" not in metadata(context)
     assert "source_weights" not in metadata(context)["epctx.manifest"]
-    scene.check(scene.moved())
+    harness.check(harness.moved())
 
 
-def test_what_the_ep_converts_stays_in_the_payload(scene):
+def test_what_the_ep_converts_stays_in_the_payload(harness):
     half = {"device_type": "GPU", "precision": "FP16"}
-    context = scene.compile(ALL, options=half)
+    context = harness.compile(ALL, options=half)
 
-    assert scene.w.astype(np.float16).tobytes() in scene.binary
+    assert harness.w.astype(np.float16).tobytes() in harness.binary
     assert "source_weights" not in metadata(context)["epctx.manifest"]
-    with epctx.InferenceSession(scene.moved(), with_openvino(half)) as session:
-        np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=0.1)
+    with epctx.InferenceSession(harness.moved(), with_openvino(half)) as session:
+        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=0.1)
 
 
-def test_a_weight_that_the_host_replaces_is_stored(scene):
+def test_a_weight_that_the_host_replaces_is_stored(harness):
     session = with_openvino(**{"ep.enable_weightless_mode": ALL})
-    session.add_initializer("w", scene.w + 1)
-    context = scene.folder / "net_ctx.onnx"
-    epctx.ModelCompiler(session, scene.source).compile_to_file(context)
+    session.add_initializer("w", harness.w + 1)
+    context = harness.folder / "net_ctx.onnx"
+    epctx.ModelCompiler(session, harness.source).compile_to_file(context)
 
     assert set(epctx.inspect_model(context).manifest.source_weights) == {"b"}
-    scene.w = scene.w + 1
-    scene.check(context)
+    harness.w = harness.w + 1
+    harness.check(context)
 
 
-def test_what_an_optimiser_makes_stays_in_the_payload(scene):
-    model = onnx.load(scene.source)
+def test_what_an_optimiser_makes_stays_in_the_payload(harness):
+    model = onnx.load(harness.source)
     model.graph.node[0].input[1] = "w2"
     model.graph.node.insert(0, helper.make_node("Mul", ["w", "two"], ["w2"], name="double"))
     model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
-    onnx.save(model, scene.source)
+    onnx.save(model, harness.source)
 
-    context = scene.compile(graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    context = harness.compile(graph_optimization_level=epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC)
 
-    assert (2 * scene.w).tobytes() in scene.binary
+    assert (2 * harness.w).tobytes() in harness.binary
     assert set(epctx.inspect_model(context).manifest.source_weights) == {"b"}
-    scene.w = 2 * scene.w
-    scene.check(context)
+    harness.w = 2 * harness.w
+    harness.check(context)
 
 
 @pytest.mark.parametrize("mode", [EXTERNAL_ONLY, ALL])
@@ -117,25 +117,25 @@ def test_the_same_source_gives_the_same_bytes_in_any_folder(tmp_path, mode):
     written = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        scene = Scene(tmp_path / name)
-        scene.externalise()
-        written.append((scene.compile(mode).read_bytes(), scene.binary))
+        harness = Harness(tmp_path / name)
+        harness.externalise()
+        written.append((harness.compile(mode).read_bytes(), harness.binary))
 
     assert written[0] == written[1]
     assert all(str(tmp_path).encode() not in content for content in written[0])
 
 
-def test_the_manifest_says_name_digest_and_extent(scene):
-    weights = scene.externalise()
-    found = epctx.inspect_model(scene.compile()).manifest.source_weights
+def test_the_manifest_says_name_digest_and_extent(harness):
+    weights = harness.externalise()
+    found = epctx.inspect_model(harness.compile()).manifest.source_weights
 
-    assert found["w"].digest == hashlib.sha256(scene.w.tobytes()).hexdigest()
+    assert found["w"].digest == hashlib.sha256(harness.w.tobytes()).hexdigest()
     assert (found["w"].location, found["w"].shape, found["w"].nbytes) == (
         "net.weights",
         (SIZE, SIZE),
-        scene.w.nbytes,
+        harness.w.nbytes,
     )
-    assert weights.read_bytes()[found["w"].offset :][: scene.w.nbytes] == scene.w.tobytes()
+    assert weights.read_bytes()[found["w"].offset :][: harness.w.nbytes] == harness.w.tobytes()
     assert (found["b"].location, found["b"].shape) == ("", (SIZE,))
 
 
@@ -162,7 +162,7 @@ def test_networks_compiled_without_their_weights_agree_after_a_move(network, tmp
     assert {bool(reference.location) for reference in left.values()} <= {True, mode == EXTERNAL_ONLY}
 
 
-def test_a_weight_that_only_a_body_reads_stays_out_too(scene):
+def test_a_weight_that_only_a_body_reads_stays_out_too(harness):
     branch = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["t"], name="inside")],
         "then",
@@ -183,34 +183,34 @@ def test_a_weight_that_only_a_body_reads_stays_out_too(scene):
             helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, SIZE]),
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, SIZE])],
-        [numpy_helper.from_array(scene.w, "w"), numpy_helper.from_array(scene.b, "b")],
+        [numpy_helper.from_array(harness.w, "w"), numpy_helper.from_array(harness.b, "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    onnx.save(model, scene.source)
+    onnx.save(model, harness.source)
 
-    scene.compile()
-    left_out = scene.w.tobytes() not in scene.binary
-    context = scene.moved("net.onnx")
+    harness.compile()
+    left_out = harness.w.tobytes() not in harness.binary
+    context = harness.moved("net.onnx")
 
     assert left_out
     with epctx.InferenceSession(context, with_openvino()) as session:
-        (found,) = session.run(None, {"c": np.array(True), "x": scene.x})
-    np.testing.assert_allclose(found, scene.x @ scene.w, rtol=1e-4, atol=1e-4)
+        (found,) = session.run(None, {"c": np.array(True), "x": harness.x})
+    np.testing.assert_allclose(found, harness.x @ harness.w, rtol=1e-4, atol=1e-4)
 
 
 # How it is used
 
 
-def test_two_sessions_use_one_source_at_the_same_time(scene):
-    context = scene.compile()
+def test_two_sessions_use_one_source_at_the_same_time(harness):
+    context = harness.compile()
 
     with (
         epctx.InferenceSession(context, with_openvino()) as first,
         epctx.InferenceSession(context, with_openvino()) as second,
     ):
-        scene.source.unlink()
+        harness.source.unlink()
         for session in (first, second):
-            np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=1e-4)
+            np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
 
 
 class Noting:
@@ -224,37 +224,39 @@ class Noting:
         return getattr(self.reader, name)
 
 
-def test_weights_are_used_where_they_lie(scene):
-    weights, given = scene.externalise(), []
+def test_weights_are_used_where_they_lie(harness):
+    weights, given = harness.externalise(), []
 
     class Watched(OpenVinoProvider):
         @hookimpl
         def load_context(self, nodes, reader):
             return super().load_context(nodes, Noting(reader, given))
 
-    with epctx.InferenceSession(scene.compile(), with_openvino(), registry=registry_with(Watched)) as session:
-        session.run(None, {"x": scene.x})
+    with epctx.InferenceSession(
+        harness.compile(), with_openvino(), registry=registry_with(Watched)
+    ) as session:
+        session.run(None, {"x": harness.x})
 
     extents = {view.name: view.extent for view in given}
     assert not any(view.array().flags.owndata for view in given)
     assert extents["w"].file == str(weights)
-    assert extents["b"].file == str(scene.source)
-    assert scene.source.read_bytes()[extents["b"].offset :][: extents["b"].length] == scene.b.tobytes()
+    assert extents["b"].file == str(harness.source)
+    assert harness.source.read_bytes()[extents["b"].offset :][: extents["b"].length] == harness.b.tobytes()
 
 
-def test_inspection_shows_the_mode_and_what_is_required_of_the_source(scene):
-    scene.externalise()
+def test_inspection_shows_the_mode_and_what_is_required_of_the_source(harness):
+    harness.externalise()
 
-    info = epctx.inspect_model(scene.compile())
+    info = epctx.inspect_model(harness.compile())
 
     assert info.weightless_mode == "2"
-    assert info.source_files == scene.report.source_files == ("net.onnx", "net.weights")
-    assert set(scene.report.required_files).isdisjoint(info.source_files)
+    assert info.source_files == harness.report.source_files == ("net.onnx", "net.weights")
+    assert set(harness.report.required_files).isdisjoint(info.source_files)
     assert info.as_dict()["source_files"] == ["net.onnx", "net.weights"]
 
 
-def test_onnxruntime_reads_it_up_to_the_ep(scene):
-    assert OPENVINO in onnxruntime_says(scene.compile())
+def test_onnxruntime_reads_it_up_to_the_ep(harness):
+    assert OPENVINO in onnxruntime_says(harness.compile())
 
 
 class Frugal(Alpha):
@@ -286,37 +288,37 @@ class Frugal(Alpha):
         return [CompiledPartition(self.context.engine.prepare(model).run)]
 
 
-def test_several_eps_leave_weights_in_one_source(scene):
+def test_several_eps_leave_weights_in_one_source(harness):
     registry = epctx.Registry()
     registry.register(Frugal)
     options = epctx.SessionOptions()
     options.add_provider(Frugal.name)
     options.add_provider("OpenVINO")
     options.add_session_config_entry("ep.enable_weightless_mode", "2")
-    context = scene.folder / "net_ctx.onnx"
+    context = harness.folder / "net_ctx.onnx"
 
-    report = epctx.ModelCompiler(options, scene.source, registry=registry).compile_to_file(context)
+    report = epctx.ModelCompiler(options, harness.source, registry=registry).compile_to_file(context)
 
     assert {partition.ep for partition in report.partitions} == {Frugal.name, OPENVINO}
     assert {a["onnx_model_filename"] for a in attributes(context)} == {b"net.onnx"}
     assert set(epctx.inspect_model(context).manifest.source_weights) == {"w", "b"}
-    assert all(scene.b.tobytes() not in path.read_bytes() for path in scene.folder.glob("*.bin"))
-    with epctx.InferenceSession(scene.moved("net.onnx"), options, registry=registry) as session:
-        np.testing.assert_allclose(session.run(None, {"x": scene.x})[0], scene.expected, atol=1e-4)
+    assert all(harness.b.tobytes() not in path.read_bytes() for path in harness.folder.glob("*.bin"))
+    with epctx.InferenceSession(harness.moved("net.onnx"), options, registry=registry) as session:
+        np.testing.assert_allclose(session.run(None, {"x": harness.x})[0], harness.expected, atol=1e-4)
 
 
-def test_the_command_compiles_and_checks_it_in_another_folder(scene, tmp_path, capsys):
+def test_the_command_compiles_and_checks_it_in_another_folder(harness, tmp_path, capsys):
     output = tmp_path / "out"
     output.mkdir()
     given = ["--ep", "OpenVINO", "-c", "ep.enable_weightless_mode=2", "-o", f"{output}/", "--check"]
 
-    assert main(["compile", str(scene.source), *given]) == 0
+    assert main(["compile", str(harness.source), *given]) == 0
 
     assert "a load needs net.onnx beside the context model" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_command_shows_them_too(scene, capsys):
-    context = scene.compile()
+def test_the_command_shows_them_too(harness, capsys):
+    context = harness.compile()
 
     assert main(["inspect", str(context)]) == 0
 
@@ -325,9 +327,9 @@ def test_the_command_shows_them_too(scene, capsys):
     )
 
 
-def test_a_model_compiled_again_still_finds_its_weights(scene):
-    first = scene.compile()
-    again = scene.folder / "again_ctx.onnx"
+def test_a_model_compiled_again_still_finds_its_weights(harness):
+    first = harness.compile()
+    again = harness.folder / "again_ctx.onnx"
 
     epctx.ModelCompiler(with_openvino(), first).compile_to_file(again)
 
@@ -335,4 +337,4 @@ def test_a_model_compiled_again_still_finds_its_weights(scene):
         epctx.inspect_model(again).manifest.source_weights
         == epctx.inspect_model(first).manifest.source_weights
     )
-    scene.check(again)
+    harness.check(again)

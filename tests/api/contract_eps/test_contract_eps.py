@@ -17,9 +17,9 @@ import pytest
 from agreement import TOLERANCE, worst_relative_error
 from contract_eps import npuc
 from contract_eps.command_line_compiler import CommandLineProvider
+from contract_eps.harness import Harness, convolutional_network, negation, one_at_a_time
 from contract_eps.openvino_package import OpenVinoPackageProvider
 from contract_eps.ort_plugin_ep import OrtPluginProvider
-from contract_eps.scenes import Scene, convolutional_network, negation, one_at_a_time
 from networks.catalog import run_onnxruntime
 from onnx import TensorProto, helper
 
@@ -50,22 +50,22 @@ def compiler(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scene_of(compiler):
-    """Make scenes by the EP's short name."""
+def harness_of(compiler):
+    """Make harnesses by the EP's short name."""
 
     def make(ep):
         if ep == "openvino":
-            return Scene(provider=OpenVinoPackageProvider)
+            return Harness(provider=OpenVinoPackageProvider)
         if ep == "ort_cpu":
-            return Scene(provider=OrtPluginProvider)
-        return Scene(provider=CommandLineProvider, options={"compiler": str(compiler)})
+            return Harness(provider=OrtPluginProvider)
+        return Harness(provider=CommandLineProvider, options={"compiler": str(compiler)})
 
     return make
 
 
 @pytest.fixture(params=EPS)
-def scene(request, scene_of):
-    return scene_of(request.param)
+def harness(request, harness_of):
+    return harness_of(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -83,36 +83,36 @@ def model(example, tmp_path):
     return Path(shutil.copy(example[0], tmp_path))
 
 
-def test_a_session_compiles_and_runs_both_pieces(scene, example, model):
+def test_a_session_compiles_and_runs_both_pieces(harness, example, model):
     _, inputs, reference = example
 
-    results = scene.run(model, inputs)
+    results = harness.run(model, inputs)
 
     assert worst_relative_error(results, reference) < TOLERANCE
 
 
-def test_a_real_network_gives_onnxruntimes_results(scene, network):
+def test_a_real_network_gives_onnxruntimes_results(harness, network):
     resnet = network("resnet")
 
-    results = scene.run(resnet.path, resnet.inputs)
+    results = harness.run(resnet.path, resnet.inputs)
 
     assert worst_relative_error(results, resnet.reference) < TOLERANCE
 
 
-def test_a_compiled_network_runs_without_being_compiled_again(scene, network):
+def test_a_compiled_network_runs_without_being_compiled_again(harness, network):
     resnet = network("resnet")
-    context, _ = scene.compile(resnet.path)
+    context, _ = harness.compile(resnet.path)
     resnet.path.unlink()
 
-    results = scene.run(context, resnet.inputs)
+    results = harness.run(context, resnet.inputs)
 
     assert worst_relative_error(results, resnet.reference) < TOLERANCE
 
 
-def test_both_pieces_share_one_binary(scene, example, model):
-    context, report = scene.compile(model)
+def test_both_pieces_share_one_binary(harness, example, model):
+    context, report = harness.compile(model)
 
-    results = scene.run(context, example[1])
+    results = harness.run(context, example[1])
 
     operators = [p.operators for p in report.partitions]
     assert operators == [("Conv", "Relu"), ("GlobalAveragePool", "Flatten", "Gemm")]
@@ -120,40 +120,40 @@ def test_both_pieces_share_one_binary(scene, example, model):
     assert worst_relative_error(results, example[2]) < TOLERANCE
 
 
-def test_payloads_inside_the_model_need_no_file(scene, example, model):
-    context, _ = scene.compile(model, embed=True)
+def test_payloads_inside_the_model_need_no_file(harness, example, model):
+    context, _ = harness.compile(model, embed=True)
 
-    results = scene.run(context.read_bytes(), example[1])
+    results = harness.run(context.read_bytes(), example[1])
 
     assert sorted(p.name for p in model.parent.iterdir()) == ["net.onnx", "net_ctx.onnx"]
     assert worst_relative_error(results, example[2]) < TOLERANCE
 
 
-def test_a_moved_folder_loads_in_another_process(scene, example, tmp_path):
+def test_a_moved_folder_loads_in_another_process(harness, example, tmp_path):
     built, moved = tmp_path / "built", tmp_path / "moved"
     built.mkdir()
-    context, _ = scene.compile(Path(shutil.copy(example[0], built)))
+    context, _ = harness.compile(Path(shutil.copy(example[0], built)))
     (built / "net.onnx").unlink()
     built.rename(moved)
 
-    results = scene.run_elsewhere(moved / context.name, example[1], tmp_path)
+    results = harness.run_in_other_process(moved / context.name, example[1], tmp_path)
 
     assert worst_relative_error(results, example[2]) < TOLERANCE
 
 
-def test_an_instance_that_is_asked_twice_saves_the_partitions_of_both_calls(scene, example, model):
-    stepwise, calls = one_at_a_time(scene)
+def test_an_instance_that_is_asked_twice_saves_the_partitions_of_both_calls(harness, example, model):
+    stepwise, calls = one_at_a_time(harness)
     context, _ = stepwise.compile(model)
 
-    results = scene.run(context, example[1])
+    results = harness.run(context, example[1])
 
     assert len(calls) == 2
     assert len({id(call.provider) for call in calls}) == 1
     assert worst_relative_error(results, example[2]) < TOLERANCE
 
 
-def test_given_outputs_are_written_in_place(scene, example, model):
-    stepwise, calls = one_at_a_time(scene)
+def test_given_outputs_are_written_in_place(harness, example, model):
+    stepwise, calls = one_at_a_time(harness)
     x = example[1]["x"].copy()
     x.setflags(write=False)
 
@@ -168,11 +168,11 @@ def test_given_outputs_are_written_in_place(scene, example, model):
     assert not np.shares_memory(fresh[0], given[0])
 
 
-def test_a_session_runs_from_many_threads(scene, example, model):
+def test_a_session_runs_from_many_threads(harness, example, model):
     _, inputs, _ = example
     feeds = [{"x": inputs["x"] * scale} for scale in range(8)]
 
-    with scene.session(model) as session, ThreadPoolExecutor(4) as threads:
+    with harness.session(model) as session, ThreadPoolExecutor(4) as threads:
         expected = [session.run(None, feed) for feed in feeds]
         results = list(threads.map(lambda feed: session.run(None, feed), feeds * 4))
 
@@ -183,11 +183,11 @@ def test_a_session_runs_from_many_threads(scene, example, model):
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 3)], ids=["matrix", "scalar", "empty"])
 @pytest.mark.parametrize("elem_type", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 @pytest.mark.parametrize("ep", ["openvino", "ort_cpu", "command_line"])
-def test_every_type_and_shape_passes_the_boundary(ep, elem_type, shape, scene_of):
+def test_every_type_and_shape_passes_the_boundary(ep, elem_type, shape, harness_of):
     dtype = helper.tensor_dtype_to_np_dtype(elem_type)
     x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape).astype(dtype)
 
-    stepwise, calls = one_at_a_time(scene_of(ep))
+    stepwise, calls = one_at_a_time(harness_of(ep))
 
     (y,) = stepwise.run(negation(elem_type, shape), {"x": x})
 
@@ -199,8 +199,8 @@ def test_every_type_and_shape_passes_the_boundary(ep, elem_type, shape, scene_of
 
 @pytest.mark.parametrize("ep", ["openvino", "command_line"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_open_dimensions_are_filled_at_run_time(ep, batch, scene_of):
-    stepwise, calls = one_at_a_time(scene_of(ep))
+def test_open_dimensions_are_filled_at_run_time(ep, batch, harness_of):
+    stepwise, calls = one_at_a_time(harness_of(ep))
     x = np.arange(batch * 2, dtype=np.float32).reshape(batch, 2)
 
     (y,) = stepwise.run(negation(TensorProto.FLOAT, ["batch", 2]), {"x": x})
@@ -209,8 +209,8 @@ def test_open_dimensions_are_filled_at_run_time(ep, batch, scene_of):
     np.testing.assert_array_equal(y, -x)
 
 
-def test_a_node_whose_graph_is_not_in_its_payload_is_refused(scene, model):
-    context, _ = scene.compile(model)
+def test_a_node_whose_graph_is_not_in_its_payload_is_refused(harness, model):
+    context, _ = harness.compile(model)
     proto = onnx.load(context)
     node = proto.graph.node[-1]
     for attribute in node.attribute:
@@ -221,28 +221,28 @@ def test_a_node_whose_graph_is_not_in_its_payload_is_refused(scene, model):
     onnx.save(proto, context)
 
     with pytest.raises(epctx.InvalidGraph, match=node.name) as caught:
-        scene.session(context)
+        harness.session(context)
 
-    assert caught.value.ep == scene.provider.name
+    assert caught.value.ep == harness.provider.name
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(None, marks=pytest.mark.stress)], ids=["few", "more"])
 @pytest.mark.parametrize("ep", EPS)
-def test_each_of_the_three_passes_a_sample_of_the_conformance_kit(ep, count, scene_of):
-    scene = scene_of(ep)
+def test_each_of_the_three_passes_a_sample_of_the_conformance_kit(ep, count, harness_of):
+    harness = harness_of(ep)
 
     report = check_provider(
-        scene.provider,
+        harness.provider,
         requirements=Requirements(**CANNOT[ep]),
-        options=scene.options,
+        options=harness.options,
         only=SAMPLE[ep][:count],
     )
 
     assert report.ok, report.text()
 
 
-def test_memory_that_the_ep_allocates_is_as_good_as_any(scene_of, example, model):
-    stepwise, calls = one_at_a_time(scene_of("openvino"))
+def test_memory_that_the_ep_allocates_is_as_good_as_any(harness_of, example, model):
+    stepwise, calls = one_at_a_time(harness_of("openvino"))
 
     with stepwise.session(model):
         call = calls[0]
@@ -254,22 +254,22 @@ def test_memory_that_the_ep_allocates_is_as_good_as_any(scene_of, example, model
     assert worst_relative_error([y], [example[2][1]]) < TOLERANCE
 
 
-def test_a_failing_compiler_is_quoted(scene_of, tmp_path):
+def test_a_failing_compiler_is_quoted(harness_of, tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(one_operator("Softmax", name="attention"))
 
     with pytest.raises(epctx.EPFail, match=r"no pattern matches attention \(Softmax\)") as caught:
-        scene_of("command_line").compile(path)
+        harness_of("command_line").compile(path)
 
     assert (caught.value.ep, caught.value.node) == ("CommandLineExecutionProvider", "attention")
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_running_compiler_is_killed_when_the_host_cancels(scene_of, compiler, tmp_path):
+def test_a_running_compiler_is_killed_when_the_host_cancels(harness_of, compiler, tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(one_operator("Tan", name="slow"))
-    scene = scene_of("command_line")
-    options = scene.session_options()
+    harness = harness_of("command_line")
+    options = harness.session_options()
     started = compiler.with_name("started")
 
     def cancel_when_it_runs():
@@ -280,26 +280,26 @@ def test_a_running_compiler_is_killed_when_the_host_cancels(scene_of, compiler, 
     thread = threading.Thread(target=cancel_when_it_runs)
     thread.start()
     with pytest.raises(epctx.ModelLoadCanceled):
-        epctx.ModelCompiler(options, path, registry=scene.registry).compile_to_file()
+        epctx.ModelCompiler(options, path, registry=harness.registry).compile_to_file()
     thread.join()
 
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_compiler_that_is_not_there_is_named(model):
-    scene = Scene(provider=CommandLineProvider, options={"compiler": "no-such-npuc"})
+    harness = Harness(provider=CommandLineProvider, options={"compiler": "no-such-npuc"})
 
     with pytest.raises(epctx.InvalidArgument, match="no-such-npuc"):
-        scene.compile(model)
+        harness.compile(model)
 
 
 def test_a_library_that_is_none_is_named(model, tmp_path):
     library = tmp_path / "vendor.so"
     library.write_bytes(b"not a library")
-    scene = Scene(provider=OrtPluginProvider, options={"library": str(library), "ep_name": "VendorEP"})
+    harness = Harness(provider=OrtPluginProvider, options={"library": str(library), "ep_name": "VendorEP"})
 
     with pytest.raises(epctx.InvalidArgument, match=r"vendor\.so"):
-        scene.compile(model)
+        harness.compile(model)
 
 
 def one_operator(op_type, *, name):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from end_to_end.engine_eps import EngineProvider
 from end_to_end.small_models import chain, example, finished, saved, tensor
-from isolation.scenes import options_for, registry_of
+from isolation.harness import options_for, registry_of
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx

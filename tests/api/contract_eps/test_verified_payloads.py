@@ -6,7 +6,7 @@ import onnx
 import pytest
 from end_to_end.engine_eps import EngineProvider
 from end_to_end.small_models import chain, saved
-from isolation.scenes import options_for, registry_of
+from isolation.harness import options_for, registry_of
 
 import epctx_core as epctx
 from epctx_core.plugin import hookimpl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from control_flow.agreement_of_ways import (
+from control_flow.agreement_of_routes import (
     compiled,
     context_nodes_of,
     graphs_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_ways import (
+from control_flow.agreement_of_routes import (
     Everything,
     agreeing,
     compiled,

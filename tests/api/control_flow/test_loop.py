@@ -9,9 +9,9 @@ import weakref
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_ways import Everything, agreeing, assert_same, compiled, loaded, model_of
+from control_flow.agreement_of_routes import Everything, agreeing, assert_same, compiled, loaded, model_of
 from end_to_end.engine_eps import Alpha, Beta
-from end_to_end.onnxruntime_eye import onnxruntime_result
+from end_to_end.onnxruntime_results import onnxruntime_result
 from end_to_end.small_models import saved
 
 import epctx_core as epctx
@@ -164,14 +164,14 @@ def test_outputs_that_the_node_omits_are_dropped(tmp_path):
     whole, omitting = model_of(GROWING), model_of(GROWING)
     omitting.graph.node[1].output[1] = ""
     del omitting.graph.output[1]
-    wanted = onnxruntime_result(saved(whole, tmp_path / "whole.onnx"), feed)
+    expected = onnxruntime_result(saved(whole, tmp_path / "whole.onnx"), feed)
     report = compiled(omitting, tmp_path / "m.onnx")
 
     with loaded(report.output) as session:
         results = session.run(None, feed)
 
     assert len(report.partitions) == 1
-    assert_same(results, [wanted[0], wanted[2]])
+    assert_same(results, [expected[0], expected[2]])
 
 
 def test_if_in_a_loop_in_an_if_with_work_at_every_depth(tmp_path):

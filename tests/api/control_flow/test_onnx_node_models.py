@@ -7,7 +7,7 @@ import pkgutil
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_ways import CONTROL_FLOW, Everything, assert_same, graphs_of, registry_of
+from control_flow.agreement_of_routes import CONTROL_FLOW, Everything, assert_same, graphs_of, registry_of
 from end_to_end.small_models import saved
 from onnx.backend.test.case import node as node_cases
 
@@ -38,7 +38,7 @@ def test_there_are_cases_of_each_operator():
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_case_gives_what_it_says_compiled_and_loaded(tmp_path, name):
-    model, (inputs, wanted) = CASES[name].model, CASES[name].data_sets[0]
+    model, (inputs, expected) = CASES[name].model, CASES[name].data_sets[0]
     source = saved(model, tmp_path / "m.onnx")
     feeds = dict(zip((value.name for value in model.graph.input), inputs, strict=True))
     registry, options = registry_of(Everything)
@@ -47,7 +47,7 @@ def test_the_case_gives_what_it_says_compiled_and_loaded(tmp_path, name):
     for path, given in ((source, options), (report.output, None)):
         with epctx.InferenceSession(path, given, registry=registry) as session:
             results = session.run(None, feeds)
-        assert_same([np.asarray(r) if isinstance(r, np.ndarray) else r for r in results], list(wanted))
+        assert_same([np.asarray(r) if isinstance(r, np.ndarray) else r for r in results], list(expected))
 
     left = {node.op_type for graph in graphs_of(report.output) for node in graph.node}
     assert left & CONTROL_FLOW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_ways import agreeing, compiled, loaded, model_of
+from control_flow.agreement_of_routes import agreeing, compiled, loaded, model_of
 from end_to_end.engine_eps import Alpha, Beta
 
 import epctx_core as epctx

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from control_flow.agreement_of_ways import agreeing, model_of, registry_of
+from control_flow.agreement_of_routes import agreeing, model_of, registry_of
 from end_to_end.engine_eps import EngineProvider
-from engines.pieces import on_the_reference
+from engines.models_for_engines import on_the_reference
 from onnx import helper
 
 import epctx_core as epctx

@@ -176,7 +176,7 @@ def drawn_model(draw: st.DrawFn, scope_type: type[Scope] = Scope) -> onnx.ModelP
     weights = [f"w{number}" for number in range(3)]
     scope = scope_type(draw, [*inputs, *weights], ["flag"])
     made = [name for node in scope.nodes for name in node.output if not name.endswith("_q")]
-    wanted = draw(st.lists(st.sampled_from(made), min_size=1, max_size=4, unique=True))
+    expected = draw(st.lists(st.sampled_from(made), min_size=1, max_size=4, unique=True))
     arrays = {name: example(number) for number, name in enumerate(weights)}
     arrays |= {"limit": np.float32(0.5), "stack": example(7, (2, *SHAPE))}
     arrays |= {"scale": np.float32(2.0**-4), "zero": np.int8(0)}
@@ -185,7 +185,7 @@ def drawn_model(draw: st.DrawFn, scope_type: type[Scope] = Scope) -> onnx.ModelP
     return finished(
         scope.nodes,
         [*(tensor(name) for name in inputs), flag],
-        [declared(name) for name in wanted],
+        [declared(name) for name in expected],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
     )
 
@@ -270,8 +270,8 @@ def is_acyclic(groups, edges):
         if group_of[producer] != group_of[consumer]:
             needs[group_of[consumer]].add(group_of[producer])
     while needs:
-        free = {number for number, wanted in needs.items() if not wanted}
+        free = {number for number, expected in needs.items() if not expected}
         if not free:
             return False
-        needs = {number: wanted - free for number, wanted in needs.items() if number not in free}
+        needs = {number: expected - free for number, expected in needs.items() if number not in free}
     return True

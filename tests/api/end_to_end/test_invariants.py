@@ -11,7 +11,7 @@ import onnx
 import pytest
 from agreement import TOLERANCE, worst_relative_error
 from end_to_end.engine_eps import Alpha, Beta
-from end_to_end.onnxruntime_eye import onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_says
 from end_to_end.small_models import SHAPE, finished, saved, snapshot, tensor
 from onnx import helper
 

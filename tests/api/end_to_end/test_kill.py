@@ -21,7 +21,7 @@ OLD, NEW = 0, 1
 BY_TIME, BY_CALL = 13, 12
 
 
-class Scene:
+class Harness:
     """Two models of one name, size and structure, a folder for their pair, and the program that compiles them.
 
     Between them both differ in weights that QNN takes and in weights that stay in the context model, so that
@@ -95,12 +95,12 @@ class Scene:
 
 
 @pytest.fixture
-def scene(network, tmp_path):
-    scene = Scene(network, tmp_path)
-    yield scene
-    scene.process.stdin.close()
-    assert scene.process.wait(timeout=60) == 0
-    scene.process.stdout.close()
+def harness(network, tmp_path):
+    harness = Harness(network, tmp_path)
+    yield harness
+    harness.process.stdin.close()
+    assert harness.process.wait(timeout=60) == 0
+    harness.process.stdout.close()
 
 
 def moments(seconds, calls):
@@ -116,63 +116,63 @@ def moments(seconds, calls):
     return orders
 
 
-def test_both_files_of_the_two_pairs_differ_and_have_one_size(scene):
+def test_both_files_of_the_two_pairs_differ_and_have_one_size(harness):
     pairs = []
     for which in (OLD, NEW):
-        scene.told("whole", "-", which)
-        assert scene.loaded() == which
-        pairs.append(snapshot(scene.model.parent))
+        harness.told("whole", "-", which)
+        assert harness.loaded() == which
+        pairs.append(snapshot(harness.model.parent))
 
     assert [len(content) for content in pairs[OLD].values()] == [
         len(content) for content in pairs[NEW].values()
     ]
     assert len(pairs[OLD]) == 2
     assert pairs[OLD].keys() == pairs[NEW].keys()
-    assert not np.allclose(*scene.answers)
+    assert not np.allclose(*harness.answers)
 
 
-def test_a_mixture_of_the_two_pairs_is_refused(scene):
-    scene.told("whole", "-", OLD)
-    old = snapshot(scene.model.parent)
-    scene.told("whole", "-", NEW)
-    (scene.model.parent / "bert_qnn.bin").write_bytes(old["bert_qnn.bin"])
+def test_a_mixture_of_the_two_pairs_is_refused(harness):
+    harness.told("whole", "-", OLD)
+    old = snapshot(harness.model.parent)
+    harness.told("whole", "-", NEW)
+    (harness.model.parent / "bert_qnn.bin").write_bytes(old["bert_qnn.bin"])
 
     with pytest.raises(epctx.InvalidGraph, match="not the one that the model was written with"):
-        scene.loaded()
+        harness.loaded()
 
 
-def test_a_kill_at_any_moment_of_a_compile_leaves_the_old_or_the_new_model(scene):
-    _, seconds, calls = scene.told("whole", "-", OLD)
+def test_a_kill_at_any_moment_of_a_compile_leaves_the_old_or_the_new_model(harness):
+    _, seconds, calls = harness.told("whole", "-", OLD)
     before, kept, finished, staged = OLD, 0, 0, []
 
     for number, (kind, amount) in enumerate(moments(seconds, calls)):
         which = NEW if before == OLD else OLD
-        fate, *_ = scene.told(kind, amount, which)
-        after = scene.loaded()
+        fate, *_ = harness.told(kind, amount, which)
+        after = harness.loaded()
 
         assert fate == "killed" or after == which, (number, kind, amount)
         finished += after == which
         kept += after == before
-        staged += [path.name for path in scene.staging()]
+        staged += [path.name for path in harness.staging()]
         before = after
 
     assert kept + finished == BY_TIME + BY_CALL
     assert kept >= 5
     assert finished >= 1
     assert len(set(staged)) >= 5  # that many were killed while they published
-    scene.told("whole", "-", NEW)
-    assert scene.loaded() == NEW
-    assert scene.staging() == []
-    assert sorted(path.name for path in scene.model.parent.iterdir()) == ["bert_ctx.onnx", "bert_qnn.bin"]
+    harness.told("whole", "-", NEW)
+    assert harness.loaded() == NEW
+    assert harness.staging() == []
+    assert sorted(path.name for path in harness.model.parent.iterdir()) == ["bert_ctx.onnx", "bert_qnn.bin"]
 
 
-def test_a_load_while_another_process_compiles_gives_the_old_or_the_new_model(scene):
-    scene.order("alternate", 20, "-")
+def test_a_load_while_another_process_compiles_gives_the_old_or_the_new_model(harness):
+    harness.order("alternate", 20, "-")
 
-    loads = [scene.loaded()]
-    while not scene.has_answered():
-        loads.append(scene.loaded())
+    loads = [harness.loaded()]
+    while not harness.has_answered():
+        loads.append(harness.loaded())
 
     assert set(loads) == {OLD, NEW}
     assert len(loads) >= 5
-    assert scene.staging() == []
+    assert harness.staging() == []

@@ -8,8 +8,8 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import by_compiler, by_session, compile_with, refused, session_with, with_qnn
 from end_to_end.small_models import chain, example, finished, saved, tensor
+from engines.models_for_engines import on_the_reference
 from engines.networks import convolution_and_normalisation, gelu
-from engines.pieces import on_the_reference
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
@@ -38,7 +38,7 @@ def source(tmp_path):
 
 
 def test_a_model_is_brought_to_a_level_before_eps_see_it(source, tmp_path):
-    wanted = epctx.InferenceSession(source).run(None, {"x": image()})[0]
+    expected = epctx.InferenceSession(source).run(None, {"x": image()})[0]
 
     report = epctx.ModelCompiler(
         with_qnn(), source, graph_optimization_level=LEVEL.ORT_ENABLE_BASIC
@@ -46,7 +46,7 @@ def test_a_model_is_brought_to_a_level_before_eps_see_it(source, tmp_path):
 
     assert [p.nodes for p in report.partitions] == [2]
     found = epctx.InferenceSession(tmp_path / "m_ctx.onnx").run(None, {"x": image()})[0]
-    assert np.max(np.abs(found - wanted)) <= 1e-5 * np.max(np.abs(wanted))
+    assert np.max(np.abs(found - expected)) <= 1e-5 * np.max(np.abs(expected))
 
 
 def test_by_default_eps_see_the_model_as_it_is(source, tmp_path):
@@ -82,11 +82,11 @@ def test_onnxruntimes_own_operators_run_on_the_cpu_and_have_types(tmp_path):
     ).compile_to_file(tmp_path / "m_ctx.onnx")
 
     assert sum(p.nodes for p in report.partitions) == 1
-    wanted = epctx.InferenceSession(path).run(None, {"x": x})[0]
+    expected = epctx.InferenceSession(path).run(None, {"x": x})[0]
     assert np.allclose(
-        epctx.InferenceSession(tmp_path / "m_ctx.onnx").run(None, {"x": x})[0], wanted, atol=1e-6
+        epctx.InferenceSession(tmp_path / "m_ctx.onnx").run(None, {"x": x})[0], expected, atol=1e-6
     )
-    assert np.allclose(epctx.InferenceSession(path, options).run(None, {"x": x})[0], wanted, atol=1e-6)
+    assert np.allclose(epctx.InferenceSession(path, options).run(None, {"x": x})[0], expected, atol=1e-6)
 
 
 def test_the_same_model_gives_the_same_bytes_in_any_folder(source, tmp_path):
@@ -118,7 +118,7 @@ def test_on_an_engine_without_an_optimiser_a_level_is_refused_with_what_to_insta
 
 
 def test_on_the_reference_a_model_compiles_and_runs_all_the_same(source, tmp_path):
-    wanted = epctx.InferenceSession(source).run(None, {"x": image()})[0]
+    expected = epctx.InferenceSession(source).run(None, {"x": image()})[0]
     made_with = tmp_path / "with_ctx.onnx"
     epctx.ModelCompiler(with_qnn(), source).compile_to_file(made_with)
 
@@ -126,7 +126,7 @@ def test_on_the_reference_a_model_compiles_and_runs_all_the_same(source, tmp_pat
 
     for path in (made_with, tmp_path / "without_ctx.onnx"):
         found = epctx.InferenceSession(path, on_the_reference()).run(None, {"x": image()})[0]
-        assert np.max(np.abs(found - wanted)) <= 1e-5 * np.max(np.abs(wanted))
+        assert np.max(np.abs(found - expected)) <= 1e-5 * np.max(np.abs(expected))
 
 
 def test_a_model_that_cannot_be_optimised_says_why(tmp_path):
@@ -179,7 +179,7 @@ def negations(tmp_path):
 @pytest.mark.parametrize("route", [by_compiler, by_session])
 def test_an_ep_changes_the_model_before_it_is_partitioned(negations, tmp_path, route):
     ep = wishing(without_negations)
-    wanted = epctx.InferenceSession(negations).run(None, {"x": example()})[0]
+    expected = epctx.InferenceSession(negations).run(None, {"x": example()})[0]
 
     route(ep, negations, tmp_path / "m_ctx.onnx")
 
@@ -187,7 +187,7 @@ def test_an_ep_changes_the_model_before_it_is_partitioned(negations, tmp_path, r
     assert [node.op_type for node in made.graph.node] == ["EPContext"]
     assert made.producer_name == "small"
     assert len(ep.calls) == 1
-    assert np.array_equal(session_with(ep, tmp_path / "m_ctx.onnx").run(None, {"x": example()})[0], wanted)
+    assert np.array_equal(session_with(ep, tmp_path / "m_ctx.onnx").run(None, {"x": example()})[0], expected)
     assert len(ep.calls) == 1, "a compiled model is nobody's to change"
 
 

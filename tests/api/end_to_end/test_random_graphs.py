@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from end_to_end.engine_eps import Alpha, Beta
-from end_to_end.onnxruntime_eye import onnxruntime_result, onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
 from end_to_end.random_graphs import assert_partitions_are_whole, drawn_model, is_acyclic
 from end_to_end.small_models import example, saved
 from hypothesis import HealthCheck, event, given, settings
@@ -47,7 +47,7 @@ def test_any_graph_and_any_mix_of_eps_keeps_results_and_partitions_whole(case, f
     with tempfile.TemporaryDirectory() as folder:
         source, written = saved(case.model, Path(folder, "m.onnx")), Path(folder, "out", "m_ctx.onnx")
         written.parent.mkdir()
-        wanted = onnxruntime_result(source, feeds)
+        expected = onnxruntime_result(source, feeds)
         report = epctx.ModelCompiler(options, source, case.embedded, registry=registry).compile_to_file(
             written
         )
@@ -61,7 +61,7 @@ def test_any_graph_and_any_mix_of_eps_keeps_results_and_partitions_whole(case, f
             assert "is not compatible with any execution provider" in onnxruntime_says(written)
 
     for result in results:
-        for one, other in zip(result, wanted, strict=True):
+        for one, other in zip(result, expected, strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
     left = assert_partitions_are_whole(case.model, context, report)
     claimed = set().union(*(ep.operators for ep in case.eps))

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from agreement import assert_agree
-from end_to_end.onnxruntime_eye import onnxruntime_result, onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
 from end_to_end.sim_eps import CPU, EVERY_ORDER, OPENVINO, PACKAGES, QNN, SUFFIXES, VITISAI, short, with_eps
 from end_to_end.small_models import finished, saved, tensor
 from epctx_sim_openvino import OpenVinoProvider
@@ -117,7 +117,7 @@ def test_three_eps_share_a_network_each_with_a_binary_of_its_own(source, tmp_pat
 
 
 def test_moved_without_its_source_it_runs_in_a_process_that_finds_the_eps(source, tmp_path):
-    wanted = onnxruntime_result(source, {"x": X})
+    expected = onnxruntime_result(source, {"x": X})
     report = compiled(source, tmp_path / "written")
     far = tmp_path / "far away"
     report.output.parent.rename(far)
@@ -128,18 +128,18 @@ def test_moved_without_its_source_it_runs_in_a_process_that_finds_the_eps(source
     subprocess.run(command, check=True, cwd=tmp_path, timeout=120)
 
     with np.load(tmp_path / "outputs.npz") as stored:
-        assert_agree([stored[name] for name in stored.files], wanted, [SCALE])
+        assert_agree([stored[name] for name in stored.files], expected, [SCALE])
 
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 @pytest.mark.parametrize("eps", EVERY_ORDER, ids=short)
 def test_in_any_order_a_network_compiled_in_a_session_and_loaded_agree(source, tmp_path, eps, embedded):
-    wanted = onnxruntime_result(source, {"x": X})
+    expected = onnxruntime_result(source, {"x": X})
 
     report = compiled(source, tmp_path / "written", eps, embedded=embedded)
 
-    assert_agree(result(source, with_eps(*eps)), wanted, [SCALE])
-    assert_agree(result(report.output), wanted, [SCALE])
+    assert_agree(result(source, with_eps(*eps)), expected, [SCALE])
+    assert_agree(result(report.output), expected, [SCALE])
     assert sum(report.assignments.values()) == len(onnx.load(source).graph.node)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from end_to_end.onnxruntime_eye import onnxruntime_result
+from end_to_end.onnxruntime_results import onnxruntime_result
 from end_to_end.random_graphs import MixedScope, assert_partitions_are_whole, drawn_model
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import example, saved
@@ -45,13 +45,13 @@ def test_any_graph_over_any_eps_keeps_results_and_partitions_whole(case, flag):
     with tempfile.TemporaryDirectory() as folder:
         source, written = saved(case.model, Path(folder, "m.onnx")), Path(folder, "out", "m_ctx.onnx")
         written.parent.mkdir()
-        wanted = onnxruntime_result(source, feeds)
+        expected = onnxruntime_result(source, feeds)
         report = epctx.ModelCompiler(options, source, case.embedded).compile_to_file(written)
         results = [session_result(source, feeds, options), session_result(written, feeds)]
         context = onnx.load(written)
 
     for result in results:
-        for one, other in zip(result, wanted, strict=True):
+        for one, other in zip(result, expected, strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
     left = assert_partitions_are_whole(case.model, context, report)
     event(f"{len({partition.ep for partition in report.partitions})} EPs")

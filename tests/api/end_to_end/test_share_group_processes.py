@@ -116,7 +116,7 @@ def test_processes_that_load_models_of_one_group_have_its_weights_in_memory_once
         assert first["Private_Dirty"] == second["Private_Dirty"] == 0
 
 
-class Scene:
+class Harness:
     """Two versions of a group of two, a folder for their context models, and the program that compiles them."""
 
     def __init__(self, folder):
@@ -157,30 +157,30 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path):
-    scene = Scene(tmp_path)
-    yield scene
-    scene.process.stdin.close()
-    assert scene.process.wait(timeout=60) == 0
-    scene.process.stdout.close()
+def harness(tmp_path):
+    harness = Harness(tmp_path)
+    yield harness
+    harness.process.stdin.close()
+    assert harness.process.wait(timeout=60) == 0
+    harness.process.stdout.close()
 
 
-def test_a_kill_at_any_moment_of_a_groups_end_leaves_each_model_old_or_new(scene):
-    assert not np.allclose(scene.answers[OLD]["a"], scene.answers[NEW]["a"], atol=1e-2)
-    _, _, calls = scene.told("whole", "-", OLD)
+def test_a_kill_at_any_moment_of_a_groups_end_leaves_each_model_old_or_new(harness):
+    assert not np.allclose(harness.answers[OLD]["a"], harness.answers[NEW]["a"], atol=1e-2)
+    _, _, calls = harness.told("whole", "-", OLD)
     fates, staged, seen = [], 0, []
 
     for number in range(KILLS):
-        fates.append(scene.told("call", 1 + number * (calls - 1) // (KILLS - 1), NEW)[0])
-        staged += bool(scene.staging())
-        seen.append(scene.loaded())
+        fates.append(harness.told("call", 1 + number * (calls - 1) // (KILLS - 1), NEW)[0])
+        staged += bool(harness.staging())
+        seen.append(harness.loaded())
         # The next compile tidies up.
-        scene.told("whole", "-", OLD)
-        assert scene.loaded() == [OLD, OLD]
-        assert scene.staging() == []
+        harness.told("whole", "-", OLD)
+        assert harness.loaded() == [OLD, OLD]
+        assert harness.staging() == []
 
     assert fates == ["killed"] * KILLS
     assert staged >= KILLS // 2
     assert seen[0] == [OLD, OLD]
     assert seen[-1] == [NEW, NEW]
-    assert sorted(path.name for path in scene.out.iterdir()) == ["a_ctx.onnx", "a_qnn.bin", "b_ctx.onnx"]
+    assert sorted(path.name for path in harness.out.iterdir()) == ["a_ctx.onnx", "a_qnn.bin", "b_ctx.onnx"]

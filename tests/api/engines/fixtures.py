@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engines.pieces import session_engine
+from engines.models_for_engines import session_engine
 
 
 @pytest.fixture

@@ -44,8 +44,8 @@ def test_a_node_that_onnxruntime_refuses_in_any_words_runs_on_the_reference_and_
     for values, shape in ((model.graph.input[0], (3, 2, 4)), (model.graph.output[0], (3, 1, 2, 5))):
         for dimension, length in zip(values.type.tensor_type.shape.dim, shape, strict=True):
             dimension.dim_value = length
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, turned)[0]
-    np.testing.assert_allclose(session.run(None, feeds)[0], wanted.transpose(2, 0, 1, 3), atol=1e-6)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, turned)[0]
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected.transpose(2, 0, 1, 3), atol=1e-6)
 
 
 def test_the_node_that_no_engine_has_is_named_though_its_operator_is_called_like_anothers():

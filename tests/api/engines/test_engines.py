@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.pieces import SIZE, WITHOUT_ONNXRUNTIME, on_the_reference, piece, session_engine
+from engines.models_for_engines import SIZE, WITHOUT_ONNXRUNTIME, on_the_reference, piece, session_engine
 from graph.making import model, node, tensor, value
 from graph.witness import piece as partition_of
 from onnx import TensorProto, helper

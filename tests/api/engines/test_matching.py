@@ -72,9 +72,9 @@ def adding(elem_type=FLOAT, opset=21):
 
 
 def test_a_kernel_of_the_operator_matches():
-    wanted = kernel()
+    expected = kernel()
 
-    assert found(adding(), wanted) is wanted
+    assert found(adding(), expected) is expected
 
 
 @pytest.mark.parametrize("other", [{"op_type": "Sub"}, {"domain": "com.microsoft"}])
@@ -101,9 +101,9 @@ def test_the_operators_own_version_counts_and_an_end_that_is_not_stated_covers_n
     since, end, matches
 ):
     # Opset 21 has Add in its version 14.
-    wanted = kernel(since_version=since, end_version=end)
+    expected = kernel(since_version=since, end_version=end)
 
-    assert (found(adding(), wanted) is wanted) is matches
+    assert (found(adding(), expected) is expected) is matches
 
 
 def test_an_older_model_gets_the_older_kernel():
@@ -137,9 +137,9 @@ def test_each_variable_is_checked_where_it_stands():
 
 def test_omitted_inputs_are_not_checked():
     made = model([node("Clip", ["x", "", ""], ["y"])], ["x"], ["y"])
-    wanted = kernel(op_type="Clip", since_version=13, type_constraints={"T": frozenset({FLOAT})})
+    expected = kernel(op_type="Clip", since_version=13, type_constraints={"T": frozenset({FLOAT})})
 
-    assert found(made, wanted) is wanted
+    assert found(made, expected) is expected
 
 
 def test_a_value_of_unknown_type_matches_no_constraint():
@@ -271,9 +271,9 @@ def test_an_output_says_the_type_of_an_operator_whose_inputs_are_left_out():
 
 
 def test_the_name_ai_onnx_is_the_default_domain():
-    wanted = kernel(domain="ai.onnx")
+    expected = kernel(domain="ai.onnx")
 
-    assert found(adding(), wanted) is wanted
+    assert found(adding(), expected) is expected
 
 
 def test_the_reason_names_each_kernel_and_what_does_not_fit():

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.pieces import WITHOUT_ONNXRUNTIME
+from engines.models_for_engines import WITHOUT_ONNXRUNTIME
 from onnx import parser
 
 PROGRAM = (

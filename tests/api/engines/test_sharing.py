@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import onnxruntime
 import pytest
-from engines.pieces import SIZE, piece
+from engines.models_for_engines import SIZE, piece
 from graph.making import model, node, tensor, value
 
 import epctx_core as epctx

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from agreement import TOLERANCE, worst_relative_error
-from engines.pieces import WITHOUT_ONNXRUNTIME
+from engines.models_for_engines import WITHOUT_ONNXRUNTIME
 
 PROGRAM = (
     WITHOUT_ONNXRUNTIME

@@ -1,6 +1,6 @@
 """Compiles pairs again and again, or looks at them all the time: a program that `test_kills.py` drives.
 
-`in_other_processes.py compile SCENE FOLDER` makes a scene's pairs and says `ready`. It then reads one order a
+`in_other_processes.py compile SCENE FOLDER` makes a harness's pairs and says `ready`. It then reads one order a
 line, as `compile_again.py` has them (`time SECONDS WHICH`, `call N WHICH`, `whole - WHICH`), and answers each.
 
 `in_other_processes.py watch SCENE FOLDER` loads what it finds, says `ready`, and loads again until its input ends
@@ -18,12 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from end_to_end.compile_again import ordered, tell
-from faults.pairs import OLD, SCENES
+from faults.pairs import HARNESSES, OLD
 
 
-def compile_when_told(scene: str, folder: Path) -> None:
+def compile_when_told(harness: str, folder: Path) -> None:
     """Make the pairs, and compile one in a child for each order."""
-    pairs = SCENES[scene](folder)
+    pairs = HARNESSES[harness](folder)
     pairs.compile(OLD)  # imports what children would each import
     tell("ready")
     for order in sys.stdin:
@@ -31,9 +31,9 @@ def compile_when_told(scene: str, folder: Path) -> None:
         tell(*ordered(kind, amount, partial(pairs.compile, int(which))))
 
 
-def watch(scene: str, folder: Path) -> None:
+def watch(harness: str, folder: Path) -> None:
     """Load until the input ends; say what was found."""
-    pairs = SCENES[scene](folder)
+    pairs = HARNESSES[harness](folder)
     found = Counter(map(str, pairs.loaded()))
     problems = []
     tell("ready")

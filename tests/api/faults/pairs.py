@@ -188,5 +188,5 @@ class StoppedGroup(Group):
         return found
 
 
-SCENES = {"compile": OneModel, "share": Group, "share by options": StoppedGroup}
+HARNESSES = {"compile": OneModel, "share": Group, "share by options": StoppedGroup}
 """What is killed and watched, by name; whatever writes files all or none can be added."""

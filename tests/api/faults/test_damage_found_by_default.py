@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import main
-from contract.judging_eps import registry_with
+from contract.validating_eps import registry_with
 from end_to_end.engine_eps import Alpha, Beta
 from end_to_end.share_models import options
 from end_to_end.sim_eps import QNN
@@ -526,14 +526,14 @@ def test_a_folder_that_cannot_be_trusted_is_not_used_and_receipts_are_kept_in_me
     large, tmp_path, receipts, hostile, caplog
 ):
     model, binary = put(large, tmp_path / "m")
-    elsewhere = tmp_path / "elsewhere"
+    other_folder = tmp_path / "elsewhere"
     receipts.mkdir(mode=0o700)
     if hostile == "a file":
         receipts.rmdir()
         receipts.touch()
     elif hostile == "a link":
-        receipts.rename(elsewhere)
-        receipts.symlink_to(elsewhere)
+        receipts.rename(other_folder)
+        receipts.symlink_to(other_folder)
     elif hostile == "another user's":
         if os.geteuid():
             pytest.skip("only root gives folders away")

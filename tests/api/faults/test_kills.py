@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faults.pairs import NEW, OLD, SCENES, files, staging
+from faults.pairs import HARNESSES, NEW, OLD, files, staging
 
 PROGRAM = Path(__file__).with_name("in_other_processes.py")
 
@@ -55,11 +55,11 @@ def moments(count, seconds, calls):
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(300, marks=pytest.mark.stress)])
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(scene, count, tmp_path):
+@pytest.mark.parametrize("harness", HARNESSES)
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(harness, count, tmp_path):
     staged, kept, replaced = 0, 0, 0
-    with program("compile", scene, tmp_path) as told, program("watch", scene, tmp_path) as watch:
-        pairs = SCENES[scene](tmp_path)
+    with program("compile", harness, tmp_path) as told, program("watch", harness, tmp_path) as watch:
+        pairs = HARNESSES[harness](tmp_path)
         _, seconds, calls = told("whole", "-", OLD).split()
         before = [OLD] * len(pairs.answers[OLD])
 
@@ -89,15 +89,15 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
     assert staging(pairs.out) == []
 
 
-@pytest.mark.parametrize("scene", [name for name, scene in SCENES.items() if not scene.between])
-def test_two_processes_that_compile_into_one_folder_take_turns_while_a_third_reads(scene, tmp_path):
+@pytest.mark.parametrize("harness", [name for name, harness in HARNESSES.items() if not harness.between])
+def test_two_processes_that_compile_into_one_folder_take_turns_while_a_third_reads(harness, tmp_path):
     with (
-        program("compile", scene, tmp_path) as one,
-        program("compile", scene, tmp_path) as other,
-        program("watch", scene, tmp_path) as watch,
+        program("compile", harness, tmp_path) as one,
+        program("compile", harness, tmp_path) as other,
+        program("watch", harness, tmp_path) as watch,
         ThreadPoolExecutor(2) as pool,
     ):
-        pairs = SCENES[scene](tmp_path)
+        pairs = HARNESSES[harness](tmp_path)
         for _ in range(3):
             answers = pool.map(lambda told, which: told("whole", "-", which), (one, other), (OLD, NEW))
             assert [answer.split()[0] for answer in answers] == ["finished", "finished"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 import pytest
-from contract.judging_eps import compiled, session
-from contract.weightless_scene import Scene
+from contract.validating_eps import compiled, session
+from contract.weightless_harness import Harness
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, example, saved, snapshot
 from onnx import helper
@@ -80,9 +80,9 @@ class BySource:
     """The source model of a weightless context model."""
 
     def __init__(self, folder: Path) -> None:
-        self._scene = Scene(folder)
-        self.model = self._scene.compile()
-        self.file = self._scene.source
+        self._harness = Harness(folder)
+        self.model = self._harness.compile()
+        self.file = self._harness.source
 
     def name(self, name: str | bytes) -> None:
         model = onnx.load(self.model)
@@ -94,7 +94,7 @@ class BySource:
 
     def load(self) -> np.ndarray:
         with epctx.InferenceSession(self.model) as live:
-            return live.run(None, {"x": self._scene.x})[0]
+            return live.run(None, {"x": self._harness.x})[0]
 
 
 ROUTES = pytest.mark.parametrize("route", [ByPayload, ByWeight, BySource])
@@ -110,15 +110,15 @@ def folder(tmp_path):
 @ROUTES
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_name_that_leaves_or_is_no_file_of_the_folder_is_refused(route, folder, name):
-    scene = route(folder)
-    scene.load()
+    harness = route(folder)
+    harness.load()
     # What lies outside would do: only the rule keeps it from being read.
-    shutil.copyfile(scene.file, folder.parent / "outside.bin")
+    shutil.copyfile(harness.file, folder.parent / "outside.bin")
     lay_out(folder)
-    scene.name(name)
+    harness.name(name)
 
     with pytest.raises(InvalidGraph) as caught:
-        scene.load()
+        harness.load()
 
     assert len(str(caught.value)) < 3000
     assert caught.value.hint
@@ -127,20 +127,20 @@ def test_a_name_that_leaves_or_is_no_file_of_the_folder_is_refused(route, folder
 @ROUTES
 @pytest.mark.parametrize("name", INSIDE)
 def test_an_awkward_name_is_a_file_inside_or_refused(route, folder, name):
-    scene = route(folder)
-    expected = scene.load()
-    shutil.copyfile(scene.file, folder.parent / "outside.bin")
+    harness = route(folder)
+    expected = harness.load()
+    shutil.copyfile(harness.file, folder.parent / "outside.bin")
     (folder / "sub").mkdir()
-    scene.name(name)
+    harness.name(name)
     with pytest.raises(InvalidGraph):  # nothing of that name is there, and nothing else is taken for it
-        scene.load()
+        harness.load()
     target = folder / os.path.normpath(name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    scene.file.rename(target)
+    harness.file.rename(target)
     before = snapshot(folder.parent)
 
     try:
-        found = scene.load()
+        found = harness.load()
     except EpctxError as error:
         assert isinstance(error, InvalidGraph)
     else:
@@ -151,25 +151,25 @@ def test_an_awkward_name_is_a_file_inside_or_refused(route, folder, name):
 
 @ROUTES
 def test_a_hard_link_is_a_file_like_any_other(route, folder):
-    scene = route(folder)
-    expected = scene.load()
-    shutil.copyfile(scene.file, folder.parent / "outside.bin")
+    harness = route(folder)
+    expected = harness.load()
+    shutil.copyfile(harness.file, folder.parent / "outside.bin")
     os.link(folder.parent / "outside.bin", folder / "hard.bin")
 
-    scene.name("hard.bin")
+    harness.name("hard.bin")
 
-    assert np.array_equal(scene.load(), expected)
+    assert np.array_equal(harness.load(), expected)
 
 
 @ROUTES
 def test_names_that_differ_in_case_or_in_how_letters_are_composed_are_different_files(route, folder):
-    scene = route(folder)
-    expected = scene.load()
+    harness = route(folder)
+    expected = harness.load()
     for wanted, other in (("\u00e9.bin", "e\u0301.bin"), ("a.bin", "A.bin")):
-        shutil.copyfile(scene.file, folder / wanted)
+        shutil.copyfile(harness.file, folder / wanted)
         if (folder / other).exists():
             pytest.skip("this folder takes the two for one")
         (folder / other).write_bytes(b"another")
-        scene.name(wanted)
+        harness.name(wanted)
 
-        assert np.array_equal(scene.load(), expected)
+        assert np.array_equal(harness.load(), expected)

@@ -247,11 +247,11 @@ def test_operators_nobody_knows_leave_their_results_untyped():
 
 def test_external_weights_are_looked_for_beside_the_model_and_nowhere_else(tmp_path, monkeypatch):
     # The checker would look for external data beside the working folder.
-    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
-    elsewhere.mkdir()
+    other_folder, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    other_folder.mkdir()
     folder.mkdir()
-    (elsewhere / "w.bin").write_bytes(bytes(3600))
-    monkeypatch.chdir(elsewhere)
+    (other_folder / "w.bin").write_bytes(bytes(3600))
+    monkeypatch.chdir(other_folder)
     made = model([node("Add", ["x", "w"], ["y"])], [value("x", shape=[900])], [value("y", shape=[900])])
     made.graph.initializer.append(
         TensorProto(name="w", data_type=1, dims=[900], data_location=TensorProto.EXTERNAL)

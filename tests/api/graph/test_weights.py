@@ -95,15 +95,15 @@ def test_raw_bytes_are_seen_as_what_they_are(kind):
     ids=lambda v: np.dtype(v).name if not isinstance(v, list) else "",
 )
 def test_typed_fields_hold_the_same_values_as_raw_bytes(values, dtype):
-    wanted = np.array(values, dtype)
-    elem_type = helper.np_dtype_to_tensor_dtype(wanted.dtype)
-    typed = helper.make_tensor("w", elem_type, [2], wanted)
+    expected = np.array(values, dtype)
+    elem_type = helper.np_dtype_to_tensor_dtype(expected.dtype)
+    typed = helper.make_tensor("w", elem_type, [2], expected)
     assert not typed.HasField("raw_data")
 
     weight, _ = weight_of(typed)
 
-    assert weight.array().tobytes() == wanted.tobytes()
-    assert weight.digest == hashlib.sha256(wanted.tobytes()).hexdigest()
+    assert weight.array().tobytes() == expected.tobytes()
+    assert weight.digest == hashlib.sha256(expected.tobytes()).hexdigest()
 
 
 def test_half_precision_in_the_field_for_integers_is_read_as_bits():
@@ -125,9 +125,9 @@ def test_half_precision_in_the_field_for_integers_is_read_as_bits():
     ids=["int4", "uint4", "float4"],
 )
 def test_two_elements_share_a_byte(elem_type, dtype, values, in_field):
-    wanted = np.array(values, dtype)
-    raw = numpy_helper.from_array(wanted, "w")
-    made = helper.make_tensor("w", elem_type, [3], wanted.astype(np.float32)) if in_field else raw
+    expected = np.array(values, dtype)
+    raw = numpy_helper.from_array(expected, "w")
+    made = helper.make_tensor("w", elem_type, [3], expected.astype(np.float32)) if in_field else raw
 
     weight, _ = weight_of(made)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty, Patient
-from isolation.scenes import compiled, is_alive, nothing_left, options_for, registry_of, source
+from isolation.harness import compiled, is_alive, nothing_left, options_for, registry_of, source
 
 import epctx_core as epctx
 
@@ -22,7 +22,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from isolation.faulty_eps import Faulty
-from isolation.scenes import options_for, registry_of
+from isolation.harness import options_for, registry_of
 import epctx_core as epctx
 
 options = options_for(Faulty, provider_options={"fault": sys.argv[2]}, isolate_timeout_seconds=int(sys.argv[3]))

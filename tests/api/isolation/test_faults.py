@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty
-from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
+from isolation.harness import compiled, nothing_left, options_for, registry_of, source
 
 import epctx_core as epctx
 

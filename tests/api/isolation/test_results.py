@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from control_flow.agreement_of_ways import Everything
+from control_flow.agreement_of_routes import Everything
 from end_to_end.engine_eps import Alpha, Beta, packed
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import chain, example, finished, saved, snapshot
@@ -26,7 +26,7 @@ from isolation.faulty_eps import (
     Renaming,
     WithKernels,
 )
-from isolation.scenes import compiled, nothing_left, options_for, registry_of, source
+from isolation.harness import compiled, nothing_left, options_for, registry_of, source
 from onnx import helper
 
 import epctx_core as epctx
@@ -62,7 +62,7 @@ def both_ways(tmp_path, model, ep, **arguments):
 def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(tmp_path, network, temporary, ep):
     source = network("bert" if ep == QNN else "resnet")
     with epctx.InferenceSession(source.path, with_eps(ep)) as session:
-        wanted = session.run(None, source.inputs)
+        expected = session.run(None, source.inputs)
     folders = {}
     for mode in ("", "all"):
         options = with_eps(ep)
@@ -75,7 +75,7 @@ def test_a_network_compiles_to_the_same_bytes_and_gives_the_same_results(tmp_pat
         results = session.run(None, source.inputs)
 
     assert snapshot(folders["all"]) == snapshot(folders[""])
-    assert all(np.array_equal(a, b) for a, b in zip(results, wanted, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["compile", "all"])
@@ -83,13 +83,13 @@ def test_a_session_that_compiles_gives_the_same_results(tmp_path, temporary, mod
     model, x = source(tmp_path, ("Neg", "Mul", "Sigmoid", "Mul", "Neg")), example()
     registry = registry_of(Beta)
     with epctx.InferenceSession(model, options_for(Beta, isolate=""), registry=registry) as session:
-        (wanted,) = session.run(None, {"x": x})
+        (expected,) = session.run(None, {"x": x})
 
     options = options_for(Beta, isolate=mode)
     with nothing_left(temporary), epctx.InferenceSession(model, options, registry=registry) as session:
         (result,) = session.run(None, {"x": x})
 
-    assert np.array_equal(result, wanted)
+    assert np.array_equal(result, expected)
 
 
 def test_a_session_that_writes_the_context_model_writes_the_same_bytes(tmp_path):
@@ -285,9 +285,9 @@ def test_threads_may_run_one_session_at_once(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-        wanted = [session.run(None, {"x": x})[0] for x in xs]
+        expected = [session.run(None, {"x": x})[0] for x in xs]
 
-    assert all(np.array_equal(y, wanted[n]) for n, ys in results.items() for y in ys)
+    assert all(np.array_equal(y, expected[n]) for n, ys in results.items() for y in ys)
 
 
 @pytest.mark.parametrize(("mode", "where"), [("compile", "here"), ("all", "there")])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from end_to_end.engine_eps import Alpha
-from isolation.scenes import compiled, options_for, registry_of, source
+from isolation.harness import compiled, options_for, registry_of, source
 
 import epctx_core as epctx
 from epctx_core.errors import PackageMissing

@@ -127,11 +127,11 @@ def strings() -> Example:
         made(
             [
                 node("StringConcat", ["words", "tail"], ["small"]),
-                node("Equal", ["small", "wanted"], ["same"]),
+                node("Equal", ["small", "expected"], ["same"]),
                 node("Cast", ["same"], ["f"], to=FLOAT),
                 node("Add", ["f", "x"], ["s"]),
                 node("Relu", ["s"], ["y"]),
-                node("Identity", ["wanted"], ["echo"]),
+                node("Identity", ["expected"], ["echo"]),
             ],
             [value("words", TensorProto.STRING, (3,)), value("x", shape=(3,))],
             [
@@ -140,7 +140,7 @@ def strings() -> Example:
                 value("small", TensorProto.STRING, (3,)),
             ],
             [
-                helper.make_tensor("wanted", TensorProto.STRING, [1], [b"two!"]),
+                helper.make_tensor("expected", TensorProto.STRING, [1], [b"two!"]),
                 helper.make_tensor("tail", TensorProto.STRING, [1], [b"!"]),
             ],
         ),

@@ -126,7 +126,7 @@ def run_with(
 def through_everything(
     source: Path,
     feeds: dict[str, np.ndarray],
-    elsewhere: Path,
+    other_folder: Path,
     *,
     ep: type[Taker] = Taker,
     embedded: bool = False,
@@ -136,16 +136,16 @@ def through_everything(
     Args:
         source: a model alone in its folder, with its weights; the folder is removed.
         feeds: its inputs.
-        elsewhere: a folder that does not exist yet.
+        other_folder: a folder that does not exist yet.
         ep: who compiles.
         embedded: whether payloads go into the context model.
     """
     original = run_with(ep, source, feeds, providers=False)
     compiled = run_with(ep, source, feeds)
-    built = elsewhere.with_name(f"{elsewhere.name}-built")
+    built = other_folder.with_name(f"{other_folder.name}-built")
     built.mkdir()
     report = compile_with(ep, source, built / "m_ctx.onnx", embedded=embedded)
-    built.rename(elsewhere)
+    built.rename(other_folder)
     shutil.rmtree(source.parent)
-    loaded = run_with(ep, elsewhere / "m_ctx.onnx", feeds, providers=False)
+    loaded = run_with(ep, other_folder / "m_ctx.onnx", feeds, providers=False)
     return Outcome(original, compiled, loaded, report)

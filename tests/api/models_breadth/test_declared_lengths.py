@@ -100,14 +100,14 @@ def onnxruntime_gives(made, feeds):
 @pytest.mark.parametrize("ep", EPS)
 @pytest.mark.parametrize("kind", FALSE)
 def test_a_false_declaration_gives_what_onnxruntime_gives_on_every_way(tmp_path, kind, ep):
-    wanted = onnxruntime_gives(FALSE[kind], X)
+    expected = onnxruntime_gives(FALSE[kind], X)
 
     outcome = through_everything(
         saved(FALSE[kind], tmp_path / "source"), X, tmp_path / "out", ep=ep, embedded=ep is Taker
     )
 
     for results in (outcome.original, outcome.compiled, outcome.loaded):
-        assert_same(results, wanted)
+        assert_same(results, expected)
 
 
 @given(
@@ -120,10 +120,10 @@ def test_a_false_declaration_gives_what_onnxruntime_gives_on_every_way(tmp_path,
 def test_whatever_is_declared_the_results_are_those_of_the_operators(shapes, given_shape):
     outputs = {"y": shapes.pop("y")} if "y" in shapes else {}
     made = declared(TWO, inputs={"x": given_shape}, outputs=outputs, values=shapes)
-    wanted = run_with(Taker, TWO.SerializeToString(), X, providers=False)
+    expected = run_with(Taker, TWO.SerializeToString(), X, providers=False)
 
-    assert_same(run_with(Taker, made.SerializeToString(), X), wanted)
-    assert_same(run_with(Taker, made.SerializeToString(), X, providers=False), wanted)
+    assert_same(run_with(Taker, made.SerializeToString(), X), expected)
+    assert_same(run_with(Taker, made.SerializeToString(), X, providers=False), expected)
 
 
 def test_what_inference_does_not_know_is_declared_to_eps_and_enforced_on_nobody(tmp_path, caplog):
@@ -141,13 +141,13 @@ def test_what_inference_does_not_know_is_declared_to_eps_and_enforced_on_nobody(
 
     made = declared(COUNTED, **STATIC, outputs={"y": None}, values={"i": [3, 4]})
     feeds = {**X, "c": np.array([True, False, True])}
-    wanted = onnxruntime_gives(made, feeds)
+    expected = onnxruntime_gives(made, feeds)
     compile_with(Curious, saved(made, tmp_path / "source"), tmp_path / "m_ctx.onnx")
 
     for source in (made.SerializeToString(), tmp_path / "m_ctx.onnx"):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "epctx"):
-            assert_same(run_with(Curious, source, feeds), wanted)
+            assert_same(run_with(Curious, source, feeds), expected)
         assert seen[0] == (3, 4)
     assert "PluginError" not in caplog.text
 
@@ -161,10 +161,10 @@ def test_an_ep_that_fails_over_a_false_length_is_not_blamed():
         def compile(self, partitions):
             (partition,) = partitions
             (compiled,) = super().compile(partitions)
-            (wanted,) = partition.inputs
+            (expected,) = partition.inputs
 
             def run(inputs, outputs=None):
-                if inputs[0].shape != wanted.shape:
+                if inputs[0].shape != expected.shape:
                     raise ValueError("it was compiled for another shape")
                 return compiled.run(inputs, outputs)
 

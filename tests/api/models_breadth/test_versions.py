@@ -6,7 +6,7 @@ import logging
 
 import onnx
 import pytest
-from end_to_end.onnxruntime_eye import onnxruntime_reads
+from end_to_end.onnxruntime_results import onnxruntime_reads
 from models_breadth.special_models import NEWEST_OPSET, X, made, node, value, weight
 from models_breadth.taker import Taker, assert_same, expected, through_everything
 

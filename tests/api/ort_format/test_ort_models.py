@@ -115,11 +115,11 @@ def test_a_cached_model_is_found_by_the_content_of_its_file(ort_model, expected,
     first = epctx.compile_cached(model, options_for(["QNN"]), cache_dir=cache)
     again = epctx.compile_cached(model, options_for(["QNN"]), cache_dir=cache)
     shutil.copy(model, other := tmp_path / "other.ort")
-    elsewhere = epctx.compile_cached(other, options_for(["QNN"]), cache_dir=cache)
+    copied = epctx.compile_cached(other, options_for(["QNN"]), cache_dir=cache)
     other.write_bytes(ort_file("resnet", 5))
     changed = epctx.compile_cached(other, options_for(["QNN"]), cache_dir=cache)
 
-    assert first == again == elsewhere != changed
+    assert first == again == copied != changed
     with epctx.load_or_compile(model, options_for(["QNN"]), cache_dir=cache) as session:
         assert_close(session.run(None, inputs_of("resnet")), expected("resnet"))
 

@@ -47,7 +47,7 @@ def test_what_is_not_given_has_its_default():
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "wanted"),
+    ("name", "given", "expected"),
     [
         ("htp_arch", "68", 68),
         ("htp_arch", 75, 75),
@@ -63,11 +63,11 @@ def test_what_is_not_given_has_its_default():
         ("key", 5, "5"),
     ],
 )
-def test_values_are_converted(name, given, wanted):
+def test_values_are_converted(name, given, expected):
     found = parsed(**{name: given})[name]
 
-    assert found == wanted
-    assert type(found) is type(wanted)
+    assert found == expected
+    assert type(found) is type(expected)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from control_flow.agreement_of_ways import compiled, loaded, model_of
+from control_flow.agreement_of_routes import compiled, loaded, model_of
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import SHAPE, chain
 

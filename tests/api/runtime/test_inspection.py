@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import epctx_core as epctx
 
 
-def elsewhere(location):
+def external(location):
     """A tensor whose bytes lie in a file."""
     tensor = numpy_helper.from_array(np.zeros(4, np.float32), "w")
     tensor.ClearField("raw_data")
@@ -24,24 +24,24 @@ def elsewhere(location):
 
 def sparse(location):
     indices = numpy_helper.from_array(np.arange(4), "i")
-    return helper.make_sparse_tensor(elsewhere(location), indices, [8])
+    return helper.make_sparse_tensor(external(location), indices, [8])
 
 
 def test_weights_files_are_required_wherever_in_the_model_they_are_named():
-    constant = helper.make_node("Constant", [], ["c"], value=elsewhere("constant.bin"))
-    inner = helper.make_node("Constant", [], ["y"], value=elsewhere("inner.bin"))
-    body = helper.make_graph([inner], "body", [], [], [elsewhere("body.bin")])
+    constant = helper.make_node("Constant", [], ["c"], value=external("constant.bin"))
+    inner = helper.make_node("Constant", [], ["y"], value=external("inner.bin"))
+    body = helper.make_graph([inner], "body", [], [], [external("body.bin")])
     branches = helper.make_node("If", ["k"], ["y"], then_branch=body, else_branch=body)
-    odd = helper.make_node("Odd", [], ["z"], domain="my", many=[elsewhere("one.bin"), elsewhere("two.bin")])
+    odd = helper.make_node("Odd", [], ["z"], domain="my", many=[external("one.bin"), external("two.bin")])
     graph = helper.make_graph(
         [constant, branches, odd],
         "g",
         [],
         [],
-        [elsewhere("main.bin")],
+        [external("main.bin")],
         sparse_initializer=[sparse("sparse.bin")],
     )
-    in_function = helper.make_node("Constant", [], ["y"], value=elsewhere("function.bin"))
+    in_function = helper.make_node("Constant", [], ["y"], value=external("function.bin"))
     function = helper.make_function("my", "F", [], ["y"], [in_function], [helper.make_opsetid("", 18)])
 
     found = epctx.inspect_model(helper.make_model(graph, functions=[function]).SerializeToString())
@@ -84,7 +84,7 @@ def full_of_names():
     body = helper.make_graph([node], "b", [], [])
     outer = helper.make_node("If", ["k"], ["z"], "a_body's_node", then_branch=body)
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("an_input", "an_output")]
-    graph = helper.make_graph([outer], "g", values[:1], values[1:], [elsewhere("a_file")])
+    graph = helper.make_graph([outer], "g", values[:1], values[1:], [external("a_file")])
     model = helper.make_model(graph, producer_name="a_producer")
     model.metadata_props.add(key="weightless_mode", value="a_mode")
     return model.SerializeToString()
@@ -120,7 +120,7 @@ def test_a_file_named_by_a_tensor_of_a_context_node_is_not_sought_in_the_working
     monkeypatch.chdir(tmp_path / "work")
     node = helper.make_node(
         "EPContext", ["x"], ["y"], "n", domain="com.microsoft", source="S", ep_cache_context=b"payload",
-        vendors=elsewhere(location),
+        vendors=external(location),
     )  # fmt: skip
     model = helper.make_model(helper.make_graph([node], "g", [], []))
     (tmp_path / "models" / "m.onnx").write_bytes(model.SerializeToString())

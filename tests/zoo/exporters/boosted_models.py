@@ -48,11 +48,11 @@ def xgboost() -> None:
 def catboost() -> None:
     """Save a classifier, which ends in a ZipMap, and a regressor."""
     small = {"iterations": 4, "depth": 3, "thread_count": 1, "random_seed": 0, "allow_writing_files": False}
-    for name, model, wanted in [
+    for name, model, expected in [
         ("catboost_zipmap", CatBoostClassifier(**small), CLASSES),
         ("catboost_regressor", CatBoostRegressor(**small), X[:, 1]),
     ]:
-        model.fit(X, wanted, verbose=False)
+        model.fit(X, expected, verbose=False)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             model.save_model(str(path), format="onnx")

@@ -8,7 +8,7 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import chain, example, finished, saved, tensor
-from isolation.scenes import children, nothing_left, options_for, registry_of
+from isolation.harness import children, nothing_left, options_for, registry_of
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
@@ -61,7 +61,7 @@ class Single(Loading):
         return [ComputeCapability([node], fuse=False) for node in graph.nodes if kernels.lookup(node)]
 
 
-def from_elsewhere(path):
+def from_other_process(path):
     """Leave of a context model what any tool writes: its nodes with their EP's attributes."""
     model = onnx.load(path, load_external_data=False)
     for field in ("metadata_props", "producer_name", "producer_version"):
@@ -99,18 +99,18 @@ def convolution():
 def test_payloads_of_every_simulated_ep_run_isolated_without_a_manifest(tmp_path, temporary, embedded):
     model, eps = saved(convolution(), tmp_path / "m.onnx"), (VITISAI, QNN, OPENVINO)
     epctx.ModelCompiler(with_eps(*eps), model, embedded).compile_to_file(tmp_path / "m_ctx.onnx")
-    path = from_elsewhere(tmp_path / "m_ctx.onnx")
+    path = from_other_process(tmp_path / "m_ctx.onnx")
     x = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 8), dtype=np.float32)}
     with epctx.InferenceSession(path) as session:
         assert {*eps} <= {*session.get_providers()}
-        (wanted,) = session.run(None, x)
+        (expected,) = session.run(None, x)
     before = children()
 
     with nothing_left(temporary), epctx.InferenceSession(path, options_for(isolate="all")) as session:
         (result,) = session.run(None, x)
         there = len(children() - before)
 
-    assert np.array_equal(result, wanted)
+    assert np.array_equal(result, expected)
     assert there == len(eps)
 
 
@@ -118,16 +118,16 @@ def test_kernels_of_an_ep_stay_out_where_its_payload_runs_isolated(tmp_path, tem
     model, registry = saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"), registry_of(Loading)
     options = options_for(Loading, isolate="")
     epctx.ModelCompiler(options, model, registry=registry).compile_to_file(tmp_path / "m_ctx.onnx")
-    path = from_elsewhere(tmp_path / "m_ctx.onnx")
+    path = from_other_process(tmp_path / "m_ctx.onnx")
     with epctx.InferenceSession(path, options, registry=registry) as session:
-        (wanted,) = session.run(None, {"x": example()})
+        (expected,) = session.run(None, {"x": example()})
     calls = Loading.calls
 
     isolated = options_for(Loading, isolate="all")
     with nothing_left(temporary), epctx.InferenceSession(path, isolated, registry=registry) as session:
         (result,) = session.run(None, {"x": example()})
 
-    assert np.array_equal(result, wanted)
+    assert np.array_equal(result, expected)
     assert calls
     assert Loading.calls == calls
     assert "LoadingExecutionProvider (registered by the host) runs single nodes by kernels" in caplog.text

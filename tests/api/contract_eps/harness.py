@@ -21,7 +21,7 @@ TESTS = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class Harness:
     """One EP with its options, in a registry of its own."""
 
     provider: type[ExecutionProvider]
@@ -48,7 +48,9 @@ class Scene:
         report = compiler.compile_to_file()
         return model.with_name(f"{model.stem}_ctx.onnx"), report
 
-    def run_elsewhere(self, model: Path, inputs: dict[str, np.ndarray], folder: Path) -> list[np.ndarray]:
+    def run_in_other_process(
+        self, model: Path, inputs: dict[str, np.ndarray], folder: Path
+    ) -> list[np.ndarray]:
         """Load and run a context model in a process of its own."""
         np.savez(folder / "inputs.npz", **inputs)
         job = {
@@ -61,7 +63,7 @@ class Scene:
         }
         (folder / "job.json").write_text(json.dumps(job))
         subprocess.run(
-            [sys.executable, "-m", "contract_eps.load_elsewhere", str(folder / "job.json")],
+            [sys.executable, "-m", "contract_eps.load_in_other_process", str(folder / "job.json")],
             check=True,
             env={**os.environ, "PYTHONPATH": str(TESTS)},
         )
@@ -78,14 +80,14 @@ class Call:
     compiled: CompiledPartition
 
 
-def one_at_a_time(scene: Scene) -> tuple[Scene, list[Call]]:
-    """Return a scene whose EP is asked to compile its partitions one by one, and the calls that are made.
+def one_at_a_time(harness: Harness) -> tuple[Harness, list[Call]]:
+    """Return a harness whose EP is asked to compile its partitions one by one, and the calls that are made.
 
     This is how onnxruntime's plugin interface calls an EP; the calls also give what a session hides.
     """
     calls: list[Call] = []
 
-    class Stepwise(scene.provider):  # type: ignore[name-defined,misc]
+    class Stepwise(harness.provider):  # type: ignore[name-defined,misc]
         @hookimpl
         def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
             for partition in partitions:
@@ -93,7 +95,7 @@ def one_at_a_time(scene: Scene) -> tuple[Scene, list[Call]]:
                 calls.append(Call(provider=self, partition=partition, compiled=compiled))
             return [call.compiled for call in calls]
 
-    return Scene(provider=Stepwise, options=scene.options), calls
+    return Harness(provider=Stepwise, options=harness.options), calls
 
 
 def convolutional_network() -> onnx.ModelProto:

@@ -52,7 +52,7 @@ PLACES = [("a.bin", 0), ("sub/folder/b.bin", 64), ("a.bin", 4096), ("sub/c", 7),
 
 
 def test_several_files_and_subfolders(tmp_path):
-    model, wanted = spread_out(tmp_path, PLACES)
+    model, expected = spread_out(tmp_path, PLACES)
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString())
 
@@ -65,13 +65,13 @@ def test_several_files_and_subfolders(tmp_path):
     loaded = run_with(Taker, out / "m_ctx.onnx", FEEDS, providers=False)
 
     for results in (original, compiled, loaded):
-        np.testing.assert_allclose(results[0], wanted, 1e-5, 1e-5)
+        np.testing.assert_allclose(results[0], expected, 1e-5, 1e-5)
     assert sum(p.nodes for p in report.partitions) == 2
 
 
 def test_a_model_from_bytes_finds_its_weights_in_the_folder_given(tmp_path):
     (weights := tmp_path / "weights").mkdir()
-    model, wanted = spread_out(weights, PLACES)
+    model, expected = spread_out(weights, PLACES)
     data = model.SerializeToString()
     out = tmp_path / "m_ctx.onnx"
 
@@ -82,7 +82,7 @@ def test_a_model_from_bytes_finds_its_weights_in_the_folder_given(tmp_path):
     )
 
     for results in (compiled, loaded):
-        np.testing.assert_allclose(results[0], wanted, 1e-5, 1e-5)
+        np.testing.assert_allclose(results[0], expected, 1e-5, 1e-5)
 
 
 def test_a_session_from_bytes_writes_where_its_option_says_and_loads_from_there(tmp_path):
@@ -113,7 +113,7 @@ def cache(tmp_path):
     snapshot = tmp_path / "cache" / "snapshots" / "0123abcd" / "onnx"
     snapshot.mkdir(parents=True)
     (made_in := tmp_path / "made").mkdir()
-    model, wanted = spread_out(made_in, [("model.onnx_data", 0), ("more/data_1", 0)])
+    model, expected = spread_out(made_in, [("model.onnx_data", 0), ("more/data_1", 0)])
     files = {
         "model.onnx": model.SerializeToString(),
         "model.onnx_data": (made_in / "model.onnx_data").read_bytes(),
@@ -124,18 +124,18 @@ def cache(tmp_path):
         link = snapshot / name
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(os.path.relpath(blobs / f"{number:064x}", link.parent))
-    return snapshot / "model.onnx", wanted
+    return snapshot / "model.onnx", expected
 
 
 def test_files_that_are_links_into_a_cache_are_read(tmp_path, cache):
-    model, wanted = cache
+    model, expected = cache
 
     compiled = run_with(Taker, model, FEEDS)
     compile_with(Taker, model, tmp_path / "m_ctx.onnx")
     loaded = run_with(Taker, tmp_path / "m_ctx.onnx", FEEDS, providers=False)
 
     for results in (compiled, loaded):
-        np.testing.assert_allclose(results[0], wanted, 1e-5, 1e-5)
+        np.testing.assert_allclose(results[0], expected, 1e-5, 1e-5)
 
 
 def test_without_an_output_path_the_context_model_lies_beside_the_link(cache):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from control_flow.agreement_of_ways import (
+from control_flow.agreement_of_routes import (
     Everything,
     agreeing,
     compiled,
@@ -15,7 +15,7 @@ from control_flow.agreement_of_ways import (
     registry_of,
 )
 from end_to_end.engine_eps import Alpha
-from end_to_end.onnxruntime_eye import onnxruntime_result
+from end_to_end.onnxruntime_results import onnxruntime_result
 from end_to_end.small_models import saved
 from onnx import helper, numpy_helper
 
@@ -75,7 +75,7 @@ def test_an_ep_gets_the_weights_of_a_body_and_of_its_scope_as_views(tmp_path):
 
 def test_weights_of_bodies_may_lie_in_files(tmp_path):
     model = with_large_weights()
-    wanted = [onnxruntime_result(saved(model, tmp_path / "whole.onnx"), feed) for feed in FEEDS]
+    expected = [onnxruntime_result(saved(model, tmp_path / "whole.onnx"), feed) for feed in FEEDS]
     for graph in graphs_of(model):
         for tensor in graph.initializer:
             name = f"{graph.name}.weights"
@@ -88,7 +88,7 @@ def test_weights_of_bodies_may_lie_in_files(tmp_path):
         path.unlink()
 
     with loaded(report.output) as session:
-        for feed, (result,) in zip(FEEDS, wanted, strict=True):
+        for feed, (result,) in zip(FEEDS, expected, strict=True):
             np.testing.assert_array_equal(session.run(None, feed)[0], result)
 
 

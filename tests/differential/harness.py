@@ -19,7 +19,7 @@ CHAIN = HEAD + "(float[N, 3] x) => (float[N, 3] y) { a = Relu(x) y = Neg(a) }"
 
 
 @dataclass
-class Scene:
+class Harness:
     """An empty folder of one behaviour, and one of the modules that are compared.
 
     Attributes:
@@ -118,16 +118,16 @@ class Outcome:
         return " + ".join([what[:110], *self.files])
 
 
-def outcome_of(act: Callable[[Scene], Any], ort: Any, folder: Path) -> Outcome:
+def outcome_of(act: Callable[[Harness], Any], ort: Any, folder: Path) -> Outcome:
     """Run a behaviour in an empty folder with one of the modules."""
     folder.mkdir(parents=True)
-    scene, value, error = Scene(ort, folder), None, None
+    harness, value, error = Harness(ort, folder), None, None
     try:
-        value = comparable(act(scene))
+        value = comparable(act(harness))
     except Exception as raised:  # noqa: BLE001 - every error is an outcome
         error = raised
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return Outcome(value=value, error=error, files=tuple(sorted(found - scene.before)))
+    return Outcome(value=value, error=error, files=tuple(sorted(found - harness.before)))
 
 
 def comparable(value: Any) -> Any:

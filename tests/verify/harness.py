@@ -58,7 +58,7 @@ def knowing(*classes: type[ExecutionProvider]) -> epctx.Registry:
 
 
 @dataclass
-class Scene:
+class Harness:
     """A model in a folder, and how it is verified."""
 
     path: Path
@@ -143,7 +143,7 @@ def context_node(name: str, inputs: list[str], outputs: list[str], **attributes:
     return helper.make_node("EPContext", inputs, outputs, name, domain="com.microsoft", **known)
 
 
-def by_hand(folder: Path) -> Scene:
+def by_hand(folder: Path) -> Harness:
     """Make a context model of two nodes; the second refers to the first one's binary. It has no manifest."""
     folder.mkdir()
     nodes = [
@@ -154,7 +154,7 @@ def by_hand(folder: Path) -> Scene:
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     (folder / "h_alpha.bin").write_bytes(bytes(range(200)))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return Scene(saved(model, folder / "h_ctx.onnx"), knowing(Alpha))
+    return Harness(saved(model, folder / "h_ctx.onnx"), knowing(Alpha))
 
 
 def by_qnn(folder: Path) -> Path:

@@ -164,13 +164,13 @@ def test_the_compiled_network_computes_the_same(folder):
     filled(folder / "weights.bin", [1, 2, 1, 3])
     source = matmuls(folder / "m.onnx", [0, 1, 2, 3])
     inputs = {"v0": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
-    (wanted,) = run_onnxruntime(source, inputs)
+    (expected,) = run_onnxruntime(source, inputs)
 
     epctx.ModelCompiler(with_qnn(), source).compile_to_file()
 
     (folder / "weights.bin").unlink()
     with epctx.InferenceSession(folder / "m_ctx.onnx") as session:
-        np.testing.assert_allclose(session.run(None, inputs)[0], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_two_compiles_give_the_same_bytes_whichever_thread_was_first(folder):

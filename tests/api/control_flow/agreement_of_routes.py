@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 from end_to_end.engine_eps import Alpha, EngineProvider
-from end_to_end.onnxruntime_eye import onnxruntime_result, onnxruntime_says
+from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
 from end_to_end.small_models import saved
 
 import epctx_core as epctx
@@ -88,10 +88,10 @@ def results_of_all_ways(
     return report, results
 
 
-def assert_same(results: Sequence[object], wanted: Sequence[object]) -> None:
+def assert_same(results: Sequence[object], expected: Sequence[object]) -> None:
     """Compare outputs: arrays, and sequences of arrays, exactly."""
-    assert len(results) == len(wanted)
-    for one, other in zip(results, wanted, strict=True):
+    assert len(results) == len(expected)
+    for one, other in zip(results, expected, strict=True):
         if isinstance(other, list):
             assert isinstance(one, list)
             assert_same(one, other)
@@ -104,9 +104,9 @@ def assert_same(results: Sequence[object], wanted: Sequence[object]) -> None:
 def agreeing(model, feeds, folder, eps=(Alpha,)):
     """Assert that all ways give what onnxruntime gives for the source; return the report."""
     report, results = results_of_all_ways(model, feeds, folder, eps)
-    wanted = results.pop("onnxruntime")
+    expected = results.pop("onnxruntime")
     for way, found in results.items():
-        for one, other in zip(found, wanted, strict=True):
+        for one, other in zip(found, expected, strict=True):
             try:
                 assert_same(one, other)
             except AssertionError as error:

@@ -16,7 +16,7 @@ PATH_OPTION = "ep.context_source_model_path"
 ALL, EXTERNAL_ONLY = 2, 1
 
 
-class Scene:
+class Harness:
     """A source `relu(x @ w + b)` in a folder, and what is done with it over and over."""
 
     def __init__(self, folder):
