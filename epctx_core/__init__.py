@@ -71,18 +71,18 @@ _NAMES = ["__version__", *(name for names in _HOME.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:
-    from epctx_core.forwarding import forward, installed_names
+    from epctx_core.forwarding import forward, list_installed_names
 
     if name == "__all__":
-        return ["__version__", *installed_names(_HOME)]
+        return ["__version__", *list_installed_names(_HOME)]
     if name not in _NAMES and not name.startswith("_"):
-        from epctx_core.options.strict import no_such_name
+        from epctx_core.options.strict import missing_attribute_error
 
-        raise no_such_name(f"module {__name__!r}", name, _NAMES)
+        raise missing_attribute_error(f"module {__name__!r}", name, _NAMES)
     return forward(__name__, _HOME, name)
 
 
 def __dir__() -> list[str]:
-    from epctx_core.forwarding import installed_names
+    from epctx_core.forwarding import list_installed_names
 
-    return sorted({*globals(), *installed_names(_HOME)})
+    return sorted({*globals(), *list_installed_names(_HOME)})

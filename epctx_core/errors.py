@@ -224,7 +224,7 @@ def suggestion(name: str, known: object) -> str:
 
 
 @contextmanager
-def errors_typed(doing: str) -> Iterator[None]:
+def convert_errors(doing: str) -> Iterator[None]:
     """Let nothing but typed errors leave the outermost calls, such as a compile; also a decorator.
 
     An OSError that nobody nearer gave a meaning becomes a `Fail`: a disk can refuse any read, far from whoever knows

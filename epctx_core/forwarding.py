@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 
-def forwarders(
+def make_forwarders(
     module: str, home: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a module that takes names from others; see `forward`."""
@@ -44,7 +44,7 @@ def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
     return value
 
 
-def installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
+def list_installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the names of a table whose packages are installed."""
     return [n for place, names in home.items() if find_spec(place.partition(".")[0]) for n in names]
 

@@ -20,7 +20,7 @@ from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import (
     InvalidArgument,
     RuntimeException,
-    errors_typed,
+    convert_errors,
     suggestion,
 )
 from epctx_core.graph.garbage import collection_paused
@@ -28,10 +28,10 @@ from epctx_core.options import GraphOptimizationLevel, SessionOptions
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, log_without_effect
 from epctx_core.plugin import EnginePolicy, Purpose
-from epctx_core.plugin.base_engine import run_stoppably
+from epctx_core.plugin.base_engine import run_with_options
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.records import means
+from epctx_core.registry.records import is_name_of
 from epctx_core.sessions.assignment import Assignment, assign_nodes, check_allowed
 from epctx_core.sessions.host import (
     ModelMetadata,
@@ -180,7 +180,9 @@ class InferenceSession(Strict):
             chosen = self._indices(output_names) if output_names else None
             feeds = self._order(input_feed)
             results = (
-                state.run(feeds, None) if run_options is None else _run_stoppably(state, feeds, run_options)
+                state.run(feeds, None)
+                if run_options is None
+                else _run_with_options(state, feeds, run_options)
             )
             return results if chosen is None else [results[index] for index in chosen]
         finally:
@@ -240,7 +242,10 @@ class InferenceSession(Strict):
         requested = requested_providers(SessionOptions(), providers, provider_options) or []
         own = self.get_provider_options()
         named = {
-            ep: options for name, options in requested for ep in own if means(name.rpartition(":")[2], ep)
+            ep: options
+            for name, options in requested
+            for ep in own
+            if is_name_of(name.rpartition(":")[2], ep)
         }
         same = all(own[ep].get(key) == str(value) for ep in named for key, value in named[ep].items())
         if len(named) == len(requested) and list(named | {CPU_EP: {}}) == list(own) and same:
@@ -403,16 +408,16 @@ class InferenceSession(Strict):
             state.providers.close()
 
 
-def _run_stoppably(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
+def _run_with_options(state: SessionState, feeds: list[Any], options: object) -> list[Any]:
     from epctx_core.options.run import RunOptions
 
     if not isinstance(options, RunOptions):
         kind = f"{type(options).__module__}.{type(options).__name__}"
         raise InvalidArgument(f"run_options is a {kind}, not a RunOptions.", hint="Give an epctx.RunOptions.")
-    return run_stoppably(state.run, feeds, options)
+    return run_with_options(state.run, feeds, options)
 
 
-@errors_typed("loading the model")
+@convert_errors("loading the model")
 def _build_session(
     path_or_bytes: str | os.PathLike[str] | bytes,
     session: SessionOptions,

@@ -134,7 +134,7 @@ def test_the_core_has_ten_rooms_and_at_most_140_modules():
 PUBLIC = {
     "epctx_core": {*epctx_core.__all__, "errors", "plugin", "testing"},
     "epctx_core.errors": {*vars(errors)}
-    - {"suggestion", "conceal", "concealed", "errors_typed", "internal_error"},
+    - {"suggestion", "conceal", "concealed", "convert_errors", "internal_error"},
     "epctx_core.plugin": {*plugin.__all__},
     "epctx_core.testing": {*testing.__all__},
     "epctx_sim_openvino": {*epctx_sim_openvino.__all__},

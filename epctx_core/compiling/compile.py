@@ -21,7 +21,7 @@ from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.callbacks import deliver
 from epctx_core.context.receipts import model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, errors_typed
+from epctx_core.errors import Fail, InvalidArgument, NotImplementedByProvider, convert_errors
 from epctx_core.graph.garbage import collection_paused
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
@@ -125,7 +125,7 @@ class Compile:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    @errors_typed("compiling the model")
+    @convert_errors("compiling the model")
     def run(self) -> CompileReport:
         """Take all stages.
 
@@ -391,7 +391,7 @@ class Compile:
             yield piece
 
 
-@errors_typed("loading the model")
+@convert_errors("loading the model")
 def session_export(
     model: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
 ) -> Compile:

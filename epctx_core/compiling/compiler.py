@@ -18,7 +18,7 @@ from epctx_core.compiling.group import Group
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.named_files import is_plain_name
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, errors_typed
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, convert_errors
 from epctx_core.options import GraphOptimizationLevel, OrtCompileApiFlags, SessionOptions
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.forking import keep_forever
@@ -225,7 +225,7 @@ class ModelCompiler:
 
         self._run(None, sink)
 
-    @errors_typed("compiling the model")
+    @convert_errors("compiling the model")
     def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         if not self._running.acquire(blocking=False):
@@ -410,7 +410,7 @@ class ShareGroup:
         finally:
             self._group.close()
 
-    @errors_typed("compiling a model of the share group")
+    @convert_errors("compiling a model of the share group")
     def compile(
         self, model: str | os.PathLike[str] | bytes, sess_options: SessionOptions, *, name: str | None = None
     ) -> None:
@@ -477,7 +477,7 @@ class ShareGroup:
             registry=self._registry,
         )
 
-    @errors_typed("writing the share group")
+    @convert_errors("writing the share group")
     def finish(self) -> ShareReport:
         """Write all context models and the binaries, all or none; the group is over then.
 

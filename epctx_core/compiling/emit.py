@@ -30,7 +30,7 @@ from epctx_core.graph.splice import NodeDraft, Replacement, splice, splice_graph
 from epctx_core.graph.subgraph import GraphPartition
 from epctx_core.graph.weights import digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
-from epctx_core.registry.guard import blame, contract_broken, plain
+from epctx_core.registry.guard import blame, contract_error, to_plain
 
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
@@ -121,7 +121,7 @@ def check_graph_names(
         for name, graph_name in graphs.items():
             if forms.setdefault(graph_name, form_of(name)) != form_of(name):
                 problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
-                raise contract_broken(choice.record, "get_ep_context_nodes", problem)
+                raise contract_error(choice.record, "get_ep_context_nodes", problem)
     for record in model.context_nodes:
         form = form_of(record.name)
         if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
@@ -330,7 +330,7 @@ class ProviderPart:
     def _checked_node(self, node: EPContextNode) -> EPContextNode:
         if type(node.attributes) is not dict:
             # What was checked is what is written, whatever a mapping says when it is asked again.
-            node = replace(node, attributes=dict(plain(node.attributes)))
+            node = replace(node, attributes=dict(to_plain(node.attributes)))
         if id(node.attributes) not in self._checked:
             self._checked.add(id(node.attributes))
             owned = CORE_ATTRIBUTES & node.attributes.keys()
@@ -357,13 +357,13 @@ class ProviderPart:
         return node
 
     def _text(self, value: Any, what: str) -> str | None:
-        text = plain(value)
+        text = to_plain(value)
         if text is not None and type(text) is not str:
             raise self._broken(f"gave a {type(text).__name__} instead of a text as {what}")
         return text
 
     def _broken(self, what: str) -> PluginError:
-        return contract_broken(self._choice.record, "get_ep_context_nodes", what)
+        return contract_error(self._choice.record, "get_ep_context_nodes", what)
 
     def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> None:
         """Make the EPContext nodes and the payloads' entries; `common` is what all nodes say besides their attributes."""
@@ -448,7 +448,7 @@ def write_shared_payloads(
         for writer in payloads.writers.values():
             if not writer.size:
                 problem = f"wrote nothing into the payload {writer.name!r}"
-                raise contract_broken(choice.record, "get_ep_context_nodes", problem)
+                raise contract_error(choice.record, "get_ep_context_nodes", problem)
             writer.finish()
             written[writer.contents()] = writer
     return written

@@ -41,8 +41,8 @@ from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, PluginError
 from epctx_core.graph.splice import copy_field
 from epctx_core.options import SessionConfig, WeightlessMode
 from epctx_core.plugin import Compatibility
-from epctx_core.registry.guard import ask
-from epctx_core.registry.records import same_distribution
+from epctx_core.registry.guard import call_class_method
+from epctx_core.registry.records import is_same_distribution
 from epctx_core.sessions.loading import context_folder, reading_of
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def check_mix(
     for ep in dict.fromkeys(partition.ep for partition in assignment.partitions):
         choice = providers.choices[ep]
         maker, why = made.get(ep, {}).get("distribution"), ""
-        if isinstance(maker, str) and not same_distribution(choice.record.distribution, maker):
+        if isinstance(maker, str) and not is_same_distribution(choice.record.distribution, maker):
             why = (
                 f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
                 f"{choice.record.distribution} cannot add to them: one of the two would have to load all."
@@ -347,7 +347,9 @@ def add_metadata(
             # What is said about this EP's nodes is about those that are there.
             continue
         # EPs without partitions are asked, too.
-        info: str = ask(choice.record, choice.cls, "get_compatibility_info", partitions, choice.options)
+        info: str = call_class_method(
+            choice.record, choice.cls, "get_compatibility_info", partitions, choice.options
+        )
         if info:
             earlier = [text for text in all_compatibility_info(proto).get(ep, ()) if text != info]
             set_metadata(proto, COMPATIBILITY_PREFIX + ep, info)

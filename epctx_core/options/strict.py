@@ -49,7 +49,7 @@ class UnsupportedNameError(InvalidArgument, AttributeError):
     """A name that epctx does not have; an AttributeError too, so that `hasattr` works."""
 
 
-def no_such_name(owner: str, name: str, known: Iterable[str]) -> UnsupportedNameError:
+def missing_attribute_error(owner: str, name: str, known: Iterable[str]) -> UnsupportedNameError:
     """Return the error for a name that a class or module does not have."""
     public = [n for n in known if not n.startswith("_")]
     return UnsupportedNameError(
@@ -66,7 +66,7 @@ class Strict:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise no_such_name(type(self).__name__, name, dir(type(self)))
+        raise missing_attribute_error(type(self).__name__, name, dir(type(self)))
 
     def __setattr__(self, name: str, value: object) -> None:
         for cls in type(self).__mro__:
@@ -81,4 +81,4 @@ class Strict:
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            raise no_such_name(type(self).__name__, name, dir(type(self))) from None
+            raise missing_attribute_error(type(self).__name__, name, dir(type(self))) from None

@@ -107,21 +107,21 @@ class SessionOption(Generic[_T]):
     def check(self, value: str) -> None:
         """Raise InvalidArgument if the value is not allowed for this key."""
         if self.choices and value not in self.choices:
-            raise self._bad(value, f"; allowed is {' or '.join(map(repr, self.choices))}")
+            raise self._error(value, f"; allowed is {' or '.join(map(repr, self.choices))}")
         if not re.fullmatch(self.pattern, value, re.DOTALL):
-            raise self._bad(value, f"; allowed is {self.values.replace('`', '')}")
+            raise self._error(value, f"; allowed is {self.values.replace('`', '')}")
         try:
             self.value_of(value)
         except ValueError as error:
-            raise self._bad(value, f", which {error}") from None
+            raise self._error(value, f", which {error}") from None
 
-    def _bad(self, value: str, why: str) -> InvalidArgument:
+    def _error(self, value: str, why: str) -> InvalidArgument:
         return InvalidArgument(
             f"session option {self.key!r} has the value {value!r:.200}{why}.", hint=self.doc
         )
 
 
-def _file_inside(value: str) -> str | None:
+def _parse_file_name(value: str) -> str | None:
     """Return the name of a file inside the output model's folder; raise ValueError for another name."""
     if posixpath.isabs(value) or ntpath.isabs(value):
         raise ValueError("is an absolute path")
@@ -132,20 +132,20 @@ def _file_inside(value: str) -> str | None:
     return value or None
 
 
-def _text_or_none(value: str) -> str | None:
+def _parse_text(value: str) -> str | None:
     return value or None
 
 
-def _number_or_none(value: str) -> int | None:
+def _parse_number(value: str) -> int | None:
     return int(value) if value else None
 
 
-def names_in(value: str) -> tuple[str, ...]:
+def split_names(value: str) -> tuple[str, ...]:
     """Return the items of a comma-separated text."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-def _flag(key: str, *, default: str = "0", **facts: Any) -> SessionOption[bool]:
+def _make_flag(key: str, *, default: str = "0", **facts: Any) -> SessionOption[bool]:
     return SessionOption(key=key, default=default, choices={"0": False, "1": True}, **facts)
 
 
@@ -170,7 +170,7 @@ class SessionConfig:
     input_budget: InputBudget = field(default_factory=InputBudget)
     source_model_buffer: memoryview | None = None
 
-    context_enable = _flag(
+    context_enable = _make_flag(
         key="ep.context_enable",
         cache=CachePart.SOURCE,
         doc="1: creating a session also writes the context model. EPContext nodes that the model has already pass"
@@ -179,12 +179,12 @@ class SessionConfig:
     context_file_path = SessionOption(
         key="ep.context_file_path",
         values="a path",
-        read=_text_or_none,
+        read=_parse_text,
         cache=CachePart.SOURCE,
         doc="Where the context model is written; when one is loaded, the path whose folder holds its binaries."
         " Compiling one again: those of a model from a file lie beside it, those of a model from bytes in this folder.",
     )
-    embed = _flag(
+    embed = _make_flag(
         key="ep.context_embed_mode",
         cache=CachePart.WRITTEN,
         doc="1: payloads are stored inside the context model; 0: in a file beside it.",
@@ -200,11 +200,11 @@ class SessionConfig:
     external_initializers_file = SessionOption(
         key="ep.context_model_external_initializers_file_name",
         values="a file name relative to the output model, not leaving its folder",
-        read=_file_inside,
+        read=_parse_file_name,
         cache=CachePart.WRITTEN,
         doc="The file for all initializers of the written context model, scalars too; empty: they are in the model.",
     )
-    map_binaries = _flag(
+    map_binaries = _make_flag(
         key="ep.context_file_mapping",
         default="1",
         cache=CachePart.LOAD,
@@ -219,7 +219,7 @@ class SessionConfig:
         " beside the EP's own loading; head: size, first segment and some blocks; lazy: each whole, when an EP first"
         " asks for it; full: all whole, before any EP gets one.",
     )
-    read_back = _flag(
+    read_back = _make_flag(
         key="ep.context_read_back",
         default="1",
         cache=CachePart.LOAD,
@@ -235,7 +235,7 @@ class SessionConfig:
     source_model_path = SessionOption(
         key="ep.context_source_model_path",
         values="a path",
-        read=_text_or_none,
+        read=_parse_text,
         cache=CachePart.SOURCE,
         doc="The source of a weightless context model; empty: its onnx_model_filename, beside the context model.",
     )
@@ -261,12 +261,12 @@ class SessionConfig:
             }.items()
         ),
     )
-    share_contexts = _flag(
+    share_contexts = _make_flag(
         key="ep.share_ep_contexts",
         cache=CachePart.REFUSED,
         doc="1: the session belongs to a weight-sharing group: one binary for several models, mapped once.",
     )
-    stop_sharing = _flag(
+    stop_sharing = _make_flag(
         key="ep.stop_share_ep_contexts",
         cache=CachePart.REFUSED,
         doc="1: the session is its group's last; only together with ep.share_ep_contexts=1.",
@@ -291,14 +291,14 @@ class SessionConfig:
         key="ep.partition_max_count",
         pattern=r"[0-9]{0,9}",
         values="a whole number of up to 9 digits, or empty",
-        read=_number_or_none,
+        read=_parse_number,
         cache=CachePart.WRITTEN,
         doc="The most partitions that each EP may have; of more, the largest are kept. Empty: no limit.",
     )
     optional_providers = SessionOption(
         key="ep.optional_providers",
         values="names of EPs, separated by commas",
-        read=names_in,
+        read=split_names,
         cache=CachePart.CHOICE,
         doc="Of the EPs that are asked for, those to go without, with a warning, if they are not installed, broken or"
         " unavailable on this machine.",
@@ -323,7 +323,7 @@ class SessionConfig:
         key="ep.isolate_max_bytes",
         pattern=r"([1-9][0-9]{0,14})?",
         values="a whole number of up to 15 digits, or empty",
-        read=_number_or_none,
+        read=_parse_number,
         cache=CachePart.LOAD,
         doc="The most memory that the process of an isolated EP may have for data, and the most that it may give back"
         " in one message. Empty: no limit.",
@@ -331,27 +331,27 @@ class SessionConfig:
     external_initializers_folder = SessionOption(
         key="session.model_external_initializers_file_folder_path",
         values="a folder",
-        read=_text_or_none,
+        read=_parse_text,
         cache=CachePart.SOURCE,
         doc="The folder of a model's external weights; needed for a model from bytes that has such weights. It never"
         " says where context binaries are.",
     )
-    disable_cpu_ep_fallback = _flag(
+    disable_cpu_ep_fallback = _make_flag(
         key="session.disable_cpu_ep_fallback",
         cache=CachePart.LOAD,
         doc="1: a node that no EP takes is an error instead of running on the CPU EP.",
     )
-    disable_model_compile = _flag(
+    disable_model_compile = _make_flag(
         key="session.disable_model_compile",
         cache=CachePart.LOAD,
         doc="1: a session in which an EP would have to compile is refused.",
     )
-    fail_on_suboptimal = _flag(
+    fail_on_suboptimal = _make_flag(
         key="session.fail_on_suboptimal_compiled_model",
         cache=CachePart.LOAD,
         doc="1: a context model that an EP would rather compile again is refused instead of warned about.",
     )
-    record_assignments = _flag(
+    record_assignments = _make_flag(
         key="session.record_ep_graph_assignment_info",
         cache=CachePart.LOAD,
         doc="1: the session keeps who runs which node, for get_provider_graph_assignment_info.",
@@ -360,7 +360,7 @@ class SessionConfig:
     engine = SessionOption(
         key="session.engine",
         values="the name of an installed engine, or empty",
-        read=_text_or_none,
+        read=_parse_text,
         cache=CachePart.CHOICE,
         doc="The engine that runs on the CPU what no EP takes, optimises models, and is lent to EPs: the name of an entry"
         " point of the group `epctx.engines`, or `onnx.reference` for the built-in one. Empty: what the environment"

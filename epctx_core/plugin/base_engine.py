@@ -145,7 +145,7 @@ def current_options() -> RunOptions | None:
     return getattr(_CURRENT, "options", None)
 
 
-def run_stoppably(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
+def run_with_options(run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions) -> _R:
     """Return `run(feeds, options)`, while engines see the options; a run inside a run has its own."""
     outer, _CURRENT.options = current_options(), options
     try:

@@ -46,54 +46,54 @@ class Hook:
     Attributes:
         name: the hook's name.
         arguments: each argument's type as the specification writes it, in order; `ep` first, but for class methods.
-        answer: the type of the answer, written likewise. It is what the answer of an instance is checked
+        result: the type of the answer, written likewise. It is what the answer of an instance is checked
             against, and these types choose how values travel to the process of an isolated EP.
-        needed_to: what an EP needs it for: `run`, `save and load`, or empty for an optional hook.
+        needed_for: what an EP needs it for: `run`, `save and load`, or empty for an optional hook.
         unless: the hook that an EP may have instead.
         in_runs: whether it is called while a session lives, by runs and by the host. All others belong to a
             compile or a load: the host can cancel them, and `ep.isolate=compile` has them done elsewhere.
-        travels: whether an EP in another process can be asked; not for memory or functions of this one.
+        works_isolated: whether an EP in another process can be asked; not for memory or functions of this one.
         caller_checks: whether the caller checks the items of the answer, as it has to be checked against the arguments.
     """
 
     name: str
     arguments: Mapping[str, str]
-    answer: str
-    needed_to: str = ""
+    result: str
+    needed_for: str = ""
     unless: str = ""
     in_runs: bool = False
-    travels: bool = True
+    works_isolated: bool = True
     caller_checks: bool = False
 
     @classmethod
     def of(cls, specification: Callable[..., Any]) -> Hook:
         """Return the row of a specification."""
         types = dict(specification.__annotations__)
-        answer = types.pop("return")
+        result = types.pop("return")
         facts = getattr(specification, _FACTS, {})
-        return cls(name=specification.__name__, arguments=MappingProxyType(types), answer=answer, **facts)
+        return cls(name=specification.__name__, arguments=MappingProxyType(types), result=result, **facts)
 
     @property
-    def gives_list(self) -> bool:
+    def returns_list(self) -> bool:
         """Whether the answer is a list; a tuple does as well."""
-        return self.answer.startswith("Sequence[")
+        return self.result.startswith("Sequence[")
 
     @property
-    def list_or_none(self) -> bool:
+    def may_return_none(self) -> bool:
         """Whether None may be given instead of a list."""
-        return self.gives_list and self.answer.endswith("] | None")
+        return self.returns_list and self.result.endswith("] | None")
 
     @property
-    def answers(self) -> tuple[str, ...]:
+    def result_types(self) -> tuple[str, ...]:
         """The types that an answer, or each item of a list, may have, as the specification writes them."""
-        return tuple(self.answer.removeprefix("Sequence[").partition("]")[0].split(" | "))
+        return tuple(self.result.removeprefix("Sequence[").partition("]")[0].split(" | "))
 
     @property
     def expected(self) -> str:
         """What an answer, or each item of a list, is expected to be, in words."""
         return " or ".join(
             name if name == "None" else f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
-            for name in self.answers
+            for name in self.result_types
         )
 
     def implementation(self, function: Callable[..., Any], **marks: Any) -> Callable[..., Any]:
@@ -116,7 +116,7 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
 class HookSpecs(Protocol):
     """The specifications; `ep` is the EP type, which implementations may leave out as any other argument."""
 
-    @hookspec(needed_to="run")
+    @hookspec(needed_for="run")
     def get_capability(
         self, ep: str, graph: GraphView, kernels: KernelLookup
     ) -> Sequence[ComputeCapability | Refusal]:
@@ -141,7 +141,7 @@ class HookSpecs(Protocol):
         called for the bodies of control flow, nor for a model that is compiled already.
         """
 
-    @hookspec(needed_to="run", unless="get_kernel_registry", caller_checks=True)
+    @hookspec(needed_for="run", unless="get_kernel_registry", caller_checks=True)
     def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
@@ -151,7 +151,7 @@ class HookSpecs(Protocol):
         EP keeps a reference to them.
         """
 
-    @hookspec(needed_to="save and load")
+    @hookspec(needed_for="save and load")
     def get_ep_context_nodes(self, ep: str, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Describe one EPContext node for each compiled partition, and write the payloads.
 
@@ -163,7 +163,7 @@ class HookSpecs(Protocol):
         once more with True, to write what all members left in `ProviderContext.workspace`.
         """
 
-    @hookspec(needed_to="save and load", caller_checks=True)
+    @hookspec(needed_for="save and load", caller_checks=True)
     def load_context(
         self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
@@ -174,7 +174,7 @@ class HookSpecs(Protocol):
         `ExecutionProvider.loads_without_device` is set.
         """
 
-    @hookspec(travels=False)
+    @hookspec(works_isolated=False)
     def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
         """Return the kernels with which this EP runs single nodes, if it has any.
 
@@ -183,7 +183,7 @@ class HookSpecs(Protocol):
         nodes of this EP, only claims with `fuse=False` count: what to compile was decided before.
         """
 
-    @hookspec(in_runs=True, travels=False, caller_checks=True)
+    @hookspec(in_runs=True, works_isolated=False, caller_checks=True)
     def allocate(self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return uninitialised, writable, C-contiguous memory for an input or output of this EP.
 
@@ -224,5 +224,5 @@ CLASS_METHODS: Mapping[str, Hook] = {
     if isinstance(method, classmethod)
 }
 """What is asked of the class, before there is an instance, by name; these are not marked with `hookimpl`."""
-CONTEXT_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_to == "save and load")
+CONTEXT_HOOKS = tuple(hook.name for hook in HOOKS.values() if hook.needed_for == "save and load")
 """What an EP has whose work is kept in context models."""

@@ -321,7 +321,7 @@ class Blobs(Mapping[str, memoryview]):
         try:
             self._table = self._read(kind)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._damaged(f"its table cannot be read ({error})") from error
+            raise self._error(f"its table cannot be read ({error})") from error
 
     def __getitem__(self, name: str) -> memoryview:
         """Return a blob.
@@ -334,7 +334,7 @@ class Blobs(Mapping[str, memoryview]):
         known = entry["offset"], entry["length"], entry["sha256"]
         if not self._trusted and known not in self._checked:
             if hashlib.sha256(blob).hexdigest() != entry["sha256"]:
-                raise self._damaged(f"the blob {name!r:.200} does not have the digest that its table says")
+                raise self._error(f"the blob {name!r:.200} does not have the digest that its table says")
             self._checked.add(known)
         return blob
 
@@ -369,7 +369,7 @@ class Blobs(Mapping[str, memoryview]):
 
     def _read(self, kind: str) -> dict[str, dict[str, Any]]:
         if len(self._view) < _FOOT.size or bytes(self._view[-len(_MAGIC) :]) != _MAGIC:
-            raise self._damaged("it does not end as a container of blobs does")
+            raise self._error("it does not end as a container of blobs does")
         length, digest, _ = _FOOT.unpack(self._view[-_FOOT.size :])
         end = len(self._view) - _FOOT.size
         if length > min(end, _LONGEST_TABLE):
@@ -379,7 +379,7 @@ class Blobs(Mapping[str, memoryview]):
             raise ValueError("it does not have its digest")
         content = json.loads(text)
         if content["kind"] != kind:
-            raise self._damaged(f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}")
+            raise self._error(f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}")
         table: dict[str, dict[str, Any]] = content["blobs"]
         for name, entry in table.items():
             offset, size = entry["offset"], entry["length"]
@@ -399,5 +399,5 @@ class Blobs(Mapping[str, memoryview]):
             last = max(last, offset + size)
         return table
 
-    def _damaged(self, what: str) -> InvalidGraph:
+    def _error(self, what: str) -> InvalidGraph:
         return InvalidGraph(f"the payload {self._name} is damaged or another EP's: {what}.", hint=_HINT)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from importlib_metadata import EntryPoint, IDistribution, PackageNotFoundError, distribution, distributions
 
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.records import PluginRecord, PluginState, normalised, sort_key
+from epctx_core.registry.records import PluginRecord, PluginState, normalise_name, sort_key
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
@@ -41,22 +41,22 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     Args:
         paths: folders and wheels to look into; None for what is installed, on `sys.path`.
     """
-    found = _installed() if paths is None else distributions(path=list(paths))
-    records = [record for dist in found if _mentions_group(dist) for record in _read(dist)]
+    found = _list_installed() if paths is None else distributions(path=list(paths))
+    records = [record for dist in found if _mentions_group(dist) for record in _read_records(dist)]
     return sorted(records, key=sort_key)
 
 
-def _installed() -> Iterator[IDistribution]:
+def _list_installed() -> Iterator[IDistribution]:
     """Yield the distributions that name one of our groups; of one found twice, the first on sys.path."""
     seen: set[str] = set()
     for dist in distributions():
         if not _mentions_group(dist):
             continue
-        name = _fact(dist, "name")
+        name = _read_field(dist, "name")
         if name is None:
             yield dist
-        elif normalised(name) not in seen:
-            seen.add(normalised(name))
+        elif normalise_name(name) not in seen:
+            seen.add(normalise_name(name))
             try:  # the one found here may be hidden by another version, earlier on sys.path, without entry points
                 yield distribution(name)
             except PackageNotFoundError:  # its folder is not named after it, so only the walk finds it
@@ -74,30 +74,30 @@ def _mentions_group(dist: IDistribution) -> bool:
     return EP_GROUP in text or SOURCE_GROUP in text
 
 
-def _fact(dist: IDistribution, field: Literal["name", "version"]) -> str | None:
+def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str | None:
     try:
         return getattr(dist, field) or None
     except _UNREADABLE:
         return None
 
 
-def _read(dist: IDistribution) -> list[PluginRecord]:
+def _read_records(dist: IDistribution) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points can't be read."""
-    name, version = _fact(dist, "name"), _fact(dist, "version")
+    name, version = _read_field(dist, "name"), _read_field(dist, "version")
     label = name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
     try:
         entries = list(dist.entry_points)
     except Exception as error:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
-        return [_broken_record(label, label, version, _why_unreadable(dist, error))]
+        return [_make_broken_record(label, label, version, _explain_unreadable(dist, error))]
     for entry in entries:
         if entry.group == EP_GROUP:
             providers.setdefault(entry.name, []).append(entry)
     sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
-    records = [_record(mine, sources, label, version) for mine in providers.values()]
-    targets = {_class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
+    records = [_make_record(mine, sources, label, version) for mine in providers.values()]
+    targets = {_parse_class_path(entry.value) for mine in providers.values() for entry in mine} - {None}
     records += [
-        _broken_record(
+        _make_broken_record(
             entry.name,
             label,
             version,
@@ -105,15 +105,15 @@ def _read(dist: IDistribution) -> list[PluginRecord]:
             f"which its group {EP_GROUP} does not have",
         )
         for entry in sources
-        if _class_path(entry.value) not in targets
+        if _parse_class_path(entry.value) not in targets
     ]
     if name is not None:
         return records
     reason = f"the metadata of the distribution that provides it has no name, so reinstall it: {dist}"
-    return [_broken_record(r.name, label, version, reason) for r in records]
+    return [_make_broken_record(r.name, label, version, reason) for r in records]
 
 
-def _why_unreadable(dist: IDistribution, error: Exception) -> str:
+def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
     """Name the line that is no `name = value`, which the parser's own error does not."""
     if isinstance(error, UnicodeDecodeError):
         return "its entry_points.txt is not UTF-8"
@@ -124,12 +124,12 @@ def _why_unreadable(dist: IDistribution, error: Exception) -> str:
     return f"its entry_points.txt cannot be read ({type(error).__name__}: {error})"
 
 
-def _record(
+def _make_record(
     mine: list[EntryPoint], sources: list[EntryPoint], distribution: str, version: str | None
 ) -> PluginRecord:
     """Return the record of one EP type, for which `mine` holds one entry unless the metadata is wrong."""
     name, value = mine[0].name, mine[0].value
-    target, problem = _class_path(value), ""
+    target, problem = _parse_class_path(value), ""
     if len(mine) > 1:
         problem = f"its group {EP_GROUP} has {name!r} more than once"
     elif not EP_NAME.fullmatch(name):
@@ -139,8 +139,8 @@ def _record(
     elif target is None:
         problem = f"its entry point {name!r} has the value {value!r}, which is not of the form module:Class"
     if problem or target is None:
-        return _broken_record(name, distribution, version, problem)
-    further = sorted({s.name for s in sources if _class_path(s.value) == target} - {name})
+        return _make_broken_record(name, distribution, version, problem)
+    further = sorted({s.name for s in sources if _parse_class_path(s.value) == target} - {name})
     return PluginRecord(
         name=name,
         sources=(name, *further),
@@ -148,18 +148,18 @@ def _record(
         version=version,
         state=PluginState.DISCOVERED,
         entry_point=target,
-        simulated=normalised(distribution) in SIMULATED_PACKAGES or None,
+        simulated=normalise_name(distribution) in SIMULATED_PACKAGES or None,
     )
 
 
-def _class_path(text: str) -> str | None:
+def _parse_class_path(text: str) -> str | None:
     """Return `module:Class` without spaces and extras, or None if a text is not of that form."""
     # Not entry.module and entry.attr: for what does not match, each version of the library fails differently.
     match = _TARGET.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
 
 
-def _broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
+def _make_broken_record(name: str, distribution: str, version: str | None, reason: str) -> PluginRecord:
     """Return the BROKEN record of what is no EP yet."""
     return PluginRecord(
         name=name,

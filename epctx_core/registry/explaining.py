@@ -12,8 +12,8 @@ from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggesti
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.discovery import SIMULATED_PACKAGES
 from epctx_core.registry.guard import plugin_error
-from epctx_core.registry.lookup import DISABLE_VARIABLE, ONLY_VARIABLE, PREFER_VARIABLE, names_record
-from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
+from epctx_core.registry.lookup import DISABLE_VARIABLE, ONLY_VARIABLE, PREFER_VARIABLE, matches_record
+from epctx_core.registry.records import PluginRecord, PluginState, is_name_of, is_same_distribution
 
 if TYPE_CHECKING:
     from epctx_core.registry.lookup import Selection
@@ -32,10 +32,10 @@ _KNOWN = {
 
 def known_ep(name: str) -> tuple[str, str, str] | None:
     """Return EP name, vendor and reserved distribution of an EP of onnxruntime; `X` or `XExecutionProvider`, without case."""
-    return next(((ep, *facts) for ep, facts in _KNOWN.items() if means(name, ep)), None)
+    return next(((ep, *facts) for ep, facts in _KNOWN.items() if is_name_of(name, ep)), None)
 
 
-def _known_hint(name: str, other: str) -> str:
+def _get_install_hint(name: str, other: str) -> str:
     """Return how to get an EP of onnxruntime, with a warning that a simulated one is not the vendor's; or another hint."""
     known = known_ep(name)
     if known is None:
@@ -53,23 +53,25 @@ def _known_hint(name: str, other: str) -> str:
     )
 
 
-def misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list[str]:
+def find_misspelt(selection: Selection, records: Sequence[PluginRecord]) -> list[str]:
     """Return a sentence for each name in the environment that matches no record: most likely misspelt."""
     named = [(ONLY_VARIABLE, name) for name in selection.only or ()]
     named += [(DISABLE_VARIABLE, name) for name in selection.disabled]
     found = [
         f"{variable} names {name!r}, which is neither an installed EP nor its distribution"
         for variable, name in named
-        if not any(names_record(name, record) for record in records)
+        if not any(matches_record(name, record) for record in records)
     ]
     return found + [
         f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not provide"
         for ep, distribution in selection.preferred.items()
-        if not any(means(ep, r.name) and same_distribution(distribution, r.distribution) for r in records)
+        if not any(
+            is_name_of(ep, r.name) and is_same_distribution(distribution, r.distribution) for r in records
+        )
     ]
 
 
-def contested(source: str, records: Sequence[PluginRecord]) -> PluginError:
+def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> PluginError:
     """Return the error for a source that several EPs take, none of which the host put before the others."""
     labels = " and ".join(record.label for record in records)
     return plugin_error(
@@ -92,7 +94,7 @@ _HINTS = {
 }
 
 
-def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> EpctxError:
+def unresolved_error(name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]) -> EpctxError:
     """Return the error for a host's name that means no EP that can be used.
 
     Args:
@@ -102,11 +104,11 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
     """
     distribution, colon, short = name.rpartition(":")
     types = list(dict.fromkeys(r.name for r in named))
-    if colon and not any(same_distribution(r.distribution, distribution) for r in records):
+    if colon and not any(is_same_distribution(r.distribution, distribution) for r in records):
         packages = sorted({r.distribution for r in records if r.distribution})
         return InvalidArgument(
             f"{name!r}: no distribution {distribution!r} with an Execution Provider is installed."
-            f"{suggestion(distribution, packages)} Installed: {_listed(packages)}.",
+            f"{suggestion(distribution, packages)} Installed: {_join_names(packages)}.",
             hint="Write <distribution>:<EP type>, or the EP type alone.",
         )
     if len(types) > 1:
@@ -114,14 +116,14 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
             f"{name!r} can mean {' or '.join(types)}.", hint="Give the EP type exactly; here case counts."
         )
     if types:
-        return unusable(named)
-    if means(short, CPU_EP):
+        return unusable_error(named)
+    if is_name_of(short, CPU_EP):
         return InvalidArgument(f"{CPU_EP} is built in: no plugin brings it.", ep=CPU_EP)
     installed = sorted({r.name for r in records if r.entry_point and r.state is not PluginState.REMOVED})
     return InvalidArgument(
-        f"no installed plugin brings the Execution Provider {name!r}.{_closest(short, installed)}"
-        f" Installed: {_listed(installed)}.",
-        hint=_known_hint(
+        f"no installed plugin brings the Execution Provider {name!r}.{_suggest_closest(short, installed)}"
+        f" Installed: {_join_names(installed)}.",
+        hint=_get_install_hint(
             short,
             "`epctx plugins list` shows every plugin, `epctx doctor` what keeps one from being found, "
             "`epctx plugins new` begins one.",
@@ -129,7 +131,7 @@ def not_picked(name: str, named: Sequence[PluginRecord], records: Sequence[Plugi
     )
 
 
-def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
+def describe_others(record: PluginRecord, records: Sequence[PluginRecord], maker: object = None) -> str:
     """Return a sentence that names the other distributions of an EP type; empty where there is none.
 
     Args:
@@ -137,11 +139,11 @@ def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: obje
         records: all there are.
         maker: who made what it is used for, as far as that is known.
     """
-    if isinstance(maker, str) and same_distribution(record.distribution, maker):
+    if isinstance(maker, str) and is_same_distribution(record.distribution, maker):
         return ""
     others = [r for r in records if r.name == record.name and r.key != record.key and r.distribution]
     others = [r for r in others if r.state is not PluginState.REMOVED]
-    made = [r for r in others if isinstance(maker, str) and same_distribution(r.distribution, maker)]
+    made = [r for r in others if isinstance(maker, str) and is_same_distribution(r.distribution, maker)]
     return "".join(
         f" {r.origin} brings {r.name}, too{', and made this' if made else ''}: name it "
         f'"{r.distribution}:{r.name}" among the providers.'
@@ -149,31 +151,31 @@ def others_of(record: PluginRecord, records: Sequence[PluginRecord], maker: obje
     )
 
 
-def _closest(name: str, known: Sequence[str]) -> str:
+def _suggest_closest(name: str, known: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP types have in common must not make them look alike."""
     stem = name.removesuffix(_SUFFIX)
     stems = sorted({k.removesuffix(_SUFFIX) for k in known})
     return suggestion(name, [*known, *stems]) if stem == name else suggestion(stem, stems)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """Return names as a user reads them, also when there are none."""
     return ", ".join(names) or "none"
 
 
-def unusable(records: Sequence[PluginRecord]) -> PluginError:
+def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
     """Return the error for records of one EP type none of which can be used."""
-    record = _most_telling(records)
-    why, hint = why_unusable(record)
+    record = _pick_most_useful(records)
+    why, hint = explain_unusable(record)
     return plugin_error(f"{why}.", record, hint=hint)
 
 
-def _most_telling(records: Sequence[PluginRecord]) -> PluginRecord:
+def _pick_most_useful(records: Sequence[PluginRecord]) -> PluginRecord:
     """Prefer the record with which a user can do something: choose first, then repair."""
     return min(records, key=lambda r: (not r.undecided, r.passed_over, r.state is not PluginState.BROKEN))
 
 
-def why_unusable(record: PluginRecord) -> tuple[str, str]:
+def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     """Return why a record can't be used, as a sentence without its full stop, and what to do about it."""
     hint = _HINTS.get(record.state, "").format(package=record.distribution, ep=record.name)
     if record.passed_over:
@@ -183,7 +185,7 @@ def why_unusable(record: PluginRecord) -> tuple[str, str]:
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint
 
 
-def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
+def explain_missing(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
     """Return why no EP took a node's source, and what to do: a sentence each.
 
     Args:
@@ -199,7 +201,7 @@ def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
     exact = [r for r in near if source in r.sources]
     usable = [r for r in exact or near if r.usable]
     if near and not usable:
-        why, hint = why_unusable(_most_telling(exact or near))
+        why, hint = explain_unusable(_pick_most_useful(exact or near))
         verb = "was" if all(r.state is PluginState.REMOVED for r in exact or near) else "is"
         return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint
     if exact:
@@ -208,12 +210,13 @@ def explain(source: str, records: Sequence[PluginRecord]) -> tuple[str, str]:
             f"Add {usable[0].name!r} to the providers, or give no list to use every installed plugin.",
         )
     if near:
-        names = _listed(sorted({repr(s) for r in usable for s in r.sources}))
+        names = _join_names(sorted({repr(s) for r in usable for s in r.sources}))
         return (
             f"No EP of this session takes the source {source!r}; {usable[0].label} goes by {names}.",
             f"Case counts unless the EP says otherwise. Is {usable[0].name!r} among the session's providers?",
         )
     sources = sorted({s for r in records if r.usable for s in r.sources})
-    why = f"No installed plugin takes the source {source!r}.{_closest(source, sources)} Sources installed: {_listed(sources)}."
+    why = f"No installed plugin takes the source {source!r}.{_suggest_closest(source, sources)}"
+    why += f" Sources installed: {_join_names(sources)}."
     hint = "Install the EP package that made this context model; `epctx plugins list` shows what is there."
-    return why, _known_hint(source, hint)
+    return why, _get_install_hint(source, hint)

@@ -33,7 +33,7 @@ def describe(error: BaseException) -> str:
     return concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
 
 
-def broken_by(record: PluginRecord, error: BaseException, what: str) -> PluginRecord:
+def mark_broken(record: PluginRecord, error: BaseException, what: str) -> PluginRecord:
     """Return a record as BROKEN by an exception, whose traceback it keeps as text.
 
     Args:
@@ -77,7 +77,7 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
         raise plugin_error(message, record, hook=hook, hint=_HINT) from error
 
 
-def plain(answer: Any) -> Any:
+def to_plain(answer: Any) -> Any:
     """Return a list or tuple of a plugin's as a plain list, a dict or text as a plain one, anything else as it is.
 
     No code of the plugin's runs: what a subclass says of itself may differ from one look to the next, raise, or never
@@ -96,7 +96,7 @@ def plain(answer: Any) -> Any:
 _HINT = "This is a fault of the plugin; its own exception is the cause of this error (`-v` shows it)."
 
 
-def contract_broken(record: PluginRecord, hook: str, what: str) -> PluginError:
+def contract_error(record: PluginRecord, hook: str, what: str) -> PluginError:
     """Return the error for an answer that is not what the contract asks for.
 
     Args:
@@ -113,7 +113,9 @@ def contract_broken(record: PluginRecord, hook: str, what: str) -> PluginError:
     )
 
 
-def ask(record: PluginRecord, cls: type[ExecutionProvider], method: str, *arguments: object) -> Any:
+def call_class_method(
+    record: PluginRecord, cls: type[ExecutionProvider], method: str, *arguments: object
+) -> Any:
     """Ask an EP's class; return its answer, checked by the table of hooks.
 
     Raises:
@@ -122,41 +124,41 @@ def ask(record: PluginRecord, cls: type[ExecutionProvider], method: str, *argume
     """
     with blame(record, method):
         answer = getattr(cls, method)(*arguments)
-    return answered(record, CLASS_METHODS[method], answer)
+    return check_result(record, CLASS_METHODS[method], answer)
 
 
-def answered(record: PluginRecord, hook: Hook, answer: Any) -> Any:
+def check_result(record: PluginRecord, hook: Hook, answer: Any) -> Any:
     """Return an answer if the table of hooks allows it: lists and texts as plain ones, a flag by its truth.
 
     Raises:
         PluginError: it is something else.
     """
-    if hook.answer == "bool":
+    if hook.result == "bool":
         with blame(record, hook.name):
             return bool(answer)
-    if hook.gives_list or hook.answer == "str":
-        answer = plain(answer)
-    if hook.gives_list:
-        if answer is None and hook.list_or_none:
+    if hook.returns_list or hook.result == "str":
+        answer = to_plain(answer)
+    if hook.returns_list:
+        if answer is None and hook.may_return_none:
             return None
         if type(answer) is not list:
             raise plugin_error(
-                f"{record.label} returned {kind_of(answer)} from {hook.name} instead of a list.",
+                f"{record.label} returned {describe_type(answer)} from {hook.name} instead of a list.",
                 record,
                 hook=hook.name,
                 hint="Return a list or tuple, an empty one for nothing.",
             )
     if not hook.caller_checks:
-        check_answer(record, hook, answer)
+        check_result_types(record, hook, answer)
     return answer
 
 
-def kind_of(value: object) -> str:
+def describe_type(value: object) -> str:
     """Return how messages call a value of a plugin's: no code of the plugin's runs."""
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[object] = ()) -> None:
+def check_result_types(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[object] = ()) -> None:
     """Raise PluginError unless an answer, or each item of a list, has the type that the table of hooks says.
 
     Args:
@@ -165,13 +167,13 @@ def check_answer(record: PluginRecord, hook: Hook, answer: Any, names: Sequence[
         answer: a list where the hook gives one.
         names: for what the items are, if the error is to say so.
     """
-    if hook.answer == "None":  # whatever an EP returns there is dropped
+    if hook.result == "None":  # whatever an EP returns there is dropped
         return
-    expected = _types(hook.answers)
-    for number, item in enumerate(answer if hook.gives_list else [answer]):
+    expected = _types(hook.result_types)
+    for number, item in enumerate(answer if hook.returns_list else [answer]):
         if not issubclass(type(item), expected):
             given = f" for {names[number]}" if names else ""
-            raise contract_broken(
+            raise contract_error(
                 record, hook.name, f"gave a {type(item).__name__} instead of {hook.expected}{given}"
             )
 

@@ -12,7 +12,7 @@ from epctx_core.errors import suggestion
 from epctx_core.plugin import PLUGIN_API, ExecutionProvider, ProviderOption, WeightlessMode
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME, EntryPoint
-from epctx_core.registry.guard import broken_by
+from epctx_core.registry.guard import mark_broken
 from epctx_core.registry.records import PluginRecord, PluginState
 
 _MARK = f"{PROJECT}_impl"
@@ -47,7 +47,7 @@ class MarkedMethod:
         return parameters if isinstance(self.static, staticmethod) else parameters[1:]
 
 
-def marked_methods(cls: type) -> Iterator[MarkedMethod]:
+def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
     """Yield what a class marks with `hookimpl`; evaluates no property."""
     # As inspect.getmembers_static at a tenth of the time, which each new session spends on each EP.
     attributes = {name: static for base in reversed(cls.__mro__) for name, static in vars(base).items()}
@@ -77,7 +77,7 @@ def _mark(static: object) -> Mapping[str, Any] | None:
 
 def implemented_hooks(cls: type[ExecutionProvider]) -> dict[str, MarkedMethod]:
     """Return the hooks that a valid class implements."""
-    return {method.hook: method for method in marked_methods(cls)}
+    return {method.hook: method for method in find_marked_methods(cls)}
 
 
 _OPTION_TYPES = (bool, int, float, str)
@@ -183,7 +183,7 @@ def _schema_problems(attribute: str, options: object) -> Iterator[Problem]:
 
 
 def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
-    marked = list(marked_methods(cls))
+    marked = list(find_marked_methods(cls))
     implemented = [method.hook for method in marked]
     for method in marked:
         name, hook = method.attribute, method.hook
@@ -201,7 +201,7 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
         if hook not in implemented and inspect.getattr_static(cls, hook, None) is not None:
             hint = "Write @hookimpl above it, also above an override of a parent's method, or rename it."
             yield f"{hook} has a hook's name but no @hookimpl, so it would never be called", hint
-        elif hook not in implemented and row.needed_to == "run" and row.unless not in implemented:
+        elif hook not in implemented and row.needed_for == "run" and row.unless not in implemented:
             yield f"the required hook {hook} is missing", f"Implement {hook}, marked with @hookimpl."
 
 
@@ -260,7 +260,7 @@ def import_provider(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
-        return broken_by(record, error, f"{record.entry_point} failed to import"), None, error
+        return mark_broken(record, error, f"{record.entry_point} failed to import"), None, error
     if problems:
         reason = "; ".join(what for what, _ in problems)
         if isinstance(version := getattr(cls, "api_version", None), int) and version > PLUGIN_API:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.forwarding import import_installed
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.registry.guard import answered, blame, kind_of, plugin_error
+from epctx_core.registry.guard import blame, check_result, describe_type, plugin_error
 from epctx_core.registry.importing import MarkedMethod, implemented_hooks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Implementation = Callable[[Mapping[str, Any]], Any]
 """Calls an EP's method with those of a hook's arguments that it names; the answer is checked."""
 
 
-def _implementation(
+def _make_implementation(
     record: PluginRecord, provider: ExecutionProvider, method: MarkedMethod
 ) -> Implementation:
     hook = method.hook
@@ -44,7 +44,7 @@ def _implementation(
         given = [arguments[name] for name in names]
         with blame(record, hook):
             answer = bound(*given)
-        return answered(record, row, answer)
+        return check_result(record, row, answer)
 
     return implementation
 
@@ -100,13 +100,14 @@ class ProviderInstances:
             provider = cls(context)
         if type(provider) is not cls:
             raise plugin_error(
-                f"{record.label}: {cls.__qualname__}(context) made {kind_of(provider)} instead of an instance.",
+                f"{record.label}: {cls.__qualname__}(context) made {describe_type(provider)} instead of an instance.",
                 record,
                 hook="__init__",
                 hint="Leave out __new__.",
             )
         self._hooks[record.name] = {
-            hook: _implementation(record, provider, method) for hook, method in implemented_hooks(cls).items()
+            hook: _make_implementation(record, provider, method)
+            for hook, method in implemented_hooks(cls).items()
         }
         self._records[record.name] = record
         self._waiting.append(record.name)
@@ -161,7 +162,7 @@ class ProviderInstances:
             raise interrupt
 
 
-def closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
+def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:
     """Return what closes results of hooks: what several of them have in common once, at the place of the last."""
     found: dict[object, Callable[[], None]] = {}
     for close in (result.close for result in results):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.table import names_in
-from epctx_core.registry.records import PluginRecord, PluginState, means, same_distribution
+from epctx_core.options.table import split_names
+from epctx_core.registry.records import PluginRecord, PluginState, is_name_of, is_same_distribution
 
 ONLY_VARIABLE = "EPCTX_PLUGINS"
 DISABLE_VARIABLE = "EPCTX_DISABLE_PLUGINS"
@@ -37,9 +37,11 @@ class Selection:
         """
         only = environment.get(ONLY_VARIABLE)
         return cls(
-            only=None if only is None else names_in(only),
-            disabled=names_in(environment.get(DISABLE_VARIABLE, "")),
-            preferred=dict(_preference(item) for item in names_in(environment.get(PREFER_VARIABLE, ""))),
+            only=None if only is None else split_names(only),
+            disabled=split_names(environment.get(DISABLE_VARIABLE, "")),
+            preferred=dict(
+                _parse_preference(item) for item in split_names(environment.get(PREFER_VARIABLE, ""))
+            ),
         )
 
     def apply(
@@ -57,9 +59,9 @@ class Selection:
 
     def _disable(self, record: PluginRecord) -> PluginRecord:
         reason = ""
-        if any(names_record(name, record) for name in self.disabled):
+        if any(matches_record(name, record) for name in self.disabled):
             reason = f"{DISABLE_VARIABLE} names it"
-        elif self.only is not None and not any(names_record(name, record) for name in self.only):
+        elif self.only is not None and not any(matches_record(name, record) for name in self.only):
             reason = f"{ONLY_VARIABLE} does not name it"
         return replace(record, state=PluginState.DISABLED, reason=reason) if reason else record
 
@@ -74,40 +76,40 @@ class Selection:
         if not record.usable:
             return record
         if record.name in given:
-            return _duplicate(record, "the host registered a class of this EP type", passed_over=True)
+            return _mark_duplicate(record, "the host registered a class of this EP type", passed_over=True)
         rivals = [r for r in records if r.name == record.name and r.entry_point and r.state not in _OUT]
         if len(rivals) == 1:
             return record
-        preferred = [dist for ep, dist in self.preferred.items() if means(ep, record.name)]
+        preferred = [dist for ep, dist in self.preferred.items() if is_name_of(ep, record.name)]
         wanted = chosen.get(record.name) or next(iter(preferred), None)
-        winner = next((r for r in rivals if same_distribution(r.distribution, wanted)), None)
+        winner = next((r for r in rivals if is_same_distribution(r.distribution, wanted)), None)
         if winner is not None:
             why = f"{winner.origin} was preferred"
-            return record if record is winner else _duplicate(record, why, passed_over=True)
+            return record if record is winner else _mark_duplicate(record, why, passed_over=True)
         real = [r for r in rivals if not r.simulated]
         if len(real) == 1 and all(r.simulated is not None for r in rivals):
             why = f"it is simulated, and {real[0].origin} is not"
-            return record if record is real[0] else _duplicate(record, why, passed_over=False)
+            return record if record is real[0] else _mark_duplicate(record, why, passed_over=False)
         why = f"{' and '.join(r.origin for r in rivals)} bring {record.name}"
         broken = [r.origin for r in rivals if r.state is PluginState.BROKEN and r.simulated is None]
         if broken:
             why += f"; whether {' and '.join(broken)} is simulated is not known, as it is broken"
-        return _duplicate(record, why, passed_over=False)
+        return _mark_duplicate(record, why, passed_over=False)
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
 
 
-def _duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> PluginRecord:
+def _mark_duplicate(record: PluginRecord, reason: str, *, passed_over: bool) -> PluginRecord:
     return replace(record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over)
 
 
-def names_record(given: str, record: PluginRecord) -> bool:
+def matches_record(given: str, record: PluginRecord) -> bool:
     """Whether a name in the environment means an EP, by its own name or by its distribution's."""
-    return means(given, record.name) or same_distribution(given, record.distribution)
+    return is_name_of(given, record.name) or is_same_distribution(given, record.distribution)
 
 
-def _preference(item: str) -> tuple[str, str]:
+def _parse_preference(item: str) -> tuple[str, str]:
     ep, equals, distribution = (part.strip() for part in item.partition("="))
     if not (ep and equals and distribution):
         raise InvalidArgument(
@@ -134,32 +136,36 @@ def route_source(
     if not source:
         return None
     for tier in ([r for r in records if r.name == source], [r for r in records if source in r.sources]):
-        found = _one(source, tier, ordered=ordered)
+        found = _pick_single(source, tier, ordered=ordered)
         if found is not None:
             return found
     near = [r for r in records if any(s.casefold() == source.casefold() for s in r.sources)]
     takers = (r for r in near if r.usable and accepts(r))
-    found = next(takers, None) if ordered else _one(source, list(takers), ordered=False)
-    return found if found is not None else _one(source, [r for r in near if r.undecided], ordered=ordered)
+    found = next(takers, None) if ordered else _pick_single(source, list(takers), ordered=False)
+    return (
+        found
+        if found is not None
+        else _pick_single(source, [r for r in near if r.undecided], ordered=ordered)
+    )
 
 
-def _one(source: str, tier: Sequence[PluginRecord], *, ordered: bool) -> PluginRecord | None:
+def _pick_single(source: str, tier: Sequence[PluginRecord], *, ordered: bool) -> PluginRecord | None:
     usable = [r for r in tier if r.usable]
     undecided = [r for r in tier if r.undecided]
     if usable and (ordered or len(usable) == 1):
         return usable[0]
     if not usable and not undecided:
         return None
-    from epctx_core.registry.explaining import contested, unusable
+    from epctx_core.registry.explaining import ambiguous_source_error, unusable_error
 
-    raise contested(source, usable) if usable else unusable(undecided)
+    raise ambiguous_source_error(source, usable) if usable else unusable_error(undecided)
 
 
 def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecord]:
     """Return the records that a host's name means, usable or not."""
     distribution, colon, short = name.rpartition(":")
-    near = [r for r in records if means(short, r.name)]
-    return [r for r in near if same_distribution(distribution, r.distribution)] if colon else near
+    near = [r for r in records if is_name_of(short, r.name)]
+    return [r for r in near if is_same_distribution(distribution, r.distribution)] if colon else near
 
 
 def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
@@ -179,6 +185,6 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     good = [r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)]
     if good and len({r.name for r in named}) == 1:
         return good[0]
-    from epctx_core.registry.explaining import not_picked
+    from epctx_core.registry.explaining import unresolved_error
 
-    raise not_picked(name, named, records)
+    raise unresolved_error(name, named, records)

@@ -116,7 +116,7 @@ class PluginRecord:
         return shown | {"sources": list(self.sources), "state": self.state.value, "availability": answers}
 
 
-def record_of_class(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginRecord:
+def make_record(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginRecord:
     """Return the record of a class without a package."""
     return PluginRecord(
         name=cls.name,
@@ -130,7 +130,7 @@ def record_of_class(cls: type[ExecutionProvider], sources: Sequence[str]) -> Plu
     )
 
 
-def answered(
+def add_availability(
     record: PluginRecord, purpose: Purpose, answer: Availability, traceback: str | None = None
 ) -> PluginRecord:
     """Return a loaded record with one more answer about what this machine has.
@@ -165,17 +165,17 @@ def sort_key(record: PluginRecord) -> tuple[str, str]:
     return (record.name, record.distribution or "")
 
 
-def same_distribution(one: str | None, other: str | None) -> bool:
+def is_same_distribution(one: str | None, other: str | None) -> bool:
     """Whether two spellings mean one distribution: case, dots, dashes and underscores don't count."""
-    return one is not None and other is not None and normalised(one) == normalised(other)
+    return one is not None and other is not None and normalise_name(one) == normalise_name(other)
 
 
-def normalised(distribution: str) -> str:
+def normalise_name(distribution: str) -> str:
     """Return a distribution's name in the form that package indexes compare."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def means(given: str, ep_type: str) -> bool:
+def is_name_of(given: str, ep_type: str) -> bool:
     """Whether a host's name means an EP type: `X` or `XExecutionProvider`, without case."""
     wanted = given.casefold()
     return ep_type.casefold() in (wanted, f"{wanted}executionprovider")

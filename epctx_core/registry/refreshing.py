@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from epctx_core.registry.discovery import Entry
-from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, same_distribution
+from epctx_core.registry.records import PluginRecord, PluginState, RecordKey, is_same_distribution
 
 
 def merge_entries(
@@ -26,7 +26,7 @@ def merge_entries(
         mine = earlier.record
         if key in entries or not mine.entry_point:
             continue
-        installed = [r.origin for r in records if same_distribution(r.distribution, mine.distribution)]
+        installed = [r.origin for r in records if is_same_distribution(r.distribution, mine.distribution)]
         gone = " and is not installed any more"
         if installed:
             gone = f"; {installed[0]}, which is installed now, does not provide it"
@@ -53,7 +53,7 @@ def _merge(found: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
             has_imported = other.cls is not None or (mine.state is PluginState.BROKEN and mine.entry_point)
             if (
                 has_imported
-                and same_distribution(found.distribution, mine.distribution)
+                and is_same_distribution(found.distribution, mine.distribution)
                 and found.origin != mine.origin
             ):
                 reason = f"{_difference(mine, found)}: restart it"

@@ -22,17 +22,17 @@ from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.forking import PerProcess
-from epctx_core.registry.guard import ask, broken_by, describe, plugin_error
+from epctx_core.registry.guard import call_class_method, describe, mark_broken, plugin_error
 from epctx_core.registry.importing import find_problems, import_provider
 from epctx_core.registry.lookup import Selection, find_by_name, pick_by_name, route_source
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
     RecordKey,
-    answered,
-    means,
-    record_of_class,
-    same_distribution,
+    add_availability,
+    is_name_of,
+    is_same_distribution,
+    make_record,
     sort_key,
 )
 
@@ -76,7 +76,7 @@ class Registry:
         Raises:
             InvalidArgument: EPCTX_PREFER is malformed.
         """
-        return list(self._view().values())
+        return list(self._select().values())
 
     def available(self) -> list[str]:
         """Return the EP types that can be used by name, `CPUExecutionProvider` last.
@@ -84,7 +84,7 @@ class Registry:
         Imports as `records`, and of several distributions that bring one EP type those of which it is not known
         whether they are simulated.
         """
-        records = self._settled(lambda _record: True)
+        records = self._settle_duplicates(lambda _record: True)
         return [*(record.name for record in records if record.usable), CPU_EP]
 
     def refresh(self) -> None:
@@ -92,19 +92,19 @@ class Registry:
         importlib.invalidate_caches()
         with self._locks.get():
             self._selected, self._is_stale = None, True
-            self._view()
+            self._select()
 
-    def _view(self) -> dict[RecordKey, PluginRecord]:
+    def _select(self) -> dict[RecordKey, PluginRecord]:
         """Return every record as selection leaves it, in order."""
         with self._locks.get():
             if self._selected is None:
-                found = [entry.record for entry in self._entries().values()]
+                found = [entry.record for entry in self._discover().values()]
                 records = self._selection.apply(found, chosen=self._preferred, given=self._registered)
                 records += [entry.record for entry in self._registered.values()]
                 self._selected = {record.key: record for record in sorted(records, key=sort_key)}
             return self._selected
 
-    def _entries(self) -> dict[RecordKey, Entry]:
+    def _discover(self) -> dict[RecordKey, Entry]:
         """Return the EPs of distributions, discovered anew where that is due.
 
         Raises:
@@ -122,9 +122,9 @@ class Registry:
                 self._found.setdefault(record.key, Entry(record))
             self._selection, self._is_stale = selection, False
             if self._entry_points and selection != Selection():
-                from epctx_core.registry.explaining import misspelt
+                from epctx_core.registry.explaining import find_misspelt
 
-                for sentence in misspelt(
+                for sentence in find_misspelt(
                     selection, [*records, *(e.record for e in self._registered.values())]
                 ):
                     _log.warning("%s.", sentence)
@@ -158,7 +158,7 @@ class Registry:
                 f"the EP type {CPU_EP} is built in; give the class another name.", ep=CPU_EP
             )
         with self._locks.get():
-            for record in self._view().values():
+            for record in self._select().values():
                 if record.name == cls.name and (record.usable or record.state is PluginState.DUPLICATE):
                     hint = f"Call unregister({cls.name!r}) first."
                     if record.distribution is not None:
@@ -169,7 +169,7 @@ class Registry:
                         f"the EP name {cls.name} is taken: {record.origin}.", ep=cls.name, hint=hint
                     )
             self._selected = None
-            self._registered[cls.name] = Entry(record_of_class(cls, sources), cls)
+            self._registered[cls.name] = Entry(make_record(cls, sources), cls)
 
     def unregister(self, name: str) -> None:
         """Take back what `register` added.
@@ -186,7 +186,7 @@ class Registry:
                     ep=name,
                     hint="Plugins of installed packages are kept out with EPCTX_DISABLE_PLUGINS.",
                 )
-            if users := self._users_of(entry):
+            if users := self._describe_users(entry):
                 raise Fail(
                     f"{name} cannot be unregistered while it is used by {users}.",
                     ep=name,
@@ -195,7 +195,7 @@ class Registry:
             self._selected = None
             del self._registered[name]
 
-    def _users_of(self, entry: Entry) -> str:
+    def _describe_users(self, entry: Entry) -> str:
         counts = Counter(self._users.get(entry.record.key, ()))
         return ", ".join(user if n == 1 else f"{user} ({n} times)" for user, n in counts.items())
 
@@ -226,7 +226,7 @@ class Registry:
         finally:
             with self._locks.get():
                 if self._registered.get(cls.name) is entry:  # else the block unregistered it
-                    if users := self._users_of(entry):
+                    if users := self._describe_users(entry):
                         _log.warning("%s was taken back while it is used by %s.", cls.name, users)
                     self._selected = None
                     del self._registered[cls.name]
@@ -265,12 +265,12 @@ class Registry:
             if place not in self._paths:
                 self._paths.append(place)
             self._is_stale = True
-            view = self._view()
+            view = self._select()
         return [
             record
             for record in view.values()
             if any(
-                f.name == record.name and same_distribution(f.distribution, record.distribution)
+                f.name == record.name and is_same_distribution(f.distribution, record.distribution)
                 for f in found
             )
         ]
@@ -298,9 +298,11 @@ class Registry:
             InvalidArgument: that distribution is not installed or does not bring it.
         """
         with self._locks.get():
-            records = [entry.record for entry in self._entries().values()]
-            providing = [record for record in records if means(ep, record.name)]
-            chosen = [record for record in providing if same_distribution(record.distribution, distribution)]
+            records = [entry.record for entry in self._discover().values()]
+            providing = [record for record in records if is_name_of(ep, record.name)]
+            chosen = [
+                record for record in providing if is_same_distribution(record.distribution, distribution)
+            ]
             if not chosen:
                 raise InvalidArgument(
                     f"the distribution {distribution!r} does not provide {ep}.",
@@ -335,10 +337,12 @@ class Registry:
             PluginError: it is broken, disabled or otherwise unusable, or two distributions bring it.
         """
         if ":" in name:
-            return self._chosen(pick_by_name(name, self.records()))
-        return self._told(pick_by_name(name, self._settled(lambda record: means(name, record.name))))
+            return self._resolve_choice(pick_by_name(name, self.records()))
+        return self._log_choice(
+            pick_by_name(name, self._settle_duplicates(lambda record: is_name_of(name, record.name)))
+        )
 
-    def _settled(self, concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
+    def _settle_duplicates(self, concerned: Callable[[PluginRecord], bool]) -> list[PluginRecord]:
         """Return all records, when duplicates that are concerned have been asked whether they are simulated."""
         for record in self.records():
             if record.undecided and record.simulated is None and concerned(record):
@@ -346,7 +350,7 @@ class Registry:
                     self.load(record)
         return self.records()
 
-    def _told(self, record: PluginRecord) -> PluginRecord:
+    def _log_choice(self, record: PluginRecord) -> PluginRecord:
         """Return a record; say once that it goes before simulated ones, where nobody chose it."""
         rivals = [r.origin for r in self.records() if r.name == record.name and r.undecided and r.simulated]
         if rivals and record.distribution is not None and record.name not in self._noticed:
@@ -357,16 +361,16 @@ class Registry:
             )  # fmt: skip
         return record
 
-    def _chosen(self, record: PluginRecord) -> PluginRecord:
+    def _resolve_choice(self, record: PluginRecord) -> PluginRecord:
         """Return a record as one that the host picked, so no longer a duplicate."""
         if record.state is not PluginState.DUPLICATE:
             return record
-        return self._entry_of(record).record
+        return self._find_entry(record).record
 
-    def _entry_of(self, record: PluginRecord) -> Entry:
+    def _find_entry(self, record: PluginRecord) -> Entry:
         with self._locks.get():
             entry = self._registered.get(record.name) if record.distribution is None else None
-            entry = entry or self._entries().get(record.key)
+            entry = entry or self._discover().get(record.key)
         if entry is None:
             raise plugin_error(f"{record.label} is not known any more: unregistered or uninstalled.", record)
         return entry
@@ -378,25 +382,25 @@ class Registry:
             PluginError: it can't be imported or breaks the contract (its record then says so), or
                 its state forbids loading. The plugin's own exception is the cause.
         """
-        entry = self._entry_of(record)
+        entry = self._find_entry(record)
         with entry.loading:
             # A duplicate may be loaded: who has its record has chosen.
-            current = self._view().get(record.key)
+            current = self._select().get(record.key)
             if current is not None and not current.usable and current.state is not PluginState.DUPLICATE:
-                from epctx_core.registry.explaining import unusable
+                from epctx_core.registry.explaining import unusable_error
 
-                raise unusable([current])
+                raise unusable_error([current])
             if entry.cls is not None:
                 return entry.cls
             loaded, entry.cls, error = import_provider(entry.record)
-            self._keep(entry, loaded)
+            self._store(entry, loaded)
             if entry.cls is None:
-                from epctx_core.registry.explaining import unusable
+                from epctx_core.registry.explaining import unusable_error
 
-                raise unusable([loaded]) from error
+                raise unusable_error([loaded]) from error
             return entry.cls
 
-    def _keep(self, entry: Entry, record: PluginRecord) -> None:
+    def _store(self, entry: Entry, record: PluginRecord) -> None:
         with self._locks.get():
             self._selected = None
             entry.record = record
@@ -410,27 +414,27 @@ class Registry:
         The record keeps the answer for each purpose. It is UNAVAILABLE if each answer so far was no, or none.
 
         Raises:
-            PluginError: the class can't be loaded, raised, or answered with something else.
+            PluginError: the class can't be loaded, raised, or add_availability with something else.
         """
         cls = self.load(record)
         try:
-            said: Availability = ask(record, cls, "availability", purpose)
+            said: Availability = call_class_method(record, cls, "availability", purpose)
         except EpctxError as error:
             raised = error.__cause__ or error
             reason = f"its availability failed: {describe(raised).splitlines()[0]}"
             text = "".join(traceback.format_exception(raised))
-            self._keep_answer(record, purpose, Availability(False, reason=reason), text)
+            self._store_availability(record, purpose, Availability(False, reason=reason), text)
             raise
-        self._keep_answer(record, purpose, said)
+        self._store_availability(record, purpose, said)
         return said
 
-    def _keep_answer(
+    def _store_availability(
         self, record: PluginRecord, purpose: Purpose, said: Availability, text: str | None = None
     ) -> None:
         with self._locks.get():
-            entry = self._entry_of(record)
+            entry = self._find_entry(record)
             if entry.record.usable:  # no refresh has found meanwhile that it is gone
-                self._keep(entry, answered(entry.record, purpose, said, text))
+                self._store(entry, add_availability(entry.record, purpose, said, text))
 
     def route(self, source: str, among: Sequence[PluginRecord] | None = None) -> PluginRecord | None:
         """Return the record that takes a node's source: by exact name, else by an exact source key.
@@ -447,46 +451,48 @@ class Registry:
             PluginError: several distributions could take it and the host has not chosen.
         """
         if among is not None:
-            present = self._view()  # those that the host named, so that none is an undecided duplicate
-            records = [self._chosen(present.get(record.key, record)) for record in among]
+            present = self._select()  # those that the host named, so that none is an undecided duplicate
+            records = [self._resolve_choice(present.get(record.key, record)) for record in among]
         else:
             near = source.casefold()
-            records = self._settled(lambda record: near in {s.casefold() for s in record.sources})
+            records = self._settle_duplicates(lambda record: near in {s.casefold() for s in record.sources})
         found = route_source(
             source, records, ordered=among is not None, accepts=lambda record: self._accepts(record, source)
         )
-        return found if found is None or among is not None else self._told(found)
+        return found if found is None or among is not None else self._log_choice(found)
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
             cls = self.load(record)
-            return bool(ask(record, cls, "accepts_source", source))
+            return bool(call_class_method(record, cls, "accepts_source", source))
         except EpctxError as error:
             _log.warning("%s", error.message)
-            entry = self._entry_of(record)
+            entry = self._find_entry(record)
             if entry.record.usable:  # it was the question that failed, not the import
-                self._keep(entry, broken_by(entry.record, error.__cause__ or error, "accepts_source failed"))
+                self._store(
+                    entry, mark_broken(entry.record, error.__cause__ or error, "accepts_source failed")
+                )
             return False
 
     def explain_missing(self, source: str) -> tuple[str, str]:
         """Return why `route` found nobody for a source, and what to do about it; imports nothing."""
-        from epctx_core.registry.explaining import explain
+        from epctx_core.registry.explaining import explain_missing
 
-        return explain(source, self.records())
+        return explain_missing(source, self.records())
 
     def misspelt(self) -> list[str]:
         """Return a sentence for each name in EPCTX_PLUGINS, EPCTX_DISABLE_PLUGINS or EPCTX_PREFER that fits no record."""
-        from epctx_core.registry.explaining import misspelt
+        from epctx_core.registry.explaining import find_misspelt
 
         records = self.records()  # reads the environment, too
-        return misspelt(self._selection, records)
+        return find_misspelt(self._selection, records)
 
     @staticmethod
     def explain_unusable(record: PluginRecord) -> tuple[str, str]:
         """Return why a record cannot be used, a sentence without its full stop, and what to do about it."""
-        from epctx_core.registry.explaining import why_unusable
+        from epctx_core.registry.explaining import explain_unusable
 
-        return why_unusable(record)
+        return explain_unusable(record)
 
 
 default_registry: Registry = Registry()

@@ -19,7 +19,7 @@ from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
 from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal
-from epctx_core.registry.guard import blame, contract_broken, plain
+from epctx_core.registry.guard import blame, contract_error, to_plain
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
@@ -57,7 +57,7 @@ class Claims:
     def add(self, item: ComputeCapability | Refusal) -> None:
         """Check one item of the answer and file it."""
         if isinstance(item, Refusal):
-            reason: object = plain(item.reason)
+            reason: object = to_plain(item.reason)
             if type(reason) is not str:
                 raise self.broken(
                     f"gave a {type(reason).__name__} instead of a text as the reason of a Refusal"
@@ -120,7 +120,7 @@ class Claims:
 
     def broken(self, what: str) -> PluginError:
         """Return the error for an answer that breaks the contract."""
-        return contract_broken(self._record, "get_capability", what)
+        return contract_error(self._record, "get_capability", what)
 
     def _indices(self, nodes: Any) -> list[int]:
         graph, most, problem = self._graph, len(self._claimed), ""

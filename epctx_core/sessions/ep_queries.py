@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING
 from epctx_core._version import __version__
 from epctx_core.context.manifest import COMPATIBILITY_PREFIX, EARLIER_PREFIX, compatibility_info
 from epctx_core.context.model_head import read_metadata
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider, PluginError, errors_typed, suggestion
+from epctx_core.errors import (
+    InvalidArgument,
+    NotImplementedByProvider,
+    PluginError,
+    convert_errors,
+    suggestion,
+)
 from epctx_core.options import SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP, is_whole
 from epctx_core.options.strict import log_without_effect
 from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider, Finding
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.default import plugins
-from epctx_core.registry.guard import ask, blame, contract_broken
-from epctx_core.registry.records import means
+from epctx_core.registry.guard import blame, call_class_method, contract_error
+from epctx_core.registry.records import is_name_of
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession, choose_provider
 
 if TYPE_CHECKING:
@@ -56,7 +62,7 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
         >>> get_ep_metadata("OpenVINO")["weightless_support"]
         'all'
     """
-    cls = ExecutionProvider if means(ep, CPU_EP) else registry.load(registry.resolve(ep))
+    cls = ExecutionProvider if is_name_of(ep, CPU_EP) else registry.load(registry.resolve(ep))
     modes = cls.weightless_modes
     most = {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
     return {
@@ -66,7 +72,7 @@ def get_ep_metadata(ep: str, *, registry: Registry = default_registry) -> dict[s
     }
 
 
-@errors_typed("asking for the model's compatibility")
+@convert_errors("asking for the model's compatibility")
 def get_model_compatibility(
     path_or_bytes: str | os.PathLike[str] | bytes,
     ep: str,
@@ -98,7 +104,7 @@ def get_model_compatibility(
         <Compatibility.EP_SUPPORTED_OPTIMAL: 1>
     """
     _check_ep(ep)
-    if means(ep, CPU_EP):
+    if is_name_of(ep, CPU_EP):
         read_metadata(path_or_bytes, lambda _key: False)
         return Compatibility.EP_NOT_APPLICABLE
     choice = choose_provider(registry.resolve(ep), provider_options or {}, SessionOptions(), registry)
@@ -109,7 +115,7 @@ def get_model_compatibility(
     return max((choice.judge(text) for text in texts), default=Compatibility.EP_NOT_APPLICABLE)
 
 
-@errors_typed("reading the model's compatibility")
+@convert_errors("reading the model's compatibility")
 def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | bytes, ep: str) -> str | None:
     """Return what an EP wrote about a compiled model, or None; imports no plugin.
 
@@ -125,7 +131,7 @@ def get_compatibility_info_from_model(path_or_bytes: str | os.PathLike[str] | by
     infos = read_metadata(
         path_or_bytes,
         lambda key: (
-            key.startswith(COMPATIBILITY_PREFIX) and means(ep, key.removeprefix(COMPATIBILITY_PREFIX))
+            key.startswith(COMPATIBILITY_PREFIX) and is_name_of(ep, key.removeprefix(COMPATIBILITY_PREFIX))
         ),
     )
     # The EP type as written comes before its short name.
@@ -146,11 +152,13 @@ def look_into(
         PluginError: it raised, or its answer is not what the contract asks for.
         EpctxError: it raised this one.
     """
-    findings: list[Finding] | None = ask(choice.record, choice.cls, LOOK, context, nodes, reader)
+    findings: list[Finding] | None = call_class_method(
+        choice.record, choice.cls, LOOK, context, nodes, reader
+    )
     with blame(choice.record, LOOK):
         for finding in findings or ():
             if finding.code not in CONTAINER_CODES:
-                raise contract_broken(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
+                raise contract_error(choice.record, LOOK, f"gave the code {finding.code!r:.80}")
     return findings
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import onnx
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, errors_typed, suggestion
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, concealed, convert_errors, suggestion
 from epctx_core.graph.weights import known_digests
 from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
 from epctx_core.registry.guard import describe
@@ -358,11 +358,11 @@ class CompileCancellation(CancellationFlag):
 def host_call(doing: str) -> Iterator[None]:
     """Make the block, or the function that this decorates, one call of a host, whatever steps it takes.
 
-    Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `errors_typed`.
+    Each skipped EP is named once, each weight digested once, and only typed errors leave it; see `convert_errors`.
     """
     told, digests = told_names.set(set()), known_digests.set({})
     try:
-        with errors_typed(doing):
+        with convert_errors(doing):
             yield
     finally:
         told_names.reset(told)

@@ -23,7 +23,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import InvalidGraph, errors_typed
+from epctx_core.errors import InvalidGraph, convert_errors
 from epctx_core.graph.index import BodyPath, all_graphs, all_nodes, all_tensors
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.model_io import names_as_text, parse_model, read_model, text_of
@@ -126,7 +126,7 @@ class ModelInfo:
         }
 
 
-@errors_typed("inspecting the model")
+@convert_errors("inspecting the model")
 @names_as_text()
 def inspect_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
@@ -372,7 +372,7 @@ class Explanation:
         }
 
 
-@errors_typed("explaining the model")
+@convert_errors("explaining the model")
 def explain_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,

@@ -19,7 +19,7 @@ from epctx_core.context.payload_reader import PayloadReader, Reading, plugin_nod
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
-from epctx_core.registry.records import same_distribution
+from epctx_core.registry.records import is_same_distribution
 from epctx_core.sessions.plan import RunStep, StepSpec, checked_step
 from epctx_core.sessions.providers import (
     ProviderChoice,
@@ -210,10 +210,10 @@ class Routing:
 
     def others_of(self, record: PluginRecord) -> str:
         """Return what names the other distributions of an EP type, unless the model says that this one made it."""
-        from epctx_core.registry.explaining import others_of
+        from epctx_core.registry.explaining import describe_others
 
         maker = self._makers.get(record.name, {}).get("distribution")
-        return others_of(record, self._registry.records(), maker)
+        return describe_others(record, self._registry.records(), maker)
 
     def check_compatibility(self, model: ModelProto, *, fail_on_suboptimal: bool) -> None:
         """Ask each EP to judge what it once wrote about the model; the log warns of what runs less well.
@@ -258,7 +258,7 @@ def find_maker(
     """
     maker = providers.get(source, {}).get("distribution")
     for record in registry.records() if isinstance(maker, str) else ():
-        if record.name == source and record.undecided and same_distribution(record.distribution, maker):
+        if record.name == source and record.undecided and is_same_distribution(record.distribution, maker):
             return registry.resolve(f"{maker}:{record.name}")
     return None
 

@@ -18,7 +18,7 @@ from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.weights import INLINE_LIMIT, Weight, is_detached
 from epctx_core.options import GraphOptimizationLevel
-from epctx_core.registry.guard import contract_broken
+from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.source import OpenModel, index_model
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _changed_by(
         return model
     own = ModelProto()
     own.CopyFrom(answer)
-    refusal = partial(contract_broken, providers.choices[ep].record, HOOK)
+    refusal = partial(contract_error, providers.choices[ep].record, HOOK)
     if read_context_nodes(own.graph):
         raise refusal("gave a model with EPContext nodes, which only `get_ep_context_nodes` may describe")
     return _accepted(own, model, model.source.weights, refusal)

@@ -12,7 +12,7 @@ import onnx
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 from epctx_core.plugin import ValueInfo
-from epctx_core.registry.guard import contract_broken, describe, plain
+from epctx_core.registry.guard import contract_error, describe, to_plain
 from epctx_core.sessions.host import has_shape, has_type
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class _Results(NamedTuple):
             InvalidGraph: they are not what a context model declares.
         """
         problem, given = "", type(results).__name__
-        found: Sequence[Any] = plain(results)
+        found: Sequence[Any] = to_plain(results)
         if type(found) is not list:
             problem = f"gave a {given} instead of a list of arrays"
         elif len(found) != len(self.outputs):
@@ -272,7 +272,7 @@ class _Results(NamedTuple):
                 elif result is not buffers[index]:
                     problem = f"was given memory for the output {output.name!r} and gave back another array"
         if problem:
-            raise contract_broken(self.owner, self.hook, problem)
+            raise contract_error(self.owner, self.hook, problem)
         return found
 
     def _problem(self, output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:

@@ -37,8 +37,15 @@ from epctx_core.plugin import (
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry.forking import keep_forever
-from epctx_core.registry.guard import ask, blame, check_answer, contract_broken, describe, plain
-from epctx_core.registry.instances import ProviderInstances, closers
+from epctx_core.registry.guard import (
+    blame,
+    call_class_method,
+    check_result_types,
+    contract_error,
+    describe,
+    to_plain,
+)
+from epctx_core.registry.instances import ProviderInstances, collect_closers
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
@@ -90,7 +97,9 @@ class ProviderChoice:
         Raises:
             PluginError: it raised, or gave something else.
         """
-        verdict: Compatibility = ask(self.record, self.cls, "validate_compatibility", info, self.options)
+        verdict: Compatibility = call_class_method(
+            self.record, self.cls, "validate_compatibility", info, self.options
+        )
         return verdict
 
     def public_options(self) -> dict[str, Any]:
@@ -105,13 +114,13 @@ class ProviderChoice:
             PluginError: its class raised, or gave something else.
         """
         method = "get_build_info"
-        info = ask(self.record, self.cls, method, self.options)
+        info = call_class_method(self.record, self.cls, method, self.options)
         with blame(self.record, method):
-            texts = {field.name: plain(getattr(info, field.name)) for field in fields(BuildInfo)}
+            texts = {field.name: to_plain(getattr(info, field.name)) for field in fields(BuildInfo)}
         for name, text in texts.items():
             if type(text) is not str:
                 what = f"gave a BuildInfo whose {name} is a {type(text).__name__} instead of a text"
-                raise contract_broken(self.record, method, what)
+                raise contract_error(self.record, method, what)
         return BuildInfo(**texts)
 
 
@@ -413,12 +422,12 @@ class ProviderSession:
         record = self.choices[ep].record
         if len(result) != len(wanted):
             what = f"gave {len(result)} results for {len(wanted)}: {', '.join(map(str, wanted[:3]))}"
-            raise contract_broken(record, hook, what)
-        check_answer(record, HOOKS[hook], result, wanted)
+            raise contract_error(record, hook, what)
+        check_result_types(record, HOOKS[hook], result, wanted)
         for name, item in zip(wanted, result, strict=True):
             if item.run is None and purpose is not Purpose.EXPORT:
                 what = f"gave a CompiledPartition without `run` for {name}, outside of purpose EXPORT"
-                raise contract_broken(record, hook, what)
+                raise contract_error(record, hook, what)
         return result
 
     def close(self) -> None:
@@ -433,7 +442,7 @@ class ProviderSession:
             keep_forever(self)
             return
         try:
-            for close in closers(self._runnables):
+            for close in collect_closers(self._runnables):
                 close_quietly(close, "a compiled partition")
             self._runnables.clear()
             self.instances.shutdown()

@@ -18,7 +18,7 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeExc
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, attribute_value
 from epctx_core.graph.subgraph import Subgraph
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.guard import blame, contract_broken
+from epctx_core.registry.guard import blame, contract_error
 from epctx_core.sessions.plan import Plan, Planner, StepSpec, checked_step, without_omitted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node:
     with blame(owner, create):
         compute = kernel.create(Node(graph, node))
     if not callable(compute):
-        raise contract_broken(
+        raise contract_error(
             owner, create, f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
         )
     takes = kernel.takes_outputs
@@ -305,7 +305,7 @@ def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
             problem = "read-only memory"
         if problem:
             asked = f"{dtype}{list(shape)}"
-            raise contract_broken(record, "allocate", f"was asked for {asked} and gave {problem}")
+            raise contract_error(record, "allocate", f"was asked for {asked} and gave {problem}")
         return array  # type: ignore[no-any-return]
 
     return allocate

@@ -18,7 +18,7 @@ from epctx_core.context.manifest import all_compatibility_info
 from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import NotImplementedByProvider, errors_typed
+from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.model_io import names_as_text
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
@@ -52,7 +52,7 @@ ATTEMPTS = 5
 """How often a verification starts again because the model was being replaced meanwhile, as a load does."""
 
 
-@errors_typed("verifying the model")
+@convert_errors("verifying the model")
 def verify_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,

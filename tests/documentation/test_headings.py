@@ -54,18 +54,18 @@ def test_the_overview_of_hooks_is_the_table_of_the_contract():
 
 
 def answer_in_words(hook):
-    words = f"a list, each {hook.expected}" if hook.gives_list else hook.expected
-    return f"{words}; or None" if hook.list_or_none else words
+    words = f"a list, each {hook.expected}" if hook.returns_list else hook.expected
+    return f"{words}; or None" if hook.may_return_none else words
 
 
 def overview_row(hook):
-    needed = hook.needed_to + (f", unless `{hook.unless}`" if hook.unless else "")
+    needed = hook.needed_for + (f", unless `{hook.unless}`" if hook.unless else "")
     cells = [
         f"`{hook.name}`",
         answer_in_words(hook),
         needed,
         "session" if hook.in_runs else "compile, load",
-        "yes" if hook.travels else "no",
+        "yes" if hook.works_isolated else "no",
     ]
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 

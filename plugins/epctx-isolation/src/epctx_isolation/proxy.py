@@ -66,7 +66,9 @@ def isolated_class(ep: IsolatedEp, purpose: Purpose) -> type[ExecutionProvider]:
         )
     own: dict[str, Any] = {name: getattr(ep.cls, name) for name in ExecutionProvider.__annotations__}
     for name, hook in HOOKS.items():
-        if (name in hooks or name == "shutdown") and (hook.travels or (loads_locally and hook.in_runs)):
+        if (name in hooks or name == "shutdown") and (
+            hook.works_isolated or (loads_locally and hook.in_runs)
+        ):
             own[name] = _implementation(name)
     base = LoadingProxy if loads_locally else Proxy
     return type(ep.cls.__name__, (base,), {**own, "isolated": ep})
@@ -138,7 +140,7 @@ class Proxy(ExecutionProvider):
             model=request.model,
         )
         try:
-            return RESULTS[row.answer].receive(request, message)
+            return RESULTS[row.result].receive(request, message)
         except ProtocolError as error:
             raise self.remote.refuse(hook, error) from error
 

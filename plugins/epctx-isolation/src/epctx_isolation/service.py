@@ -186,7 +186,7 @@ class Service:
         }
         self._set_engine(message.head["engine"])
         result = self.session.instances.call(self.record.name, hook, **arguments)
-        reply: Reply = RESULTS[row.answer].send(self, result)
+        reply: Reply = RESULTS[row.result].send(self, result)
         return reply
 
     def _set_engine(self, settings: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnxruntime
 
 from epctx_core import GraphOptimizationLevel, SessionOptions
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, errors_typed
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotImplementedByProvider, convert_errors
 from epctx_core.ext import open_model
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
@@ -33,7 +33,7 @@ _MOST_BYTES = (1 << 31) - 1
 _PLATFORMS = (None, "arm", "amd64")
 
 
-@errors_typed("converting the model")
+@convert_errors("converting the model")
 def convert_model(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
