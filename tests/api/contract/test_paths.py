@@ -109,6 +109,7 @@ def test_a_name_that_is_not_of_a_file_in_the_folder_is_refused(model, route, nam
         route(model)
 
     assert len(str(caught.value)) < 2000
+    assert route is not load or caught.value.ep == Alpha.name
 
 
 def link_to(target):

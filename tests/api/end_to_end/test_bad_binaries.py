@@ -1,4 +1,4 @@
-"""Bad binaries, names that leave the folder, sources that nobody takes: one typed error each."""
+"""Binaries of others, bytes that changed, sources that nobody takes: one typed error each."""
 
 from __future__ import annotations
 
@@ -32,52 +32,6 @@ REAL = Path(__file__).parents[2] / "real"
 
 
 # --- binaries --------------------------------------------------------------------------------------
-
-
-def outside(pair):
-    path = pair.folder.parent / "outside.bin"
-    shutil.copyfile(pair.binary, path)
-    return path
-
-
-def linked_out(pair):
-    (pair.folder / "link.bin").symlink_to(outside(pair))
-    return "link.bin"
-
-
-def linked_folder(pair):
-    (pair.folder / "sub").symlink_to(outside(pair).parent)
-    return "sub/outside.bin"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(lambda pair: str(outside(pair)), id="absolute", marks=pytest.mark.entry(74)),
-        pytest.param(lambda pair: f"../{outside(pair).name}", id="parent", marks=pytest.mark.entry(75, 83)),
-        pytest.param(lambda pair: f"sub/../../{outside(pair).name}", id="parent of a folder"),
-        pytest.param(linked_out, id="link to a file outside", marks=pytest.mark.entry(77, 78)),
-        pytest.param(linked_folder, id="link to a folder outside"),
-        pytest.param(lambda _pair: "C:\\outside.bin", id="drive"),
-        pytest.param(lambda _pair: "\\\\server\\outside.bin", id="share"),
-        pytest.param(lambda _pair: "", id="no name", marks=pytest.mark.entry(73)),
-        pytest.param(lambda _pair: ".", id="folder"),
-        pytest.param(lambda _pair: "a\0b", id="zero byte"),
-    ],
-)
-def test_a_name_that_leaves_the_folder(pair, name):
-    node = set_attribute(pair.model, "ep_cache_context", name(pair))
-
-    with refused(InvalidGraph, node, folder=pair.folder, node=node, ep=QNN):
-        epctx.InferenceSession(pair.model)
-
-
-@pytest.mark.entry(76)
-def test_a_name_with_dots_that_stays_in_the_folder_is_fine(pair):
-    set_attribute(pair.model, "ep_cache_context", "sub/../m_qnn.bin")
-
-    with epctx.InferenceSession(pair.model) as session:
-        assert session.run(None, {"x": example()})[0].shape == SHAPE
 
 
 def test_a_context_model_given_as_bytes_without_its_folder(pair):
@@ -120,13 +74,19 @@ def test_a_context_model_with_changed_bytes_loads_or_is_refused(pair, seed):
     assert all(issubclass(refusal, expected) for refusal in refusals)
 
 
-@pytest.mark.parametrize("key", ["epctx.manifest", f"ep_compatibility_info.{QNN}"])
-def test_metadata_that_is_no_text(pair, key):
+@pytest.mark.parametrize(
+    ("key", "match"),
+    [
+        ("epctx.manifest", "epctx.manifest"),
+        (f"ep_compatibility_info.{QNN}", f"{QNN}.*compatibility.*damaged"),
+    ],
+)
+def test_metadata_that_is_no_text(pair, key, match):
     content = pair.model.read_bytes()
     place = content.index(key.encode()) + len(key) + 8
     pair.model.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
 
-    with refused(InvalidGraph, key, folder=pair.folder):
+    with refused(InvalidGraph, match, folder=pair.folder):
         epctx.InferenceSession(pair.model)
 
 
