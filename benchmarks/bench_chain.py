@@ -58,12 +58,12 @@ def core(path: Path) -> None:
     """Load, index, partition and splice; no checker, inference, EP or writing."""
     from onnx import NodeProto
 
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.garbage import collection_paused
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.model_io import parse_model, read_model
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.splice import splice
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.graph.type_table import TypeTable
 
     @collection_paused(NODES)

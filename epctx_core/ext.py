@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import *
     from epctx_core.errors import *
     from epctx_core.forwarding import *
+    from epctx_core.graph.extraction import *
     from epctx_core.graph.index import *
     from epctx_core.graph.mapping import *
-    from epctx_core.graph.subgraph import *
     from epctx_core.graph.type_table import *
     from epctx_core.graph.weights import *
     from epctx_core.options.table import *
@@ -78,7 +78,7 @@ _HOME = {
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.graph.index": ("GraphIndex", "Node"),
     "epctx_core.graph.mapping": ("MappedFile",),
-    "epctx_core.graph.subgraph": ("GraphPartition", "GraphSlice"),
+    "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
     "epctx_core.graph.type_table": ("types_of",),
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("cache_entries",),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from epctx_core.context.callbacks import WriteCallback
-    from epctx_core.graph.subgraph import GraphPartition
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.sessions.providers import Progress
 
 

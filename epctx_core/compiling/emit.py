@@ -23,12 +23,12 @@ from epctx_core.context.node_writer import (
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import FILE_ATTRIBUTE, SourceReferences, files_of
 from epctx_core.context.weights_folder import before_seal
-from epctx_core.engines.matching import described
+from epctx_core.engines.matching import find_operator_types
 from epctx_core.errors import InvalidGraph, PluginError
+from epctx_core.graph.extraction import GraphPartition
 from epctx_core.graph.index import Node
-from epctx_core.graph.splice import NodeDraft, Replacement, splice, splice_graph, with_bodies
-from epctx_core.graph.subgraph import GraphPartition
-from epctx_core.graph.weights import digests_ahead
+from epctx_core.graph.splice import NodeDraft, Replacement, replace_subgraphs, splice, splice_graph
+from epctx_core.graph.weights import compute_digests_ahead
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode
 from epctx_core.registry.guard import blame, contract_error, to_plain
 
@@ -61,7 +61,7 @@ def staying_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
         node = Node(part.graph, index)
         first.setdefault((node.domain, node.op_type), node)
     for operators in tables:
-        yield from filter(None, (described(operators, node) for node in first.values()))
+        yield from filter(None, (find_operator_types(operators, node) for node in first.values()))
 
 
 def _staying(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
@@ -70,7 +70,7 @@ def _staying(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
     for index in range(len(part.graph.nodes)):
         if index not in compiled:
             yield part, index
-            for body in part.bodies.get(index, {}).values():
+            for body in part.subgraphs.get(index, {}).values():
                 yield from _staying(body)
 
 
@@ -114,7 +114,7 @@ def check_graph_names(
         PluginError: two partitions that are not equal got one name.
         InvalidGraph: a node of an earlier compile has it, and is of another partition.
     """
-    if not any(partition.said_name for partition in partitions):
+    if not any(partition.stated_name for partition in partitions):
         return
     forms: dict[str, str] = {}
     for graphs in (*earlier, {partition.name: partition.graph_name for partition in partitions}):
@@ -285,7 +285,7 @@ class ProviderPart:
         self.entries: list[PayloadEntry] = []
         self.to_read: list[str] = []
         source = compile_.model.source
-        with digests_ahead(weight for p in partitions for weight in p.weights.values()):
+        with compute_digests_ahead(weight for p in partitions for weight in p.weights.values()):
             # A partition's name has the digests of its weights.
             graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
             references = SourceReferences(compile_.providers.weightless, source.locations)
@@ -348,7 +348,7 @@ class ProviderPart:
         if name is not None and not (name and name.isprintable()):
             raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
         if isinstance(node.partition, GraphPartition):
-            node.partition.said_name = name or ""
+            node.partition.stated_name = name or ""
         self._text(node.doc_string, "doc_string")
         if node.main_context and node.payload is None:
             raise self._broken("gave a node main_context=1 without a payload")
@@ -480,10 +480,10 @@ def _replacements(
     }
     replacements.update(existing.nodes.get(part.graph.path, {}))
     for node in part.executed:
-        bodies = {name: GraphProto() for name in part.bodies[node]}
-        for name, body in part.bodies[node].items():
+        bodies = {name: GraphProto() for name in part.subgraphs[node]}
+        for name, body in part.subgraphs[node].items():
             splice_graph(
                 bodies[name], body.graph, body.execution_order(), _replacements(body, nodes, existing)
             )
-        replacements[node] = with_bodies(part.graph.nodes[node], bodies)
+        replacements[node] = replace_subgraphs(part.graph.nodes[node], bodies)
     return replacements

@@ -22,9 +22,15 @@ from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.unfinished import canonical
 from epctx_core.context.weights_folder import close_sealed, write_seal
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
-from epctx_core.graph.index import all_graphs
-from epctx_core.graph.tensor_bytes import body_weights
-from epctx_core.graph.weights import Weight, detached_tensor, is_detached, place_externally, replace_data
+from epctx_core.graph.index import walk_graphs
+from epctx_core.graph.tensor_bytes import read_initializers
+from epctx_core.graph.weights import (
+    Weight,
+    is_detached,
+    make_detached_tensor,
+    replace_data,
+    set_external_location,
+)
 from epctx_core.options import WeightlessMode
 from epctx_core.registry.guard import describe
 
@@ -186,8 +192,8 @@ def place_initializers(
     offsets: dict[tuple[str, int], int] = {}
     writer: PayloadWriter | None = None
     everywhere = placement.file is not None or placement.locate is not None
-    for path, graph in all_graphs(model.graph) if everywhere else [((), model.graph)]:
-        known = body_weights(graph) if path else weights
+    for path, graph in walk_graphs(model.graph) if everywhere else [((), model.graph)]:
+        known = read_initializers(graph) if path else weights
         for tensor in graph.initializer:
             if tensor.name not in known:
                 continue
@@ -204,8 +210,8 @@ def place_initializers(
                     offsets[key] = writer.write_tensor(weight)
                 location = placement.file, offsets[key]
             if location is not None:
-                replace_data(tensor, detached_tensor(weight))
-                place_externally(tensor, *location)
+                replace_data(tensor, make_detached_tensor(weight))
+                set_external_location(tensor, *location)
             elif is_detached(tensor):
                 marker = new_marker()
                 replace_data(tensor, TensorProto(raw_data=marker))

@@ -48,7 +48,7 @@ from epctx_core.sessions.loading import context_folder, reading_of
 if TYPE_CHECKING:
     from epctx_core.compiling.compile import Compile
     from epctx_core.compiling.destination import Destination
-    from epctx_core.graph.index import BodyPath
+    from epctx_core.graph.index import SubgraphPath
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.source import OpenModel
@@ -135,7 +135,7 @@ class PassThrough:
         self._model = model
         self.records: Sequence[ContextNodeRecord] = model.context_nodes
         self.manifest: Manifest | None = None
-        self.nodes: dict[BodyPath, dict[int, NodeProto]] = {}
+        self.nodes: dict[SubgraphPath, dict[int, NodeProto]] = {}
         self.entries: list[PayloadEntry] = []
         self.contents: dict[bytes, LoadedPayload] = {}
         self.written: list[PayloadEntry] = []

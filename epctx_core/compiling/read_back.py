@@ -24,10 +24,10 @@ from epctx_core.errors import (
     PluginError,
 )
 from epctx_core.graph.garbage import collection_resumed
-from epctx_core.graph.index import placed_nodes
+from epctx_core.graph.index import walk_indexed_nodes
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.model_io import names_as_text
-from epctx_core.graph.type_table import declared_types
+from epctx_core.graph.model_io import require_text_names
+from epctx_core.graph.type_table import make_declared_types
 from epctx_core.options import Isolation
 from epctx_core.plugin import Purpose, Severity
 from epctx_core.registry.guard import plugin_error
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.compile")
 
 
-@names_as_text()
+@require_text_names()
 def read_back(
     proto: ModelProto,
     names: Collection[str],
@@ -72,12 +72,12 @@ def read_back(
         return
     records: dict[str, list[ContextNodeRecord]] = {}
     placed = (
-        item for item in placed_nodes(proto.graph) if item[2].name in names and is_context_node(item[2])
+        item for item in walk_indexed_nodes(proto.graph) if item[2].name in names and is_context_node(item[2])
     )
     for record in read_placed_nodes(placed):
         records.setdefault(record.source, []).append(record)
     engine = providers.session.config().engine
-    types, manifest = declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
+    types, manifest = make_declared_types(proto, lambda: inferred_types(proto, engine)), read_manifest(proto)
     with ExitStack() as scratch:
         for ep, own in records.items():
             reader = PayloadReader(

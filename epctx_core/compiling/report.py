@@ -157,7 +157,7 @@ def make_report(compile_: Compile) -> CompileReport:
                 PartitionReport(
                     name=p.name,
                     ep=p.ep,
-                    node_names=tuple(map(p.graph.node_name, p.node_indices)),
+                    node_names=tuple(map(p.graph.get_node_name, p.node_indices)),
                     operators=tuple(map(p.graph.op_types.__getitem__, p.node_indices)),
                     inputs=p.input_names,
                     outputs=p.output_names,
@@ -167,7 +167,7 @@ def make_report(compile_: Compile) -> CompileReport:
         ),
         assignments=counts,
         refusals=tuple(
-            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.node_name, r.nodes)))
+            RefusalReport(ep=r.ep, reason=r.reason, nodes=tuple(map(r.graph.get_node_name, r.nodes)))
             for r in assignment.refusals
         ),
         timings=dict(compile_.seconds),

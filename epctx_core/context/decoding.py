@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.manifest import KERNEL_TYPES, metadata_value, read_json, set_metadata
 from epctx_core.errors import InvalidGraph
 from epctx_core.forwarding import import_installed
-from epctx_core.graph.counting import counter
+from epctx_core.graph.counting import make_counter
 from epctx_core.graph.model_io import is_ort_format, parse_model
 from epctx_core.options import InputBudget
 from epctx_core.plugin import OperatorTypes
@@ -46,7 +46,7 @@ def decode_model(data: bytes, path: Path | None, budget: InputBudget | None = No
         "epctx_onnxruntime.ort_format", needed_by=f"{name}, which is in ONNX Runtime's own format (.ort),"
     )
     proto: ModelProto
-    proto, operators = reader.decode(data, path, counter(len(data), budget or InputBudget(), path))
+    proto, operators = reader.decode(data, path, make_counter(len(data), budget or InputBudget(), path))
     write_kernel_types(proto, operators)
     return proto
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
-from epctx_core.graph.mapping import opened_model
+from epctx_core.graph.mapping import open_model_file
 
 WINDOW: Final = 1 << 14
 """Bytes read at once, so that fields that lie together cost one read."""
@@ -89,7 +89,7 @@ def read_metadata(model: str | os.PathLike[str] | bytes, wanted: Callable[[str],
     try:
         if isinstance(model, bytes):
             return scan_metadata(io.BytesIO(model), len(model), wanted, where="the model given as bytes")
-        with opened_model(model) as (file, path):
+        with open_model_file(model) as (file, path):
             return scan_metadata(file, os.fstat(file.fileno()).st_size, wanted, where=path.name)
     except InvalidProtobuf:
         from epctx_core.context.decoding import decode_model  # imports onnx

@@ -17,7 +17,7 @@ from epctx_core.context.manifest import metadata_value, set_metadata
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import has_drive
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import all_tensors, placed_nodes
+from epctx_core.graph.index import walk_indexed_nodes, walk_tensors
 from epctx_core.graph.weights import is_detached
 
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -106,7 +106,7 @@ def models_naming(folder: Path, name: str, *, besides: Collection[Path] = ()) ->
 
 def payload_files(graph: GraphProto) -> Iterator[str]:
     """Yield the file names that EPContext nodes say, those in bodies too, without decoding the rest of them."""
-    for _, _, node in placed_nodes(graph):
+    for _, _, node in walk_indexed_nodes(graph):
         if is_context_node(node):
             attributes = {a.name: a for a in node.attribute}
             mode, cache = attributes.get("embed_mode"), attributes.get("ep_cache_context")
@@ -116,7 +116,7 @@ def payload_files(graph: GraphProto) -> Iterator[str]:
 
 def external_locations(model: ModelProto) -> Iterator[str]:
     """Yield the files that a model's tensors say, wherever in the model they stand; some of them twice."""
-    for tensor in all_tensors(model.graph, model.functions):
+    for tensor in walk_tensors(model.graph, model.functions):
         if is_detached(tensor):
             yield from (entry.value for entry in tensor.external_data if entry.key == "location")
 

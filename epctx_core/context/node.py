@@ -17,7 +17,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import BodyPath, as_text, attribute_value, placed_nodes
+from epctx_core.graph.index import SubgraphPath, decode_attribute, decode_text, walk_indexed_nodes
 
 DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
@@ -67,7 +67,7 @@ class ContextNodeRecord:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    path: BodyPath = ()
+    path: SubgraphPath = ()
 
     @property
     def file_name(self) -> str | None:
@@ -97,10 +97,10 @@ def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
     Raises:
         InvalidGraph: an attribute has the wrong type, or a node has no outputs.
     """
-    return read_placed_nodes(place for place in placed_nodes(graph) if is_context_node(place[2]))
+    return read_placed_nodes(place for place in walk_indexed_nodes(graph) if is_context_node(place[2]))
 
 
-def read_placed_nodes(places: Iterable[tuple[BodyPath, int, NodeProto]]) -> list[ContextNodeRecord]:
+def read_placed_nodes(places: Iterable[tuple[SubgraphPath, int, NodeProto]]) -> list[ContextNodeRecord]:
     """Decode EPContext nodes, each with the way to its graph and its place there; see `read_context_nodes`."""
     records = [read_context_node(node, i, path) for path, i, node in places]
     for record in records:
@@ -134,7 +134,7 @@ def named_apart(records: Sequence[ContextNodeRecord]) -> list[ContextNodeRecord]
     return apart
 
 
-def read_context_node(node: NodeProto, index: int, path: BodyPath = ()) -> ContextNodeRecord:
+def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
     # A name is what routing and messages go by; onnxruntime gives unnamed nodes one, too.
     name = node.name or f"EPContext_{index}"
@@ -183,7 +183,7 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
         elif kind == AttributeProto.INT:
             values[key] = attribute.i
         elif kind == AttributeProto.STRING:
-            values[key] = as_text(attribute.s)
+            values[key] = decode_text(attribute.s)
         else:
             values[key] = _decoded(name, attribute)
     return values, cache
@@ -191,7 +191,7 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
 
 def _decoded(name: str, attribute: AttributeProto) -> Any:
     try:
-        return attribute_value(attribute)
+        return decode_attribute(attribute)
     except (ValueError, TypeError) as error:
         raise InvalidGraph(
             f"EPContext node {name!r} has the attribute {attribute.name!r}, which cannot be read: {error}.",

@@ -424,7 +424,7 @@ def payload_key(record: ContextNodeRecord) -> tuple[str, bool]:
 
 
 def _plugin_node(record: ContextNodeRecord, types: TypeTable, primary: ContextNode | None) -> ContextNode:
-    type_of = types.at(record.path).get
+    type_of = types.find_subgraph(record.path).get
     return ContextNode(
         name=record.name,
         partition_name=record.partition_name,

@@ -24,8 +24,8 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NoSuchFile
 from epctx_core.graph.mapping import MappedFile, OpenedFile
-from epctx_core.graph.tensor_bytes import detach_weights, weight_of, weight_over
-from epctx_core.graph.weights import OpenExternal, Weight, digests_ahead, raw_size
+from epctx_core.graph.tensor_bytes import detach_weights, make_weight, read_weight
+from epctx_core.graph.weights import OpenExternal, Weight, compute_digests_ahead, compute_raw_size
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SourceReference(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Length of the raw bytes."""
-        return raw_size(self.elem_type, self.shape)
+        return compute_raw_size(self.elem_type, self.shape)
 
 
 def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceReference]:
@@ -154,7 +154,7 @@ def read_weights(
         for tensor, place, length in _initializers(view, wanted):
             if length and tensor.data_type != TensorProto.STRING:
                 data = view[place : place + length]
-                found[tensor.name] = weight_over(tensor, data, mapped=mapped, offset=place)
+                found[tensor.name] = make_weight(tensor, data, mapped=mapped, offset=place)
             else:
                 others.initializer.append(tensor)
     except (DecodeError, ValueError) as error:
@@ -250,7 +250,7 @@ class SourceWeights:
     def _checked(self) -> dict[str, Weight]:
         """The weights that payloads may refer to, as they were when the model was compiled."""
         found = self._find()
-        with digests_ahead(found[name] for name in self._references):
+        with compute_digests_ahead(found[name] for name in self._references):
             for name, reference in self._references.items():
                 _check(found[name], reference, self._where)
         return found
@@ -259,7 +259,7 @@ class SourceWeights:
         """Return all weights that the manifest names, or all of the source for a model without a manifest."""
         opened: dict[str, MappedFile] = {}
         beside = {
-            name: weight_of(_external_tensor(name, reference), opened, self._open_beside)
+            name: read_weight(_external_tensor(name, reference), opened, self._open_beside)
             for name, reference in self._references.items()
             if reference.location and self._buffer is None and self._path is None
         }

@@ -28,8 +28,8 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.receipts import IN_PLACE, DigestChecks, file_receipt, is_noted
 from epctx_core.context.unfinished import interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
-from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, file_identity
-from epctx_core.graph.model_io import text_of
+from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, identify_file
+from epctx_core.graph.model_io import decode_name
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class WeightsFolder:
 
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
-        tensor = text_of(tensor)
+        tensor = decode_name(tensor)
         # Weights of an `.ort` file lie in itself, wherever those in other files are.
         if location == self._own_name and self._own is not None:
             return self._own.open(location, what="the model", node=tensor)
@@ -166,7 +166,7 @@ class WeightsFolder:
         """Return a file that is as its seal says; one that is not is closed, and looked at once."""
         with ExitStack() as stack:
             stack.enter_context(file)
-            state = file_identity(os.fstat(file.fileno()))
+            state = identify_file(os.fstat(file.fileno()))
             if state not in self._faults:
                 self._faults[state] = self._fault(file, seal, beside=beside)
             fault = self._faults[state]

@@ -55,13 +55,13 @@ _log = logging.getLogger("epctx.engines")
 
 
 @cache
-def by_environment() -> str:
+def read_environment() -> str:
     """Return the engine that the environment names; read once."""
     return os.environ.get(_VARIABLE, "")
 
 
 @cache
-def chosen_entry(named: str | None) -> EntryPoint | None:
+def find_engine(named: str | None) -> EntryPoint | None:
     """Return the entry point of the engine to use, None for the built-in one; imports nothing of it.
 
     Args:
@@ -70,15 +70,15 @@ def chosen_entry(named: str | None) -> EntryPoint | None:
     Raises:
         PackageMissing: the named engine is not installed.
     """
-    name = named or by_environment()
+    name = named or read_environment()
     if name == BUILT_IN:
         return None
     if not name:
         try:
-            return next(iter(_entries(distribution(_PACKAGE))), None)
+            return next(iter(_list_entries(distribution(_PACKAGE))), None)
         except PackageNotFoundError:
             return None
-    entries = [entry for dist in distributions() for entry in _entries(dist)]
+    entries = [entry for dist in distributions() for entry in _list_entries(dist)]
     found = {entry.dist.name: entry for entry in reversed(entries) if entry.name == name and entry.dist}
     if not found:
         known = sorted({*(entry.name for entry in entries), BUILT_IN})
@@ -99,7 +99,7 @@ def chosen_entry(named: str | None) -> EntryPoint | None:
     return found[first]
 
 
-def _entries(dist: Any) -> list[EntryPoint]:
+def _list_entries(dist: Any) -> list[EntryPoint]:
     try:
         return [entry for entry in dist.entry_points if entry.group == GROUP]
     except Exception:  # noqa: BLE001 - whatever the parser trips over must stay with this distribution
@@ -107,9 +107,9 @@ def _entries(dist: Any) -> list[EntryPoint]:
 
 
 @cache
-def engine_class(named: str | None = None) -> type[BaseEngine]:
-    """Return the class of the engine to use, see `chosen_entry`; the built-in one in place of a broken one."""
-    entry = chosen_entry(named)
+def load_engine_class(named: str | None = None) -> type[BaseEngine]:
+    """Return the class of the engine to use, see `find_engine`; the built-in one in place of a broken one."""
+    entry = find_engine(named)
     if entry is not None:
         from epctx_core.plugin import BaseEngine, EnginePolicy
 
@@ -123,7 +123,7 @@ def engine_class(named: str | None = None) -> type[BaseEngine]:
             why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
             why = f"{type(error).__name__}: {error}"
-        _log.warning("%s is broken, so %s is used: %s", _label(entry), BUILT_IN, why)
+        _log.warning("%s is broken, so %s is used: %s", _describe_entry(entry), BUILT_IN, why)
     from epctx_core.engines.reference_engine import ReferenceEngine
 
     return ReferenceEngine
@@ -141,12 +141,12 @@ def blame_engine(named: str | None) -> Iterator[None]:
     except (EpctxError, MemoryError):
         raise
     except Exception as error:
-        entry = chosen_entry(named)
-        if entry is None or engine_class(named).name.startswith(BUILT_IN):
+        entry = find_engine(named)
+        if entry is None or load_engine_class(named).name.startswith(BUILT_IN):
             raise
         dist: Any = entry.dist
         raise PluginError(
-            f"{_label(entry)} failed: {type(error).__name__}: {error}.",
+            f"{_describe_entry(entry)} failed: {type(error).__name__}: {error}.",
             distribution=dist.name,
             version=dist.version,
             hint="This is a fault of the engine; its own exception is the cause of this error. Without it:"
@@ -154,7 +154,7 @@ def blame_engine(named: str | None) -> Iterator[None]:
         ) from error
 
 
-def _label(entry: EntryPoint) -> str:
+def _describe_entry(entry: EntryPoint) -> str:
     dist: Any = entry.dist
     return f"the engine {entry.name!r} of {dist.name} {dist.version}"
 
@@ -170,10 +170,10 @@ class PreparedHandle:
 
     def close(self) -> None:
         """Let go of the model; its memory is released when the last call is gone."""
-        self.run = _closed
+        self.run = _refuse_closed
 
 
-def _closed(inputs: Any, outputs: Any = None) -> NoReturn:  # noqa: ARG001 - the signature is `run`'s
+def _refuse_closed(inputs: Any, outputs: Any = None) -> NoReturn:  # noqa: ARG001 - the signature is `run`'s
     raise RuntimeException("a prepared model was run after it was closed.")
 
 
@@ -186,15 +186,15 @@ class CpuEngine:
 
     def __init__(self, policy: EnginePolicy) -> None:
         self.policy = policy
-        if policy.engine or by_environment():
-            chosen_entry(policy.engine)
+        if policy.engine or read_environment():
+            find_engine(policy.engine)
 
     @cached_property
     def _engine(self) -> BaseEngine:
-        engine = engine_class(self.policy.engine)(self.policy)
+        engine = load_engine_class(self.policy.engine)(self.policy)
         if engine.name.startswith(BUILT_IN):
-            asked = BUILT_IN in (self.policy.engine, by_environment())
-            is_missing = not asked and chosen_entry(self.policy.engine) is None
+            asked = BUILT_IN in (self.policy.engine, read_environment())
+            is_missing = not asked and find_engine(self.policy.engine) is None
             _log.log(
                 logging.INFO if asked else logging.WARNING,
                 "nodes of this session run on %s, which is slow and does not have all operators%s",
@@ -206,7 +206,7 @@ class CpuEngine:
     @property
     def name(self) -> str:
         """The engine asked first, with its version."""
-        return engine_class(self.policy.engine).name
+        return load_engine_class(self.policy.engine).name
 
     def prepare(
         self, model: ModelProto, weights: Mapping[str, np.ndarray] | None = None, *, heavy: bool | None = None
@@ -225,10 +225,12 @@ class CpuEngine:
             if is_detached(t) and weights and t.name in weights
         }
         return PreparedHandle(
-            self._prepare(model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy))
+            self._prepare_or_split(
+                model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy)
+            )
         )
 
-    def prepare_piece(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
+    def prepare_group(self, model: ModelProto, weights: Mapping[str, TensorView]) -> PreparedModel:
         """Make a piece of the default CPU EP ready to run, optimised where that pays."""
         arrays = {name: weight.array() for name, weight in weights.items()}
         with blame_engine(self.policy.engine):
@@ -244,7 +246,7 @@ class CpuEngine:
                 _log.info("a piece stays as it is: %s.", error.message)
             return self._engine.prepare(part, arrays)
 
-        return PreparedHandle(self._prepare(model, arrays, prepare))
+        return PreparedHandle(self._prepare_or_split(model, arrays, prepare))
 
     def optimize(
         self, model: ModelProto, weights: Mapping[str, TensorView], *, layouts: bool = False
@@ -253,12 +255,14 @@ class CpuEngine:
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
             with blame_engine(self.policy.engine):
-                return engine_class(self.policy.engine).optimize_model(model, weights, level, layouts=layouts)
+                return load_engine_class(self.policy.engine).optimize_model(
+                    model, weights, level, layouts=layouts
+                )
         except NotImplementedByProvider as error:
             _log.info("a piece stays as it is: %s.", error.message)
             return None
 
-    def _prepare(
+    def _prepare_or_split(
         self,
         model: ModelProto,
         weights: Mapping[str, np.ndarray],
@@ -279,10 +283,10 @@ class CpuEngine:
         try:
             if self._engine.checks:
                 return blamed(model)
-            from epctx_core.engines.splitting import checked_piece
+            from epctx_core.engines.splitting import check_group
 
             # The reference would stumble in a run over what nobody has checked.
-            return blamed(checked_piece(model))
+            return blamed(check_group(model))
         except NotImplementedByProvider as error:
             from epctx_core.engines.splitting import prepare_in_parts
 

@@ -41,7 +41,7 @@ class KernelMatcher:
         self.own: Sequence[OperatorTypes] = registry.operators if registry is not None else ()
         self._registry, self._carried, self._types = registry, carried, types
 
-    def over(self, types: TypeTable) -> KernelMatcher:
+    def for_graph(self, types: TypeTable) -> KernelMatcher:
         """Return a matcher of the same kernels for another graph."""
         return KernelMatcher(self._registry, self._carried, types)
 
@@ -64,16 +64,16 @@ class KernelMatcher:
         candidates = self._registry.candidates(node.domain, node.op_type) if self._registry else ()
         if not candidates:
             return None, misfits
-        schema = _schema(node.domain, node.op_type, node.opset_version)
-        table = schema or described(self.own, node) or described(self._carried, node)
+        schema = _read_schema(node.domain, node.op_type, node.opset_version)
+        table = schema or find_operator_types(self.own, node) or find_operator_types(self._carried, node)
         for kernel in candidates:
-            misfit = self._misfit(kernel, node, table)
+            misfit = self._find_misfit(kernel, node, table)
             if misfit is None:
                 return kernel, misfits
             misfits.append(misfit)
         return None, misfits
 
-    def _misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None) -> str | None:
+    def _find_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes | None) -> str | None:
         """Return why a kernel does not fit, None if it does."""
         version = node.opset_version if table is None else table.since_version
         since, end = kernel.since_version, kernel.end_version
@@ -82,12 +82,12 @@ class KernelMatcher:
         if not since <= version <= last:
             return f"{kernel}: this node is version {version} of the operator"
         if table is not None:
-            return self._type_misfit(kernel, node, table)
+            return self._find_type_misfit(kernel, node, table)
         if kernel.type_constraints:
             return f"{kernel}: nothing says to which inputs and outputs its type constraints apply"
         return None
 
-    def _type_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes) -> str | None:
+    def _find_type_misfit(self, kernel: KernelDef, node: NodeView, table: OperatorTypes) -> str | None:
         for name, allowed in kernel.type_constraints.items():
             sides = ((node.inputs, table.inputs), (node.outputs, table.outputs))
             places = [(values, i) for values, own in sides for i, other in enumerate(own) if other == name]
@@ -108,9 +108,9 @@ class KernelMatcher:
         return None
 
 
-def described(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTypes | None:
+def find_operator_types(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTypes | None:
     """Return the newest version of a node's operator that the model's opset has; None for one of ONNX's."""
-    if not operators or _schema(node.domain, node.op_type, node.opset_version) is not None:
+    if not operators or _read_schema(node.domain, node.op_type, node.opset_version) is not None:
         return None
     known = [
         operator
@@ -122,7 +122,7 @@ def described(operators: Sequence[OperatorTypes], node: NodeView) -> OperatorTyp
 
 
 @lru_cache(maxsize=4096)
-def _schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
+def _read_schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
     """Return what ONNX's schema says: for each parameter its type variable, or its own name where it has none."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)

@@ -21,13 +21,13 @@ from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, all_nodes, opset_imports
+from epctx_core.graph.index import DEFAULT_DOMAINS, EXECUTABLE, opset_imports, walk_nodes
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 
 _ML = "ai.onnx.ml"
 _ANY_VERSION = 1 << 31
-_CORRECTED: list[tuple[Any, int]] = []
+_CORRECTIONS: list[tuple[Any, int]] = []
 """Operators in place of the evaluator's own, each with the version of the default domain from which that one does."""
 
 
@@ -52,7 +52,7 @@ class ReferenceEngine(BaseEngine):
                     raise InvalidGraph(f"no data was given for the weight {tensor.name!r}.")
                 tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
         version = opset_imports(own).get("", 0)
-        operators = [operator for operator, below in _CORRECTED if version < below]
+        operators = [operator for operator, below in _CORRECTIONS if version < below]
         try:
             _refuse_missing(own, version)
             return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own, weights)
@@ -75,11 +75,11 @@ class ReferenceModel:
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
-        results = [_own(result, inputs) for result in self._evaluator.run(None, feeds)]
+        results = [_copy_if_shared(result, inputs) for result in self._evaluator.run(None, feeds)]
         return results if outputs is None else write_in_place(results, outputs)
 
 
-def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:
+def _copy_if_shared(result: Any, inputs: Sequence[np.ndarray]) -> Any:
     """Return a contiguous result that shares no memory with an input: Identity and Reshape give views."""
     if not isinstance(result, np.ndarray):
         return result if isinstance(result, (list, dict)) or result is None else np.asarray(result)
@@ -93,7 +93,7 @@ def _own(result: Any, inputs: Sequence[np.ndarray]) -> Any:
 
 def _refuse_missing(model: ModelProto, version: int) -> None:
     """Raise NotImplementedError for versions that the evaluator computes wrongly and nothing here corrects."""
-    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
+    for node in walk_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
         if node.domain not in DEFAULT_DOMAINS:
             continue
         if node.op_type == "Scan" and version < 9:  # noqa: PLR2004 - the version that lost the batch dimension
@@ -104,7 +104,7 @@ def _refuse_missing(model: ModelProto, version: int) -> None:
                 raise NotImplementedError("BatchNormalization below version 14 is there for inference only.")
 
 
-def _corrected(
+def _correct(
     op_type: str,
     domain: str = "",
     *,
@@ -126,13 +126,13 @@ def _corrected(
         members = {"op_domain": domain, method: staticmethod(function) if is_static else function}
         if op_type in EXECUTABLE:
             members["need_context"] = lambda _: True
-        _CORRECTED.append((type(op_type, (base,), members), below))
+        _CORRECTIONS.append((type(op_type, (base,), members), below))
         return function
 
     return correct
 
 
-@_corrected("GatherElements")
+@_correct("GatherElements")
 def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
     """The evaluator's own fails above 64 elements along the axis."""
     axis %= data.ndim
@@ -141,20 +141,20 @@ def _gather_elements(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tu
     return (np.take_along_axis(data[window], indices, axis),)
 
 
-@_corrected("Flatten")
+@_correct("Flatten")
 def _flatten(x: np.ndarray, *, axis: int) -> tuple[np.ndarray]:
     """The operator for tensors without elements, too, whose number of columns numpy cannot find."""
     return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
 
 
-@_corrected("Scatter", below=11)
+@_correct("Scatter", below=11)
 def _scatter(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
     """ScatterElements under its name before version 11, which the evaluator does not have."""
     result: np.ndarray = scatter_elements(data, indices, updates, axis=axis)  # type: ignore[no-untyped-call]
     return (result,)
 
 
-@_corrected("DequantizeLinear", below=19)
+@_correct("DequantizeLinear", below=19)
 def _dequantize_linear(
     x: np.ndarray,
     scale: np.ndarray,
@@ -170,7 +170,7 @@ def _dequantize_linear(
     return ((centred * scale.reshape(each)).astype(scale.dtype),)
 
 
-@_corrected("BatchNormalization", below=14)
+@_correct("BatchNormalization", below=14)
 def _batch_normalization(
     x: np.ndarray, *statistics: np.ndarray, epsilon: float = 1e-5, spatial: int | None = 1, **_other: Any
 ) -> tuple[np.ndarray]:
@@ -188,7 +188,7 @@ def _run_subgraph(
     return results
 
 
-@_corrected("Loop")
+@_correct("Loop")
 def _loop(
     most: np.ndarray | None, condition: np.ndarray | None, *carried: Any, body: Any, **scope: Any
 ) -> tuple[Any, ...]:
@@ -207,10 +207,10 @@ def _loop(
             scan.append(part)
         going, number = bool(last), number + 1
     types = body.output_types[1 + len(carried) :]
-    return (*values, *(_stacked(scan, kind) for scan, kind in zip(scans, types, strict=True)))
+    return (*values, *(_stack(scan, kind) for scan, kind in zip(scans, types, strict=True)))
 
 
-@_corrected("Scan")
+@_correct("Scan")
 def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[Any, ...]:
     """The evaluator's own knows neither axes nor directions, nor inputs without elements. Version 8 is not there."""
     count = len(args) - num_scan_inputs
@@ -218,7 +218,7 @@ def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[An
     slices = [
         np.moveaxis(source, axis, 0)[:: -1 if backwards else 1]
         for source, (axis, backwards) in zip(
-            sources, _scan_settings(given, "input", len(sources)), strict=True
+            sources, _list_scan_settings(given, "input", len(sources)), strict=True
         )
     ]
     scans: list[list[np.ndarray]] = [[] for _ in body.output_names[count:]]
@@ -228,21 +228,21 @@ def _scan(*args: Any, body: Any, num_scan_inputs: int, **given: Any) -> tuple[An
         values = results[:count]
         for scan, part in zip(scans, results[count:], strict=True):
             scan.append(part)
-    outward = _scan_settings(given, "output", len(scans))
+    outward = _list_scan_settings(given, "output", len(scans))
     stacked = [
-        _stacked(scan[::-1] if backwards else scan, kind, axis)
+        _stack(scan[::-1] if backwards else scan, kind, axis)
         for scan, kind, (axis, backwards) in zip(scans, body.output_types[count:], outward, strict=True)
     ]
     return (*values, *stacked)
 
 
-def _scan_settings(attributes: Mapping[str, Any], side: str, count: int) -> Iterator[tuple[int, int]]:
+def _list_scan_settings(attributes: Mapping[str, Any], side: str, count: int) -> Iterator[tuple[int, int]]:
     """Yield axis and direction of each of Scan's inputs or outputs."""
     columns = (attributes.get(f"scan_{side}_{what}") or [0] * count for what in ("axes", "directions"))
     return zip(*columns, strict=True)
 
 
-def _stacked(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.ndarray:
+def _stack(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.ndarray:
     """Return the results of all iterations along a new dimension; without any, none of the declared type."""
     if parts:
         return np.stack(parts, axis)
@@ -252,13 +252,13 @@ def _stacked(parts: Sequence[np.ndarray], kind: TypeProto, axis: int = 0) -> np.
     )
 
 
-@_corrected("Optional")
+@_correct("Optional")
 def _optional(x: Any = None, **_type: Any) -> tuple[Any]:
     """The evaluator's own puts a value into a list, which the operators that take it out do not expect."""
     return (x,)
 
 
-@_corrected("ZipMap", _ML)
+@_correct("ZipMap", _ML)
 def _zip_map(
     x: np.ndarray,
     classlabels_int64s: Sequence[int] | None = None,
@@ -269,7 +269,7 @@ def _zip_map(
     return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
 
 
-@_corrected("DictVectorizer", _ML)
+@_correct("DictVectorizer", _ML)
 def _dict_vectorizer(
     x: Mapping[Any, Any],
     int64_vocabulary: Sequence[int] | None = None,
@@ -284,7 +284,7 @@ def _dict_vectorizer(
     return (np.array([made], dtype),)
 
 
-@_corrected("CategoryMapper", _ML)
+@_correct("CategoryMapper", _ML)
 def _category_mapper(
     x: np.ndarray,
     cats_int64s: Sequence[int] = (),
@@ -302,7 +302,7 @@ def _category_mapper(
     return (np.array(found, np.int64).reshape(x.shape),)
 
 
-@_corrected("CastMap", _ML)
+@_correct("CastMap", _ML)
 def _cast_map(
     x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
 ) -> tuple[np.ndarray]:
@@ -315,7 +315,7 @@ def _cast_map(
     return (np.array([made]).astype(kinds[cast_to]),)
 
 
-@_corrected("FeatureVectorizer", _ML)
+@_correct("FeatureVectorizer", _ML)
 def _feature_vectorizer(*inputs: np.ndarray, inputdimensions: Sequence[int] = ()) -> tuple[np.ndarray]:
     """The evaluator's own takes a vector for a column, refuses more than two dimensions, and gives integers."""
     columns = []
@@ -326,7 +326,7 @@ def _feature_vectorizer(*inputs: np.ndarray, inputdimensions: Sequence[int] = ()
     return (np.concatenate(columns, axis=1).astype(np.float32),)
 
 
-@_corrected("SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities")
+@_correct("SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities")
 def _couple_probabilities(classifier: Any, scores: np.ndarray, class_count_: int) -> np.ndarray:
     """Couple the classes' pairwise probabilities: the least squares of r[j, i] p[i] - r[i, j] p[j], p adding up to 1.
 

@@ -12,12 +12,12 @@ from onnx import AttributeProto, ModelProto
 from epctx_core.engines.cpu_engine import INSTALL
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import GraphIndex, bodies
+from epctx_core.graph.extraction import NodeGroup
+from epctx_core.graph.index import GraphIndex, iter_subgraphs
 from epctx_core.graph.inference import infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, structure
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import Subgraph
-from epctx_core.graph.tensor_bytes import write_out_sparse
+from epctx_core.graph.tensor_bytes import make_dense
 from epctx_core.plugin import write_in_place
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def prepare_in_parts(
         InvalidGraph: the piece is wrong.
         NotImplementedByProvider: no engine can run it; it names the node.
     """
-    model = checked_piece(model)
+    model = check_group(model)
     _check_types(model, refusal)
     others = [] if isinstance(first, ReferenceEngine) else [ReferenceEngine(first.policy)]
 
@@ -64,9 +64,9 @@ def prepare_in_parts(
             except NotImplementedByProvider as error:
                 refusals.append(error)
             else:
-                _log.info("%s runs %s: %s", engine.name, _listed(part), refusal.message)
+                _log.info("%s runs %s: %s", engine.name, _list_nodes(part), refusal.message)
                 return prepared
-        raise _lacking(part, [first, *others], refusals)
+        raise _lacking_error(part, [first, *others], refusals)
 
     def either(part: ModelProto, *, is_fast: bool) -> RunnableModel:
         if not is_fast:
@@ -75,7 +75,7 @@ def prepare_in_parts(
             prepared = fast(part)
         except NotImplementedByProvider as error:
             return slow(part, error)
-        _log.info("%s runs %s", first.name, _listed(part))
+        _log.info("%s runs %s", first.name, _list_nodes(part))
         return prepared
 
     parts = split(model, first) if others and len(model.graph.node) > 1 else None
@@ -95,11 +95,11 @@ def prepare_in_parts(
     return SplitModel(model, [part for part, _ in parts], runs)
 
 
-def _lacking(
+def _lacking_error(
     model: ModelProto, engines: Sequence[BaseEngine], refusals: Sequence[NotImplementedByProvider]
 ) -> NotImplementedByProvider:
     """Return the error for a model that no engine runs; it names the first node that, alone, is too much for all."""
-    graph = _indexed(model, engines[0])
+    graph = _make_index(model, engines[0])
     known: _Kernels = {}
     lacking = (
         node
@@ -107,7 +107,7 @@ def _lacking(
         if not any(_has_kernel(graph, index, engine, known) for engine in engines)
     )
     node = next(lacking, None)
-    what = _listed(model)
+    what = _list_nodes(model)
     if node is not None:
         what = f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
     return NotImplementedByProvider(
@@ -117,7 +117,7 @@ def _lacking(
     )
 
 
-def checked_piece(model: ModelProto) -> ModelProto:
+def check_group(model: ModelProto) -> ModelProto:
     """Return a copy of a model that a third party gives, in the form that ONNX asks for (see `normalise`).
 
     Raises:
@@ -125,12 +125,12 @@ def checked_piece(model: ModelProto) -> ModelProto:
     """
     own = ModelProto()
     own.CopyFrom(model)
-    write_out_sparse(own.graph, own.functions)
+    make_dense(own.graph, own.functions)
     check_model(SourceModel(proto=own, weights={}, path=None, digest=""))
     return own
 
 
-def _listed(model: ModelProto) -> str:
+def _list_nodes(model: ModelProto) -> str:
     """Return a piece's nodes for the log."""
     nodes = [f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in model.graph.node]
     more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
@@ -154,7 +154,7 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         return
 
 
-def split(model: ModelProto, engine: BaseEngine) -> list[tuple[Subgraph, bool]] | None:
+def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]] | None:
     """Return the parts of a model in execution order, as few as there can be; None if it is one part.
 
     Args:
@@ -164,7 +164,7 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[Subgraph, bool]] 
     Returns:
         Each part, and whether the fast engine runs it.
     """
-    graph = _indexed(model, engine)
+    graph = _make_index(model, engine)
     known: _Kernels = {}
     given = graph.constants & set(graph.output_names) - graph.producer.keys()
     slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, known)}
@@ -176,19 +176,19 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[Subgraph, bool]] 
         partitioner.take(groups)
         partitioner.take(partitioner.group([[i] for i in sorted(slow)]))
         fast = {group[0] for group in groups}
-        parts = [(Subgraph(graph, group), group[0] in fast) for group in partitioner.execution_order()]
-        stuck = {i for part, is_fast in parts if is_fast for i in _stuck(part, engine)}
+        parts = [(NodeGroup(graph, group), group[0] in fast) for group in partitioner.execution_order()]
+        stuck = {i for part, is_fast in parts if is_fast for i in _find_stuck_nodes(part, engine)}
         if not stuck:
             return parts if len(parts) > 1 else None
         slow |= stuck
 
 
-def _indexed(model: ModelProto, engine: BaseEngine) -> GraphIndex:
+def _make_index(model: ModelProto, engine: BaseEngine) -> GraphIndex:
     # Without weights every initializer counts as special and goes into the parts as it stands.
     return GraphIndex(model.graph, types=infer_types(model, engine.resolve_types), weights={}, owner=model)
 
 
-def _stuck(part: Subgraph, engine: BaseEngine) -> list[int]:
+def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
     """Return the nodes at a part's boundary that an engine cannot pass values over."""
     graph, values = part.graph, (*part.inputs, *part.outputs)
     names = {value.name for value in values if not engine.can_pass(value.type.elem_type)}
@@ -198,8 +198,8 @@ def _stuck(part: Subgraph, engine: BaseEngine) -> list[int]:
 def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels) -> bool:
     """Ask an engine for a node alone; once for equal operators on equal types, which `known` collects."""
     node = graph.nodes[index]
-    probe = structure(Subgraph(graph, [index]).model())
-    if any(True for _ in bodies(node)) or probe.functions:
+    probe = structure(NodeGroup(graph, [index]).model())
+    if any(True for _ in iter_subgraphs(node)) or probe.functions:
         return engine.has_kernels(probe)
     types: list[tuple[int | bytes | None, bool]] = []
     for name in (*graph.inputs[index], *graph.outputs[index]):  # its element type, or all of another type
@@ -229,7 +229,7 @@ class SplitModel:
     """
 
     def __init__(
-        self, model: ModelProto, parts: Sequence[Subgraph], runs: Sequence[Callable[..., Any]]
+        self, model: ModelProto, parts: Sequence[NodeGroup], runs: Sequence[Callable[..., Any]]
     ) -> None:
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]

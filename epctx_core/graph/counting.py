@@ -43,34 +43,34 @@ def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
     Raises:
         InvalidGraph: it does.
     """
-    allowed = _allowed_counts(len(data), budget)
+    allowed = _compute_limits(len(data), budget)
     view = np.frombuffer(data, np.uint8)
     pieces = (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
     most = sum(int(np.count_nonzero((piece & _KIND) == _NESTED)) for piece in pieces)
     if most <= min(allowed.values()):
         return
-    for what, count in _counted(data, allowed).items():
+    for what, count in _count_messages(data, allowed).items():
         if count > allowed[what]:
-            raise _over_budget(what, allowed[what], budget, path)
+            raise _budget_error(what, allowed[what], budget, path)
 
 
-def counter(size: int, budget: InputBudget, path: Path | None) -> Callable[[str], None]:
+def make_counter(size: int, budget: InputBudget, path: Path | None) -> Callable[[str], None]:
     """Return what counts messages, nodes, names and bodies one by one, for a reader of another format of so many bytes.
 
     It raises InvalidGraph at the first that is too many.
     """
-    allowed = _allowed_counts(size, budget)
+    allowed = _compute_limits(size, budget)
     counts = dict.fromkeys(allowed, 0)
 
     def count(what: str) -> None:
         counts[what] += 1
         if counts[what] > allowed[what]:
-            raise _over_budget(what, allowed[what], budget, path)
+            raise _budget_error(what, allowed[what], budget, path)
 
     return count
 
 
-def _allowed_counts(size: int, budget: InputBudget) -> dict[str, int]:
+def _compute_limits(size: int, budget: InputBudget) -> dict[str, int]:
     """Return how many messages, nodes, names and bodies a model of so many bytes may have."""
     spread = max(FREE_MESSAGES, size // budget.bytes_per_message)
     return {
@@ -81,8 +81,8 @@ def _allowed_counts(size: int, budget: InputBudget) -> dict[str, int]:
     }
 
 
-def _over_budget(what: str, allowed: int, budget: InputBudget, path: Path | None) -> InvalidGraph:
-    """Return the error for a model that has more of something than `_allowed_counts` says."""
+def _budget_error(what: str, allowed: int, budget: InputBudget, path: Path | None) -> InvalidGraph:
+    """Return the error for a model that has more of something than `_compute_limits` says."""
     is_spread = what == "messages" and allowed < budget.messages
     why = f"less than {budget.bytes_per_message} bytes for each" if is_spread else "all that its host allows"
     smaller = " and a smaller bytes_per_message" if what == "messages" else ""
@@ -96,7 +96,7 @@ def _over_budget(what: str, allowed: int, budget: InputBudget, path: Path | None
 
 
 @cache
-def _schema(descriptor: Any) -> _Schema:
+def _read_schema(descriptor: Any) -> _Schema:
     """Return what a message's fields of bytes hold, by number: text, or the name of a message and its schema."""
     schema: _Schema = {}
     for field in descriptor.fields:
@@ -107,18 +107,18 @@ def _schema(descriptor: Any) -> _Schema:
     return schema
 
 
-def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
+def _count_messages(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
     """Step through the fields of a model until it ends, is damaged, or has more of something than is allowed."""
     node, graph = NodeProto.DESCRIPTOR, GraphProto.DESCRIPTOR
     counts = dict.fromkeys(allowed, 0)
-    schema, at, end = _schema(ModelProto.DESCRIPTOR), 0, len(data)
+    schema, at, end = _read_schema(ModelProto.DESCRIPTOR), 0, len(data)
     outside: list[tuple[_Schema, int]] = []
     try:
         while outside or at < end:
             if at >= end:
                 schema, end = outside.pop()
                 continue
-            tag, at = varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            tag, at = read_varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             kind = tag & _KIND
             if kind == _GROUP:
                 outside.append((schema, end))
@@ -128,9 +128,9 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 schema, end = outside.pop()
                 continue
             if kind != _NESTED:
-                at = varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
+                at = read_varint(data, at)[1] if kind == 0 else at + _SKIPPED.get(kind, 0)
                 continue
-            length, at = varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
+            length, at = read_varint(data, at) if data[at] >= _MORE else (data[at], at + 1)
             inner = schema.get(tag >> 3)
             is_over = counts["messages"] > allowed["messages"] or counts["names"] > allowed["names"]
             # What is not a model is so for whoever decodes it, who says it better.
@@ -145,13 +145,13 @@ def _counted(data: bytes, allowed: dict[str, int]) -> dict[str, int]:
                 counts["bodies"] += inner is graph
                 if length:
                     outside.append((schema, end))
-                    schema, end = _schema(inner), at + length
+                    schema, end = _read_schema(inner), at + length
     except IndexError:
         pass
     return counts
 
 
-def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return a number and where it ends: seven bits a byte, the lowest first.
 
     Raises:

@@ -34,7 +34,7 @@ A session executes them itself when their bodies hold an EP's work. Scan-8 had o
 SPECIAL = -2
 """The kind of every node with attributes: two of those may differ in more than their wiring."""
 
-BodyPath: TypeAlias = "tuple[tuple[int, str], ...]"
+SubgraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
 """The way from a main graph to a body: a node's place in its graph and the attribute, for each level."""
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
@@ -42,15 +42,15 @@ _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
 """Operators that are not ONNX's and come by the thousand."""
 
 
-def operator_may_hold_bodies(domain: str, op_type: str) -> bool:
+def can_have_subgraphs(domain: str, op_type: str) -> bool:
     """Whether an operator can have graph attributes; cheaper than to look at them. One that is not known can."""
     if domain:
         return (domain, op_type) not in _OTHERS_WITHOUT
-    return op_type in _operators_with_bodies()
+    return op_type in _list_operators_with_subgraphs()
 
 
 @cache
-def _operators_with_bodies() -> frozenset[str]:
+def _list_operators_with_subgraphs() -> frozenset[str]:
     kinds = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
     return frozenset(
         schema.name
@@ -59,7 +59,7 @@ def _operators_with_bodies() -> frozenset[str]:
     )
 
 
-def named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+def iter_named_subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     """Yield a node's bodies with the attribute each stands in; of a list, with its place: `name[1]`."""
     for attribute in node.attribute:
         if attribute.type in _GRAPH_KINDS:
@@ -69,29 +69,31 @@ def named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
                 yield f"{attribute.name}[{place}]", graph
 
 
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
+def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the graphs that a node holds as attributes."""
-    return (graph for _, graph in named_bodies(node))
+    return (graph for _, graph in iter_named_subgraphs(node))
 
 
-def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Yield nodes and those in their bodies, at any depth: each before those inside it."""
     for node in nodes:
         yield node
-        for body in bodies(node):
-            yield from all_nodes(body.node)
+        for body in iter_subgraphs(node):
+            yield from walk_nodes(body.node)
 
 
-def all_graphs(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPath, GraphProto]]:
+def walk_graphs(graph: GraphProto, path: SubgraphPath = ()) -> Iterator[tuple[SubgraphPath, GraphProto]]:
     """Yield a graph and all bodies in it, at any depth, each before those inside it."""
     yield path, graph
     for place, node in enumerate(graph.node):
-        if operator_may_hold_bodies(node.domain, node.op_type):
-            for name, body in named_bodies(node):
-                yield from all_graphs(body, (*path, (place, name)))
+        if can_have_subgraphs(node.domain, node.op_type):
+            for name, body in iter_named_subgraphs(node):
+                yield from walk_graphs(body, (*path, (place, name)))
 
 
-def placed_nodes(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyPath, int, NodeProto]]:
+def walk_indexed_nodes(
+    graph: GraphProto, path: SubgraphPath = ()
+) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
     """Yield all nodes with the way to their graph and their place in it, in one pass.
 
     A graph's own come before those of its bodies.
@@ -99,23 +101,23 @@ def placed_nodes(graph: GraphProto, path: BodyPath = ()) -> Iterator[tuple[BodyP
     holders = []
     for place, node in enumerate(graph.node):
         yield path, place, node
-        if operator_may_hold_bodies(node.domain, node.op_type):
+        if can_have_subgraphs(node.domain, node.op_type):
             holders.append((place, node))
     for place, node in holders:
-        for name, body in named_bodies(node):
-            yield from placed_nodes(body, (*path, (place, name)))
+        for name, body in iter_named_subgraphs(node):
+            yield from walk_indexed_nodes(body, (*path, (place, name)))
 
 
-def outer_names(node: NodeProto) -> tuple[str, ...]:
+def find_outer_names(node: NodeProto) -> tuple[str, ...]:
     """Return the names of the enclosing scope that a node's bodies read, in order of first use."""
-    return tuple(dict.fromkeys(chain.from_iterable(map(free_names, bodies(node)))))
+    return tuple(dict.fromkeys(chain.from_iterable(map(find_free_names, iter_subgraphs(node)))))
 
 
-def free_names(graph: GraphProto) -> Iterator[str]:
+def find_free_names(graph: GraphProto) -> Iterator[str]:
     """Yield the names that a graph reads and does not define before, in order, some of them twice."""
-    defined = set(given_names(graph))
+    defined = set(list_given_names(graph))
     for node in graph.node:
-        for name in (*node.input, *outer_names(node)):
+        for name in (*node.input, *find_outer_names(node)):
             if name and name not in defined:
                 yield name
         defined.update(node.output)
@@ -124,34 +126,34 @@ def free_names(graph: GraphProto) -> Iterator[str]:
             yield value.name
 
 
-def given_names(graph: GraphProto) -> Iterable[str]:
+def list_given_names(graph: GraphProto) -> Iterable[str]:
     """Yield the names that a graph defines without a node: inputs and initializers."""
     sparse = (tensor.values for tensor in graph.sparse_initializer)
     return (each.name for each in chain(graph.input, graph.initializer, sparse))
 
 
-def all_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
+def walk_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
     """Yield every tensor of a model: initializers, sparse ones, those in attributes, bodies and functions."""
     yield from graph.initializer
-    yield from inner_tensors(graph, functions)
+    yield from walk_inner_tensors(graph, functions)
 
 
-def inner_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
+def walk_inner_tensors(graph: GraphProto, functions: Sequence[FunctionProto] = ()) -> Iterator[TensorProto]:
     """Yield all of them but the main graph's initializers."""
-    yield from _parts(graph.sparse_initializer)
-    for node in all_nodes(chain(graph.node, *(function.node for function in functions))):
+    yield from _split_sparse(graph.sparse_initializer)
+    for node in walk_nodes(chain(graph.node, *(function.node for function in functions))):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             if attribute.HasField("sparse_tensor"):
-                yield from _parts([attribute.sparse_tensor])
+                yield from _split_sparse([attribute.sparse_tensor])
             yield from attribute.tensors
-        for body in bodies(node):
+        for body in iter_subgraphs(node):
             yield from body.initializer
-            yield from _parts(body.sparse_initializer)
+            yield from _split_sparse(body.sparse_initializer)
 
 
-def _parts(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+def _split_sparse(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
     for sparse in tensors:
         yield from (sparse.values, sparse.indices)
 
@@ -199,7 +201,7 @@ class GraphIndex:
         special_tensors: the constants that are no weights (text) by name, those of enclosing scopes included, in the graphs'
             order.
         functions: those that the model defines for itself.
-        digests: of small pieces, by their plain form (see `epctx_core.graph.subgraph`).
+        digests: of small pieces, by their plain form (see `epctx_core.graph.extraction`).
 
     Raises:
         InvalidGraph: a name that is not UTF-8, or an initializer in a body or a constant whose bytes do not fit.
@@ -212,7 +214,7 @@ class GraphIndex:
         types: TypeTable,
         weights: Mapping[str, Weight],
         owner: ModelProto | GraphIndex,
-        path: BodyPath = (),
+        path: SubgraphPath = (),
     ) -> None:
         self.graph = graph
         self.types = types
@@ -243,7 +245,7 @@ class GraphIndex:
         self.weights = weights
         self.path = path
         if outer is not None:
-            self._look_outside(outer, initializers)
+            self._find_captured(outer, initializers)
         self.node_constants: frozenset[int] = frozenset()
         if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
             self._add_node_constants()
@@ -255,12 +257,12 @@ class GraphIndex:
         self.input_names = tuple(v.name for v in graph.input if v.name not in self.constants)
         self.output_names = tuple(v.name for v in graph.output)
         self.results = frozenset(self.output_names)
-        self.bodies: dict[int, dict[str, GraphIndex]] = {}
-        self.inputs = self._with_outer_names()
+        self.subgraphs: dict[int, dict[str, GraphIndex]] = {}
+        self.inputs = self._add_outer_names()
 
     def _add_node_constants(self) -> None:
         """Count what Constant nodes give among the constants, text and sparse tensors left out."""
-        from epctx_core.graph.tensor_bytes import body_weights
+        from epctx_core.graph.tensor_bytes import read_initializers
 
         held = GraphProto()
         for node in self.nodes:
@@ -272,40 +274,40 @@ class GraphIndex:
                 elif attribute.name in _NUMBERS:
                     value = np.array(helper.get_attribute_value(attribute), _NUMBERS[attribute.name])
                     held.initializer.append(numpy_helper.from_array(value, name))
-        made = body_weights(held)
+        made = read_initializers(held)
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
         self.node_constants = frozenset(self.producer[name] for name in made)
 
-    def _look_outside(self, outer: GraphIndex, initializers: set[str]) -> None:
+    def _find_captured(self, outer: GraphIndex, initializers: set[str]) -> None:
         """Find what a body reads of its scope. Nobody overrides a body's initializers: it has no caller."""
-        from epctx_core.graph.tensor_bytes import body_weights
+        from epctx_core.graph.tensor_bytes import read_initializers
 
-        self.captured = tuple(dict.fromkeys(free_names(self.graph)))
+        self.captured = tuple(dict.fromkeys(find_free_names(self.graph)))
         constants = [name for name in self.captured if name in outer.constants]
         self.constants = initializers.union(constants)
         shared = {name: outer.weights[name] for name in constants if name in outer.weights}
-        self.weights = {**shared, **body_weights(self.graph)}
+        self.weights = {**shared, **read_initializers(self.graph)}
 
-    def _with_outer_names(self) -> list[Sequence[str]]:
+    def _add_outer_names(self) -> list[Sequence[str]]:
         inputs = list(self.explicit_inputs)
         for i in self.holders:
             node = self.nodes[i]
             since = EXECUTABLE.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
             if since is not None and self.opset_imports.get("", 1) >= since:
-                self.bodies[i] = {
+                self.subgraphs[i] = {
                     name: GraphIndex(
                         body,
-                        types=self.types.body(i, name),
+                        types=self.types.get_subgraph(i, name),
                         weights={},
                         owner=self,
                         path=(*self.path, (i, name)),
                     )
-                    for name, body in named_bodies(node)
+                    for name, body in iter_named_subgraphs(node)
                 }
-                outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.bodies[i].values()))))
+                outer = tuple(dict.fromkeys(chain(*(b.captured for b in self.subgraphs[i].values()))))
             else:
-                outer = outer_names(node)
+                outer = find_outer_names(node)
             if outer:
                 inputs[i] = (*inputs[i], *outer)
         return inputs
@@ -313,26 +315,26 @@ class GraphIndex:
     @cached_property
     def holders(self) -> list[int]:
         """The nodes that may hold bodies."""
-        found = {operator for operator in self.operators if operator_may_hold_bodies(*operator)}
+        found = {operator for operator in self.operators if can_have_subgraphs(*operator)}
         if not found:
             return []
         return [i for i, o in enumerate(zip(self.domains, self.op_types, strict=True)) if o in found]
 
-    def at(self, path: BodyPath) -> GraphIndex | None:
+    def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
         """Return the index of a body inside, or None if it is in a node that a session does not execute."""
         graph: GraphIndex | None = self
         for node, attribute in path:
-            graph = graph.bodies.get(node, {}).get(attribute) if graph is not None else None
+            graph = graph.subgraphs.get(node, {}).get(attribute) if graph is not None else None
         return graph
 
-    def tree(self) -> Iterator[GraphIndex]:
+    def walk(self) -> Iterator[GraphIndex]:
         """Yield all indexed bodies and then this graph: each body before the graph that holds it."""
-        for bodies in self.bodies.values():
+        for bodies in self.subgraphs.values():
             for body in bodies.values():
-                yield from body.tree()
+                yield from body.walk()
         yield self
 
-    def node_name(self, index: int) -> str:
+    def get_node_name(self, index: int) -> str:
         """Return a node's name; one without a name is called by operator and place."""
         return self.names[index] or f"{self.op_types[index]}_{index}"
 
@@ -344,7 +346,7 @@ class GraphIndex:
         return QuantizedGroups(self)
 
     @cached_property
-    def kinds(self) -> list[int]:
+    def signatures(self) -> list[int]:
         """For each node a number for its operator and how many values it reads and makes, or `SPECIAL`."""
         if self.functions:
             # What a function does, its call does not say.
@@ -352,13 +354,13 @@ class GraphIndex:
         forms = zip(self.domains, self.op_types, map(len, self.inputs), map(len, self.outputs), strict=True)
         numbers: dict[tuple[str, str, int, int], int] = {}
         kinds = [numbers.setdefault(form, len(numbers)) for form in forms]
-        some = {operator for operator in self.operators if self._may_have_attributes(*operator)}
+        some = {operator for operator in self.operators if self._can_have_attributes(*operator)}
         for i, operator in enumerate(zip(self.domains, self.op_types, strict=True)) if some else ():
             if operator in some and self.nodes[i].attribute:
                 kinds[i] = SPECIAL
         return kinds
 
-    def _may_have_attributes(self, domain: str, op_type: str) -> bool:
+    def _can_have_attributes(self, domain: str, op_type: str) -> bool:
         """Whether an operator can have attributes; cheaper than to look at those of every node."""
         domain = "" if domain == "ai.onnx" else domain
         try:
@@ -458,15 +460,17 @@ class Node:
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
         """Attribute values as Python objects."""
-        return MappingProxyType({a.name: attribute_value(a) for a in self._graph.nodes[self.index].attribute})
+        return MappingProxyType(
+            {a.name: decode_attribute(a) for a in self._graph.nodes[self.index].attribute}
+        )
 
     def proto(self) -> NodeProto:
         """Return a copy of the node."""
-        node: NodeProto = copied(self._graph.nodes[self.index])
+        node: NodeProto = copy_message(self._graph.nodes[self.index])
         return node
 
 
-def attribute_value(attribute: AttributeProto) -> Any:
+def decode_attribute(attribute: AttributeProto) -> Any:
     """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything that can change.
 
     A tensor whose bytes lie in a file stays a `TensorProto`: which file a name out of a model means is not for
@@ -477,9 +481,9 @@ def attribute_value(attribute: AttributeProto) -> Any:
     """
     value = helper.get_attribute_value(attribute)
     if attribute.type == AttributeProto.STRING:
-        return as_text(value)
+        return decode_text(value)
     if attribute.type == AttributeProto.STRINGS:
-        return [as_text(v) for v in value]
+        return [decode_text(v) for v in value]
     if attribute.type == AttributeProto.TENSOR and not is_detached(value):
         try:
             array = numpy_helper.to_array(value)
@@ -490,18 +494,18 @@ def attribute_value(attribute: AttributeProto) -> Any:
     if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):
         return value
     if hasattr(value, "CopyFrom"):
-        return copied(value)
-    return [copied(v) if hasattr(v, "CopyFrom") else v for v in value]
+        return copy_message(value)
+    return [copy_message(v) if hasattr(v, "CopyFrom") else v for v in value]
 
 
-def copied(message: Any) -> Any:
+def copy_message(message: Any) -> Any:
     """Return a copy of a protobuf message."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
 
 
-def as_text(data: bytes) -> str | bytes:
+def decode_text(data: bytes) -> str | bytes:
     """Decode a text; one that is not UTF-8 stays bytes."""
     try:
         return data.decode()

@@ -10,9 +10,16 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import all_graphs, bodies, copied, operator_may_hold_bodies
+from epctx_core.graph.index import can_have_subgraphs, copy_message, iter_subgraphs, walk_graphs
 from epctx_core.graph.model_io import structure
-from epctx_core.graph.type_table import TypeTable, forget_shape, is_open, tensor_type, typed_values, types_of
+from epctx_core.graph.type_table import (
+    TypeTable,
+    forget_shape,
+    is_open,
+    list_typed_values,
+    make_tensor_type,
+    types_of,
+)
 
 _REFUSALS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError, onnx.checker.ValidationError)
 _ONNX_DOMAINS = frozenset(
@@ -25,14 +32,14 @@ _Hint: TypeAlias = "tuple[ValueInfoProto, ValueInfoProto, TypeProto, bool, bool]
 open lengths; and whether inference proves the declaration wrong, all of it or a part."""
 
 
-def without_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
+def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
     """Return a copy of a model in which only inputs have shapes, and each open length of theirs has a name.
 
     Args:
         model: the model.
         trusted: names of other values whose shapes stay.
     """
-    probe: ModelProto = copied(model)
+    probe: ModelProto = copy_message(model)
     # What is computed from a length that is left open is known to be no other.
     dims = [dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim]
     taken = {dim.dim_param for dim in dims}
@@ -40,19 +47,19 @@ def without_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto
     for dim in dims:
         if is_open(dim) and not dim.dim_param:
             dim.dim_param = next(names)
-    for path, graph in all_graphs(probe.graph):
-        for value in _hinted_values(graph, main=not path):
+    for path, graph in walk_graphs(probe.graph):
+        for value in _list_hinted_values(graph, main=not path):
             if value.name not in trusted:
                 forget_shape(value.type)
     return probe
 
 
-def _hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
+def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
     """Yield the declarations of a graph that prove nothing; what a body is given may change from run to run."""
     return chain(graph.output, graph.value_info, () if main else graph.input)
 
 
-def _hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> Iterator[_Hint]:
+def _find_hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) -> Iterator[_Hint]:
     """Yield what the declarations of a graph and its bodies add to types that were inferred without them.
 
     Args:
@@ -60,20 +67,20 @@ def _hints(declared: GraphProto, inferred: GraphProto, names: Container[str]) ->
         inferred: the same graph, inferred; a value that it does not know is added.
         names: the open lengths of the model's inputs, which are known to be open.
     """
-    for (path, given), (_, found) in zip(all_graphs(declared), all_graphs(inferred), strict=True):
+    for (path, given), (_, found) in zip(walk_graphs(declared), walk_graphs(inferred), strict=True):
         values = list(chain(found.input, found.output, found.value_info))
         # Of two with one name the first counts.
         known = {value.name: value for value in reversed(values)}
-        for value in _hinted_values(given, main=not path):
+        for value in _list_hinted_values(given, main=not path):
             target = known.get(value.name)
             if target is None:
                 target = known[value.name] = found.value_info.add(name=value.name)
             if value.type != target.type:
-                yield _hint(value, target, names)
+                yield _make_hint(value, target, names)
 
 
-def _hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> _Hint:
-    kind: TypeProto = copied(target.type)
+def _make_hint(declared: ValueInfoProto, target: ValueInfoProto, names: Container[str]) -> _Hint:
+    kind: TypeProto = copy_message(target.type)
     if kind.WhichOneof("value") is None:
         kind.CopyFrom(declared.type)
         forget_shape(kind)
@@ -124,16 +131,16 @@ def infer_types(
         InvalidGraph: the model's own element types contradict each other. Shapes may: onnxruntime, too,
             takes what a model declares for a hint.
     """
-    probe = without_hints(structure(proto), trusted)
+    probe = remove_hints(structure(proto), trusted)
     names = {dim.dim_param for value in probe.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
-    proven = _completed(probe, resolve)
-    found = list(_hints(proto.graph, proven.graph, names))
+    proven = _infer_completely(probe, resolve)
+    found = list(_find_hints(proto.graph, proven.graph, names))
     refuted: dict[str, str] = {}
     for declaration, target, kind, adds_length, is_refuted in found:
         if is_refuted:
             refuted[target.name] = (
-                f"{target.name!r} is declared {tensor_type(declaration.type)}, its operators give "
-                f"{tensor_type(target.type)}"
+                f"{target.name!r} is declared {make_tensor_type(declaration.type)}, its operators give "
+                f"{make_tensor_type(target.type)}"
             )
         if not adds_length:
             target.type.CopyFrom(kind)
@@ -144,16 +151,18 @@ def infer_types(
     known = types_of(proven.graph)
     table = known
     if any(adds_length for *_, adds_length, _ in found):
-        hinted = _hinted(proven, proto.graph, names)
-        table = types_of(_hinted(proven, _completed(hinted, resolve).graph, names).graph, proven=known)
+        hinted = _apply_hints(proven, proto.graph, names)
+        table = types_of(
+            _apply_hints(proven, _infer_completely(hinted, resolve).graph, names).graph, proven=known
+        )
     table.contradictions = refuted
     return table
 
 
-def _hinted(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
+def _apply_hints(proven: ModelProto, declared: GraphProto, names: Container[str]) -> ModelProto:
     """Return a copy of an inferred model with what a graph declares besides."""
-    hinted: ModelProto = copied(proven)
-    for _, target, kind, *_ in _hints(declared, hinted.graph, names):
+    hinted: ModelProto = copy_message(proven)
+    for _, target, kind, *_ in _find_hints(declared, hinted.graph, names):
         target.type.CopyFrom(kind)
     return hinted
 
@@ -162,23 +171,23 @@ def _is_foreign(node: NodeProto) -> bool:
     """Whether a node, or one in its bodies, is of a domain that onnx does not know."""
     if node.domain not in _ONNX_DOMAINS:
         return True
-    if not operator_may_hold_bodies(node.domain, node.op_type):
+    if not can_have_subgraphs(node.domain, node.op_type):
         return False
-    return any(_is_foreign(inner) for body in bodies(node) for inner in body.node)
+    return any(_is_foreign(inner) for body in iter_subgraphs(node) for inner in body.node)
 
 
-def _completed(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
+def _infer_completely(probe: ModelProto, resolve: Callable[[ModelProto], None] | None) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
-    inferred = _inferred(probe, data_prop=False)
-    if _propagates(probe.graph) and not _has_long_vectors(inferred.graph):
-        inferred = _inferred(probe, data_prop=True)
+    inferred = _infer(probe, data_prop=False)
+    if _can_compute_shapes(probe.graph) and not _has_long_vectors(inferred.graph):
+        inferred = _infer(probe, data_prop=True)
     domains = {opset.domain for opset in inferred.opset_import}
     if resolve is not None and not domains <= _ONNX_DOMAINS and any(map(_is_foreign, inferred.graph.node)):
         resolve(inferred)
     return inferred
 
 
-def _inferred(proto: ModelProto, *, data_prop: bool) -> ModelProto:
+def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
     """Return a model with inferred types; strictly first, as lenient inference hides contradictions."""
     try:
         return onnx.shape_inference.infer_shapes(
@@ -195,14 +204,14 @@ def _inferred(proto: ModelProto, *, data_prop: bool) -> ModelProto:
         raise InvalidGraph(f"shape inference refuses the model: {' '.join(str(error).split())}") from error
 
 
-def _propagates(graph: GraphProto) -> bool:
+def _can_compute_shapes(graph: GraphProto) -> bool:
     """Whether a graph or one of its bodies has an operator that can compute a shape."""
     operators = {(node.domain, node.op_type) for node in graph.node}
     if not PROPAGATING.isdisjoint(op_type for _, op_type in operators):
         return True
-    if not any(operator_may_hold_bodies(*operator) for operator in operators):
+    if not any(can_have_subgraphs(*operator) for operator in operators):
         return False
-    return any(_propagates(body) for node in graph.node for body in bodies(node))
+    return any(_can_compute_shapes(body) for node in graph.node for body in iter_subgraphs(node))
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:
@@ -210,6 +219,6 @@ def _has_long_vectors(graph: GraphProto) -> bool:
 
     Data propagation keeps some 70 bytes for each element of such a value, whatever its type.
     """
-    values = (value for _, each in all_graphs(graph) for value in typed_values(each))
+    values = (value for _, each in walk_graphs(graph) for value in list_typed_values(each))
     dims = (value.type.tensor_type.shape.dim for value in values)
     return any(len(each) == 1 and each[0].dim_value > LONGEST_SHAPE for each in dims)

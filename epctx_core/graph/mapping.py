@@ -22,7 +22,7 @@ CHUNK = 8 << 20
 
 
 @contextmanager
-def opened_model(model: object) -> Iterator[tuple[io.FileIO, Path]]:
+def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
     """Give the open file of a model that a host named, and its path.
 
     Raises:
@@ -34,9 +34,9 @@ def opened_model(model: object) -> Iterator[tuple[io.FileIO, Path]]:
     path = Path(model)
     try:
         # Looked at before, as opening a device may do something; and after, as another may lie there by then.
-        _refuse_irregular(path, path.stat())
+        _check_regular(path, path.stat())
         with io.FileIO(path, opener=_open_without_waiting) as file:
-            _refuse_irregular(path, os.fstat(file.fileno()))
+            _check_regular(path, os.fstat(file.fileno()))
             yield file, path
     except InvalidArgument:
         raise
@@ -54,7 +54,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _refuse_irregular(path: Path, status: os.stat_result) -> None:
+def _check_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         what = names.get(stat.S_IFMT(status.st_mode), "a device")
@@ -73,7 +73,7 @@ FileIdentity: TypeAlias = "tuple[int, int, int, int]"
 """Device, inode, size and time of change: these tell one state of one file from all others."""
 
 
-def file_identity(status: os.stat_result) -> FileIdentity:
+def identify_file(status: os.stat_result) -> FileIdentity:
     """Return the identity of the file that a status is of."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -102,7 +102,7 @@ class MappedFile:
     @property
     def identity(self) -> FileIdentity:
         """Which file this is, in the state in which it was mapped."""
-        return file_identity(self.status)
+        return identify_file(self.status)
 
     def check_unchanged(self) -> None:
         """Raise if the file was written to or cut since it was mapped.
@@ -148,14 +148,14 @@ def copy_range(source: int, source_offset: int, target: int, target_offset: int,
     done = 0
     while done < length:
         step = min(CHUNK, length - done)
-        copied = _copy_piece(source, source_offset + done, target, target_offset + done, step)
+        copied = _copy_chunk(source, source_offset + done, target, target_offset + done, step)
         if copied == 0:
             raise OSError(f"the source ended {length - done:,} bytes early")
         start_writing_back(target, target_offset + done, copied)
         done += copied
 
 
-def _copy_piece(source: int, source_offset: int, target: int, target_offset: int, length: int) -> int:
+def _copy_chunk(source: int, source_offset: int, target: int, target_offset: int, length: int) -> int:
     if hasattr(os, "copy_file_range"):
         try:
             return os.copy_file_range(source, target, length, source_offset, target_offset)

@@ -20,14 +20,14 @@ from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProt
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.index import (
     DEFAULT_DOMAINS,
-    all_graphs,
-    all_tensors,
-    copied,
-    operator_may_hold_bodies,
+    can_have_subgraphs,
+    copy_message,
     opset_imports,
+    walk_graphs,
+    walk_tensors,
 )
-from epctx_core.graph.mapping import opened_model
-from epctx_core.graph.weights import MAX_RANK, OpenExternal, Weight, digests_ahead, is_detached
+from epctx_core.graph.mapping import open_model_file
+from epctx_core.graph.weights import MAX_RANK, OpenExternal, Weight, compute_digests_ahead, is_detached
 from epctx_core.options.choices import FREE_MESSAGES, InputBudget
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
@@ -72,7 +72,7 @@ class SourceModel:
     @property
     def where(self) -> str:
         """How messages call this model."""
-        return _called(self.path)
+        return _describe_path(self.path)
 
     @property
     def opset_imports(self) -> dict[str, int]:
@@ -80,7 +80,7 @@ class SourceModel:
         return opset_imports(self.proto)
 
 
-def _called(path: Path | None) -> str:
+def _describe_path(path: Path | None) -> str:
     return path.name if path else "the model given as bytes"
 
 
@@ -102,7 +102,7 @@ def read_model(
     if isinstance(model, bytes):
         data, path = model, None
     else:
-        with opened_model(model) as (file, path):
+        with open_model_file(model) as (file, path):
             size = os.fstat(file.fileno()).st_size
             if size > MOST_BYTES:
                 # No memory is taken for it: it may be nearly all holes.
@@ -134,16 +134,16 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
         InvalidProtobuf: empty, or not a protobuf.
     """
     if not data:
-        raise InvalidProtobuf(f"{_called(path)} is empty.", path=path)
+        raise InvalidProtobuf(f"{_describe_path(path)} is empty.", path=path)
     try:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise InvalidProtobuf(f"{_called(path)} is not an ONNX model: {error}.", path=path) from error
+        raise InvalidProtobuf(f"{_describe_path(path)} is not an ONNX model: {error}.", path=path) from error
     return proto
 
 
 @contextmanager
-def names_as_text() -> Iterator[None]:
+def require_text_names() -> Iterator[None]:
     """Turn a name that is not UTF-8 into a typed error: protobuf reads such a one as bytes, and takes none back.
 
     Raises:
@@ -157,11 +157,11 @@ def names_as_text() -> Iterator[None]:
         ) from error
 
 
-def text_of(name: str | bytes) -> str:
+def decode_name(name: str | bytes) -> str:
     """Return a name out of a model.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see `names_as_text`.
+        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see `require_text_names`.
     """
     return name.decode() if isinstance(name, bytes) else name
 
@@ -180,9 +180,9 @@ def check_text(messages: Iterable[Message]) -> None:
             if kind.message_type is not None:
                 pending.extend(values)
             elif kind.type == kind.TYPE_STRING:
-                with names_as_text():
+                with require_text_names():
                     for text in values:
-                        text_of(text)
+                        decode_name(text)
 
 
 def detach_model(
@@ -201,22 +201,22 @@ def detach_model(
         data: what it was decoded from.
         path: where that was read from.
         open_external: opens a file that the model names.
-        checked: whether `passes_checker` said so of the data.
+        checked: whether `is_accepted_by_checker` said so of the data.
         changed: whether the model was changed since, so that the data say something else.
 
     Raises:
         InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a function's text is none.
     """
     check_text((*proto.opset_import, *proto.functions))
-    _refuse_newer(proto, path)
-    _refuse_ranks(proto, path)
+    _check_opsets(proto, path)
+    _check_ranks(proto, path)
     whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
-    with digests_ahead([whole]):
+    with compute_digests_ahead([whole]):
         # A tensor in a file names it under this key. Where the word is nowhere, no tensor need be looked at; where it
         # is in a payload only, the model stands as its bytes say.
-        files = b"location" in data and any(map(is_detached, all_tensors(proto.graph, proto.functions)))
+        files = b"location" in data and any(map(is_detached, walk_tensors(proto.graph, proto.functions)))
         weights: dict[str, Weight] = {}
-        if files or _may_hold_weights(proto):
+        if files or _can_have_weights(proto):
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(proto.graph, open_external, proto.functions, files=files)
@@ -229,12 +229,12 @@ def detach_model(
         if not checked and not detached and len(data) > LARGE_STRUCTURE:
             # The checker decodes a copy of its own, many times the file: two at once would be the peak of a load.
             del proto
-            checked = passes_checker(data)
+            checked = is_accepted_by_checker(data)
             proto = parse_model(data, path)
-            if _may_hold_weights(proto):
-                from epctx_core.graph.tensor_bytes import write_out_sparse
+            if _can_have_weights(proto):
+                from epctx_core.graph.tensor_bytes import make_dense
 
-                write_out_sparse(proto.graph, proto.functions)
+                make_dense(proto.graph, proto.functions)
         source = SourceModel(proto=proto, weights=weights, path=path, digest="")
         if checked:
             check_value_types(source)
@@ -244,16 +244,15 @@ def detach_model(
     return source
 
 
-def _may_hold_weights(proto: ModelProto) -> bool:
+def _can_have_weights(proto: ModelProto) -> bool:
     """Whether a model may have weights, sparse ones too; those that consist of EPContext nodes have none."""
     graph = proto.graph
     return bool(graph.initializer or graph.sparse_initializer or proto.functions) or any(
-        node.op_type == "Constant" or operator_may_hold_bodies(node.domain, node.op_type)
-        for node in graph.node
+        node.op_type == "Constant" or can_have_subgraphs(node.domain, node.op_type) for node in graph.node
     )
 
 
-def passes_checker(data: bytes) -> bool:
+def is_accepted_by_checker(data: bytes) -> bool:
     """Whether the ONNX checker takes a large model as it is; False also where that is not worth a look.
 
     The checker decodes a copy of its own. Who asks before decoding the model never has two of them.
@@ -267,20 +266,20 @@ def passes_checker(data: bytes) -> bool:
     return True
 
 
-def _refuse_newer(proto: ModelProto, path: Path | None) -> None:
+def _check_opsets(proto: ModelProto, path: Path | None) -> None:
     """Raise for operators of a later version than onnx has: it would take those it knows for the newest."""
     newest = onnx.defs.onnx_opset_version()
     for opset in proto.opset_import:
         if opset.domain in DEFAULT_DOMAINS and opset.version > newest:
             raise InvalidGraph(
-                f"{_called(path)} imports version {opset.version} of ONNX's "
+                f"{_describe_path(path)} imports version {opset.version} of ONNX's "
                 f"operators; onnx {onnx.__version__} has up to {newest}.",
                 path=path,
                 hint="Install a newer onnx, or export the model for an older version.",
             )
 
 
-def _declared_values(
+def _list_declared_values(
     graphs: Iterable[GraphProto], functions: Iterable[FunctionProto]
 ) -> Iterator[list[ValueInfoProto]]:
     """Yield what each graph and function declares of its values."""
@@ -290,26 +289,26 @@ def _declared_values(
         yield [*function.value_info]
 
 
-def _refuse_ranks(proto: ModelProto, path: Path | None) -> None:
+def _check_ranks(proto: ModelProto, path: Path | None) -> None:
     """Raise for more dimensions than a tensor can have: inference would write them for every node that follows."""
-    graphs = [graph for _, graph in all_graphs(proto.graph)]
-    values = chain(*_declared_values(graphs, proto.functions))
+    graphs = [graph for _, graph in walk_graphs(proto.graph)]
+    values = chain(*_list_declared_values(graphs, proto.functions))
     ranks = (
         (value.name, len(getattr(each, which).shape.dim))
         for value in values
-        for which, each in nested_types(value.type)
+        for which, each in walk_types(value.type)
         if which in DENSE_OR_SPARSE
     )
-    for name, rank in chain(ranks, _computed_ranks(graphs)):
+    for name, rank in chain(ranks, _find_computed_ranks(graphs)):
         if rank > MAX_RANK:
             raise InvalidGraph(
-                f"the value {name!r} of {_called(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
+                f"the value {name!r} of {_describe_path(path)} has {rank:,} dimensions; at most {MAX_RANK} are possible.",
                 path=path,
                 hint=_DAMAGED,
             )
 
 
-def _computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
+def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
     """Yield results whose shape is an initializer with more elements than a tensor has dimensions."""
     initializers = (t for graph in graphs for t in graph.initializer)
     long = {t.name: t.dims[0] for t in initializers if len(t.dims) == 1 and t.dims[0] > MAX_RANK}
@@ -319,7 +318,7 @@ def _computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
             yield node.output[0], long[node.input[-1]]
 
 
-def nested_types(kind: TypeProto) -> Iterator[tuple[str, TypeProto]]:
+def walk_types(kind: TypeProto) -> Iterator[tuple[str, TypeProto]]:
     """Yield a type and what it holds if it is a sequence, an optional or a map, at any depth, each with its kind."""
     while True:
         which = kind.WhichOneof("value") or ""
@@ -347,10 +346,10 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
         try:
             onnx.checker.check_model(structure(source.proto) if data is None else data)
         except onnx.checker.ValidationError:
-            from epctx_core.graph.normalise import normalise, with_types
+            from epctx_core.graph.normalise import declare_open_types, normalise
 
             normalise(source.proto)
-            onnx.checker.check_model(with_types(structure(source.proto)))
+            onnx.checker.check_model(declare_open_types(structure(source.proto)))
     except (onnx.checker.ValidationError, ValueError) as error:
         # A ValueError where the checker's own words hold a name that is no UTF-8.
         text = " ".join(str(error).split())
@@ -363,8 +362,8 @@ def check_value_types(source: SourceModel) -> None:
     Raises:
         InvalidGraph: an element type that ONNX does not have, or the type of a sequence, optional or map is left open.
     """
-    graphs = (graph for _, graph in all_graphs(source.proto.graph))
-    for values in _declared_values(graphs, source.proto.functions):
+    graphs = (graph for _, graph in walk_graphs(source.proto.graph))
+    for values in _list_declared_values(graphs, source.proto.functions):
         kinds = [value.type for value in values]
         # Nearly all are plain tensors, and looked at in one go.
         if ELEMENT_TYPES.issuperset({kind.tensor_type.elem_type for kind in kinds}) and all(
@@ -372,7 +371,7 @@ def check_value_types(source: SourceModel) -> None:
         ):
             continue
         for value, kind in zip(values, kinds, strict=True):
-            wrong = _wrong_type(kind)
+            wrong = _find_wrong_type(kind)
             if wrong:
                 raise InvalidGraph(
                     f"the value {value.name!r} of {source.where} has {wrong}, which ONNX does not have.",
@@ -381,10 +380,10 @@ def check_value_types(source: SourceModel) -> None:
                 )
 
 
-def _wrong_type(kind: TypeProto) -> str:
+def _find_wrong_type(kind: TypeProto) -> str:
     """Return what is wrong with a declared type; nothing for one that is right, or left open altogether."""
     outer = ""
-    for which, each in nested_types(kind):
+    for which, each in walk_types(kind):
         if outer and not which:
             return f"a {outer} of nothing"
         if which in DENSE_OR_SPARSE or which == "map_type":
@@ -404,7 +403,7 @@ def structure(proto: ModelProto) -> ModelProto:
     detached = [t for t in proto.graph.initializer if is_detached(t)]
     if not detached:
         return proto
-    probe: ModelProto = copied(proto)
+    probe: ModelProto = copy_message(proto)
     kept = [t for t in probe.graph.initializer if not is_detached(t)]
     del probe.graph.initializer[:]
     probe.graph.initializer.extend(kept)

@@ -16,15 +16,22 @@ import onnx.inliner
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, suggestion
-from epctx_core.graph.index import all_graphs, all_nodes, bodies, copied, given_names, opset_imports
-from epctx_core.graph.model_io import DENSE_OR_SPARSE, SourceModel, nested_types
+from epctx_core.graph.index import (
+    copy_message,
+    iter_subgraphs,
+    list_given_names,
+    opset_imports,
+    walk_graphs,
+    walk_nodes,
+)
+from epctx_core.graph.model_io import DENSE_OR_SPARSE, SourceModel, walk_types
 from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     Weight,
-    detached_tensor,
+    compute_raw_size,
     is_detached,
-    raw_size,
+    make_detached_tensor,
     replace_data,
 )
 
@@ -43,7 +50,7 @@ MOST_NODES = 1 << 18
 def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
     """Put function bodies in place of their calls, in place; functions that nothing calls then are dropped.
 
-    A function may import other operator versions than the model: see `read_with_versions`.
+    A function may import other operator versions than the model: see `adopt_versions`.
 
     Args:
         source: a model without its large weights.
@@ -64,12 +71,12 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
             proto.opset_import.add(domain=opset.domain, version=opset.version)
     # Attributes that calls leave out get their defaults: onnx's inliner drops them.
     defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
-    for node in all_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
+    for node in walk_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
         given = {a.name for a in node.attribute}
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
         node.attribute.extend(a for a in missing if a.name not in given)
     inlined_ones = (f for f in proto.functions if (f.domain, f.name) not in kept)
-    read_with_versions(inlined_ones, source.opset_imports)
+    adopt_versions(inlined_ones, source.opset_imports)
     calls = [key for f in proto.functions if (key := (f.domain, f.name)) in kept]
     try:
         inlined = (
@@ -83,18 +90,18 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
             f"the functions of {source.where} cannot be put in place of their calls: {text}", path=source.path
         ) from error
     source.proto = inlined
-    left = used_functions(inlined.graph.node, inlined.functions)
+    left = find_used_functions(inlined.graph.node, inlined.functions)
     del inlined.functions[:]
     inlined.functions.extend(left)
-    for node in all_nodes(inlined.graph.node):
+    for node in walk_nodes(inlined.graph.node):
         # Function bodies call the default domain "ai.onnx", too.
-        node.domain = _spelled(node.domain)
+        node.domain = _shorten_domain(node.domain)
 
 
 def _check_size(source: SourceModel) -> None:
     """Raise before anything follows the calls: shape inference does, also those that stay."""
     functions = source.proto.functions
-    nodes, size = size_of_calls(source.proto.graph.node, functions)
+    nodes, size = measure_calls(source.proto.graph.node, functions)
     most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
     if nodes > MOST_NODES or size > most:
         raise InvalidGraph(
@@ -105,7 +112,9 @@ def _check_size(source: SourceModel) -> None:
         )
 
 
-def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> list[FunctionProto]:
+def find_used_functions(
+    nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
+) -> list[FunctionProto]:
     """Return the functions that nodes call, directly or through others, in the model's order."""
     if not functions:
         return []
@@ -113,7 +122,7 @@ def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
     used: set[tuple[str, str, str]] = set()
     pending = [nodes]
     while pending:
-        for node in all_nodes(pending.pop()):
+        for node in walk_nodes(pending.pop()):
             key = (node.domain, node.op_type, node.overload)
             if key in known and key not in used:
                 used.add(key)
@@ -121,7 +130,7 @@ def used_functions(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto
     return [f for key, f in known.items() if key in used]
 
 
-def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> tuple[int, int]:
+def measure_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]) -> tuple[int, int]:
     """Return how many nodes calls become until all functions are in place, and of how many bytes.
 
     Counted are the functions' nodes, the calls on the way, and the defaults of attributes.
@@ -134,7 +143,7 @@ def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
         InvalidGraph: functions call each other in a circle.
     """
     known = {(f.domain, f.name, f.overload): f for f in functions}
-    contents = {key: _contents(f.node, known) for key, f in known.items()}
+    contents = {key: _count_nodes(f.node, known) for key, f in known.items()}
     sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
     try:
         for key in TopologicalSorter({key: callees for key, (_, callees) in contents.items()}).static_order():
@@ -149,19 +158,19 @@ def size_of_calls(nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
         raise InvalidGraph(
             f"the function {name!r} of the domain {domain!r} calls itself, directly or not."
         ) from None
-    _, first = _contents(nodes, known)
+    _, first = _count_nodes(nodes, known)
     return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
 
 
-def _contents(
+def _count_nodes(
     nodes: Iterable[NodeProto], known: Container[tuple[str, str, str]]
 ) -> tuple[int, list[tuple[str, str, str]]]:
     """Return how many nodes there are, those of bodies too, and the functions they call, once for each call."""
-    keys = [(node.domain, node.op_type, node.overload) for node in all_nodes(nodes)]
+    keys = [(node.domain, node.op_type, node.overload) for node in walk_nodes(nodes)]
     return len(keys), [key for key in keys if key in known]
 
 
-def given_weights(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> dict[str, Weight]:
+def check_initializers(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> dict[str, Weight]:
     """Return a host's values as weights; an initializer that lies in a file gets the bytes, so that no file is needed.
 
     Args:
@@ -179,7 +188,7 @@ def given_weights(proto: ModelProto, initializers: Mapping[str, np.ndarray]) -> 
                 f"add_initializer: the model's main graph has no initializer {name!r}.{suggestion(name, tensors)}",
                 hint="The value of an input is given to run.",
             )
-        given[name] = _as_weight(tensors[name], array)
+        given[name] = _make_weight(tensors[name], array)
         if is_detached(tensors[name]):
             replace_data(tensors[name], given[name].tensor_proto())
     return given
@@ -196,11 +205,11 @@ def apply_overrides(source: SourceModel, overrides: ModelOverrides, given: Mappi
         if weight is not None:
             source.weights[weight.name] = weight
             is_large = weight.nbytes > INLINE_LIMIT
-            replace_data(tensor, detached_tensor(weight) if is_large else weight.tensor_proto())
+            replace_data(tensor, make_detached_tensor(weight) if is_large else weight.tensor_proto())
     _set_lengths(source.proto.graph, overrides)
 
 
-def overridden_digest(digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]) -> str:
+def digest_overrides(digest: str, overrides: ModelOverrides, weights: Mapping[str, Weight]) -> str:
     """Return the digest (hex) of a model as it is with what the host put in place of it."""
     values = {name: weights[name].digest for name in overrides.initializers}
     lengths = {**overrides.dimensions}, {**overrides.denotations}
@@ -208,7 +217,7 @@ def overridden_digest(digest: str, overrides: ModelOverrides, weights: Mapping[s
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _as_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
+def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError, ValueError):
@@ -220,7 +229,7 @@ def _as_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
             f"is {wanted[0]}{list(wanted[1])}.",
             hint="Give an array of the same type and shape.",
         )
-    if array.nbytes == raw_size(tensor.data_type, array.shape):
+    if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
         data: bytes | memoryview = array.reshape(-1).view(np.uint8).data if array.size else b""
     else:  # types of less than a byte are packed
         data = onnx.numpy_helper.from_array(array).raw_data
@@ -233,7 +242,7 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
         return
     lengths = dict(overrides.dimensions)
     seen: set[str] = set()
-    for dimension in _dimensions(graph.input):
+    for dimension in _list_dimensions(graph.input):
         name, denotation = dimension.dim_param, dimension.denotation
         seen |= {name, denotation}
         length = None if dimension.HasField("dim_value") else overrides.denotations.get(denotation)
@@ -252,12 +261,12 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
                     f"free dimension override: no input of the model has the {what} {name!r}.{suggestion(name, seen)}",
                     hint="It names an open dimension of an input, as get_inputs shows it.",
                 )
-    for dimension in _dimensions([*graph.input, *graph.output, *graph.value_info]):
+    for dimension in _list_dimensions([*graph.input, *graph.output, *graph.value_info]):
         if dimension.dim_param in lengths:
             dimension.dim_value = lengths[dimension.dim_param]
 
 
-def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:
+def _list_dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:
     for value in values:
         if value.type.HasField("tensor_type"):
             yield from value.type.tensor_type.shape.dim
@@ -273,7 +282,7 @@ def normalise(proto: ModelProto) -> None:
     Raises:
         InvalidGraph: nodes read each other's results in a circle.
     """
-    for path, graph in all_graphs(proto.graph):
+    for path, graph in walk_graphs(proto.graph):
         graph.name = graph.name or ("body" if path else "main_graph")
     if proto.ir_version < _FREE_INITIALIZERS:
         constants = {t.name for t in proto.graph.initializer}
@@ -281,13 +290,13 @@ def normalise(proto: ModelProto) -> None:
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
         proto.ir_version = _FREE_INITIALIZERS
-    read_with_versions(proto.functions, opset_imports(proto))
+    adopt_versions(proto.functions, opset_imports(proto))
     for function in proto.functions:
         _sort(function, set(function.input))
-    _sort(proto.graph, set(given_names(proto.graph)))
+    _sort(proto.graph, set(list_given_names(proto.graph)))
 
 
-def read_with_versions(functions: Iterable[FunctionProto], versions: Mapping[str, int]) -> None:
+def adopt_versions(functions: Iterable[FunctionProto], versions: Mapping[str, int]) -> None:
     """Have functions import the model's operator versions, with which onnxruntime reads them whatever they import.
 
     A warning names a function's operators that have another definition there.
@@ -299,11 +308,13 @@ def read_with_versions(functions: Iterable[FunctionProto], versions: Mapping[str
     for function in functions:
         own = opset_imports(function)
         for opset in function.opset_import:
-            opset.version = versions.get(_spelled(opset.domain), opset.version)
+            opset.version = versions.get(_shorten_domain(opset.domain), opset.version)
         others: dict[str, set[str]] = {}
         for node in function.node if own != opset_imports(function) else ():
-            domain = _spelled(node.domain)
-            if domain in own and _since(node, own[domain]) != _since(node, versions.get(domain, own[domain])):
+            domain = _shorten_domain(node.domain)
+            before = own.get(domain, 0)
+            after = versions.get(domain, before)
+            if before and _find_since_version(node, before) != _find_since_version(node, after):
                 others.setdefault(domain, set()).add(node.op_type)
         for domain, operators in others.items():
             _log.warning(
@@ -313,14 +324,14 @@ def read_with_versions(functions: Iterable[FunctionProto], versions: Mapping[str
             )  # fmt: skip
 
 
-def _spelled(domain: str) -> str:
+def _shorten_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _since(node: NodeProto, version: int) -> int:
+def _find_since_version(node: NodeProto, version: int) -> int:
     """Return the version of a node's operator that an import gives; 0 for one that onnx does not know."""
     try:
-        return int(onnx.defs.get_schema(node.op_type, version, _spelled(node.domain)).since_version)
+        return int(onnx.defs.get_schema(node.op_type, version, _shorten_domain(node.domain)).since_version)
     except (onnx.defs.SchemaError, TypeError):
         return 0
 
@@ -337,13 +348,13 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     reads: list[dict[str, None]] = []
     for place, node in enumerate(nodes):
         read = dict.fromkeys(node.input)
-        for body in bodies(node):
-            read |= _sort(body, set(given_names(body)))
+        for body in iter_subgraphs(node):
+            read |= _sort(body, set(list_given_names(body)))
         reads.append(read)
         for name in filter(None, node.output):
             producer.setdefault(name, place)
     needs = [[producer[name] for name in read if name in producer and name not in given] for read in reads]
-    order = _order(nodes, needs)
+    order = _order_nodes(nodes, needs)
     if order != list(range(len(order))):
         place_of = {node: place for place, node in enumerate(order)}
         # The keys are asked for in the order of the nodes.
@@ -355,7 +366,7 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     return {name: None for name in outside if name and name not in producer and name not in given}
 
 
-def _order(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
+def _order_nodes(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
     """Return the nodes' places, each behind those that it needs; a graph in order stays as it is."""
     sorter = TopologicalSorter(dict(enumerate(needs)))
     try:
@@ -377,14 +388,14 @@ def _order(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[i
     return order
 
 
-def with_types(proto: ModelProto) -> ModelProto:
+def declare_open_types(proto: ModelProto) -> ModelProto:
     """Return a copy for the checker in which nothing about inputs and outputs is left open."""
-    probe: ModelProto = copied(proto)
+    probe: ModelProto = copy_message(proto)
     for value in probe.graph.output:
         if value.type.WhichOneof("value") is None:
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     for value in (*probe.graph.input, *probe.graph.output):
-        for which, kind in nested_types(value.type):
+        for which, kind in walk_types(value.type):
             if which in DENSE_OR_SPARSE:
                 getattr(kind, which).shape.SetInParent()
     return probe

@@ -53,8 +53,10 @@ class QuantizedGroups:
     def __init__(self, graph: GraphIndex) -> None:
         self._nodes = graph.nodes
         sources = [i for i, op_type in enumerate(graph.op_types) if op_type == _OUT_OF]
-        targets = {reader for i in sources if _quantizes(graph, i, _OUT_OF) for reader in _readers(graph, i)}
-        found = (_group_around(graph, target) for target in sorted(targets))
+        targets = {
+            reader for i in sources if _is_quantizer(graph, i, _OUT_OF) for reader in _find_readers(graph, i)
+        }
+        found = (_find_group(graph, target) for target in sorted(targets))
         self.groups = [group for group in found if group is not None]
         readers: dict[int, set[int]] = {}
         for group in self.groups:
@@ -64,10 +66,10 @@ class QuantizedGroups:
         self._targets_by_source = {
             i: targets
             for i, targets in readers.items()
-            if not _is_output(graph, i) and targets.issuperset(_readers(graph, i))
+            if not _is_output(graph, i) and targets.issuperset(_find_readers(graph, i))
         }
 
-    def incomplete(self, nodes: Iterable[int], taken: Sequence[bool]) -> dict[int, str]:
+    def find_incomplete(self, nodes: Iterable[int], taken: Sequence[bool]) -> dict[int, str]:
         """Return those of some nodes whose groups are not whole among them, with the reason.
 
         Args:
@@ -81,12 +83,12 @@ class QuantizedGroups:
         for group in self.groups:
             missing = next((m for m in group.members if m not in wanted and not taken[m]), None)
             if missing is not None:
-                reason = self._reason(group.target, missing)
+                reason = self._explain(group.target, missing)
                 left_out.update((i, reason) for i in (group.target, *group.sinks) if i in wanted)
         for source, targets in self._targets_by_source.items():
             if source in wanted and not any(t in wanted and t not in left_out for t in targets):
                 first = min(targets)
-                left_out[source] = left_out.get(first) or self._reason(first, first)
+                left_out[source] = left_out.get(first) or self._explain(first, first)
         return left_out
 
     def units(self, nodes: Iterable[int]) -> list[list[int]]:
@@ -104,28 +106,28 @@ class QuantizedGroups:
         units.extend([i] for i in wanted)
         return units
 
-    def _reason(self, target: int, missing: int) -> str:
+    def _explain(self, target: int, missing: int) -> str:
         return (
-            f"{self._called(target)} and what quantizes around it are taken whole or not at all, "
-            f"and {self._called(missing)} is not taken"
+            f"{self._describe_node(target)} and what quantizes around it are taken whole or not at all, "
+            f"and {self._describe_node(missing)} is not taken"
         )
 
-    def _called(self, index: int) -> str:
+    def _describe_node(self, index: int) -> str:
         node = self._nodes[index]
         return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} (node {index})"
 
 
-def _group_around(graph: GraphIndex, target: int) -> QuantizedGroup | None:
+def _find_group(graph: GraphIndex, target: int) -> QuantizedGroup | None:
     if graph.nodes[target].op_type in {_INTO, _OUT_OF}:
         return None
     made_by = dict.fromkeys(graph.producer[n] for n in graph.inputs[target] if n in graph.producer)
-    sources = tuple(i for i in made_by if _quantizes(graph, i, _OUT_OF))
-    sinks = tuple(dict.fromkeys(_readers(graph, target)))
+    sources = tuple(i for i in made_by if _is_quantizer(graph, i, _OUT_OF))
+    sinks = tuple(dict.fromkeys(_find_readers(graph, target)))
     if not sources or not sinks or _is_output(graph, target):
         return None
-    if not all(_quantizes(graph, i, _INTO) for i in sinks):
+    if not all(_is_quantizer(graph, i, _INTO) for i in sinks):
         return None
-    owned = tuple(i for i in sources if min(_readers(graph, i)) == target)
+    owned = tuple(i for i in sources if min(_find_readers(graph, i)) == target)
     return QuantizedGroup(target, sources, owned, sinks)
 
 
@@ -133,7 +135,7 @@ def _is_output(graph: GraphIndex, index: int) -> bool:
     return not graph.results.isdisjoint(graph.outputs[index])
 
 
-def _quantizes(graph: GraphIndex, index: int, op_type: str) -> bool:
+def _is_quantizer(graph: GraphIndex, index: int, op_type: str) -> bool:
     """Whether a node is a QuantizeLinear or DequantizeLinear whose scale and zero point no node computes."""
     node = graph.nodes[index]
     return (
@@ -143,7 +145,7 @@ def _quantizes(graph: GraphIndex, index: int, op_type: str) -> bool:
     )
 
 
-def _readers(graph: GraphIndex, index: int) -> list[int]:
+def _find_readers(graph: GraphIndex, index: int) -> list[int]:
     return [reader for name in graph.outputs[index] for reader in graph.consumers.get(name, ())]
 
 
@@ -155,7 +157,7 @@ class CyclicGroupsError(Exception):
         self.groups = groups
 
 
-def level_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[int]:
+def compute_level_keys(predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[int]:
     """Return the key of each unit; units are numbered in topological order."""
     keys: list[int] = []
     append = keys.append
@@ -185,10 +187,10 @@ def shift_late(predecessors: Sequence[Sequence[int]], keys: list[int]) -> None:
                 latest[p] = key
 
 
-def _keys_of_claimed(
+def _compute_keys(
     predecessors: Sequence[Sequence[int]], claimed: Sequence[bool]
 ) -> Iterator[tuple[int, int]]:
-    keys = level_keys(predecessors, claimed)
+    keys = compute_level_keys(predecessors, claimed)
     shift_late(predecessors, keys)
     return ((unit, key) for unit, key in enumerate(keys) if claimed[unit])
 
@@ -217,12 +219,12 @@ class Partitioner:
         Raises:
             CyclicGroupsError: some of them enclose other nodes; `groups` are indices into these.
         """
-        self._ordered(groups)
+        self._sort(groups)
 
-    def _ordered(self, groups: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
+    def _sort(self, groups: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
         """Return what each unit reads from, where these groups and what was taken are one unit each; and their order."""
         try:
-            return _ordered_units(self._predecessors, [*groups, *self._taken])
+            return _sort_units(self._predecessors, [*groups, *self._taken])
         except CyclicGroupsError as error:
             raise CyclicGroupsError([g for g in error.groups if g < len(groups)]) from None
 
@@ -246,15 +248,15 @@ class Partitioner:
             claimed = [False] * len(self._predecessors)
             for single in units:
                 claimed[single[0]] = True
-            for node, key in _keys_of_claimed(self._predecessors, claimed):
+            for node, key in _compute_keys(self._predecessors, claimed):
                 merged.setdefault(key, []).append(node)
             return sorted(merged.values())
-        needs, order = self._ordered(units)
+        needs, order = self._sort(units)
         position = [0] * len(order)
         for place, unit in enumerate(order):
             position[unit] = place
         predecessors = [[position[p] for p in needs[unit]] for unit in order]
-        for place, key in _keys_of_claimed(predecessors, [unit < len(units) for unit in order]):
+        for place, key in _compute_keys(predecessors, [unit < len(units) for unit in order]):
             merged.setdefault(key, []).extend(units[order[place]])
         return sorted(sorted(group) for group in merged.values())
 
@@ -266,13 +268,13 @@ class Partitioner:
         Raises:
             CyclicGroupsError: the groups taken enclose each other.
         """
-        order = self._model_order()
+        order = self._find_model_order()
         if order is not None:
             return order
-        members = [*self._taken, *_single_nodes(self._predecessors, self._taken)]
-        return [list(members[unit]) for unit in _ordered_units(self._predecessors, self._taken)[1]]
+        members = [*self._taken, *_list_single_nodes(self._predecessors, self._taken)]
+        return [list(members[unit]) for unit in _sort_units(self._predecessors, self._taken)[1]]
 
-    def _model_order(self) -> list[list[int]] | None:
+    def _find_model_order(self) -> list[list[int]] | None:
         """Return all groups and other nodes in the order of their first nodes, or None if that cannot be run."""
         first = list(range(len(self._predecessors)))
         groups = {min(group): group for group in self._taken}
@@ -288,13 +290,15 @@ class Partitioner:
         return [list(groups.get(i, (i,))) for i, start in enumerate(first) if i == start]
 
 
-def _single_nodes(predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> list[tuple[int]]:
+def _list_single_nodes(
+    predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
+) -> list[tuple[int]]:
     """Return the nodes that are in no group."""
     grouped = set(chain.from_iterable(groups))
     return [(node,) for node in range(len(predecessors)) if node not in grouped]
 
 
-def _ordered_units(
+def _sort_units(
     predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]
 ) -> tuple[list[list[int]], list[int]]:
     """Sort a graph in which some groups of nodes are one unit, depth first in the order of the nodes.
@@ -304,7 +308,7 @@ def _ordered_units(
     Returns:
         For each unit those that it reads from; and the units in topological order.
     """
-    members = [*groups, *_single_nodes(predecessors, groups)]
+    members = [*groups, *_list_single_nodes(predecessors, groups)]
     unit_of = [0] * len(predecessors)
     for unit, nodes in enumerate(members):
         for node in nodes:

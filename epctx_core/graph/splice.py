@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from epctx_core.graph.index import copied, outer_names
-from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, tensor_type
+from epctx_core.graph.index import copy_message, find_outer_names
+from epctx_core.graph.type_table import ONLY_DECLARED, is_only_declared, make_tensor_type
 
 if TYPE_CHECKING:
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.plugin import TensorType
 
 
@@ -74,9 +74,9 @@ def splice(
     return model
 
 
-def with_bodies(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
+def replace_subgraphs(node: NodeProto, bodies: Mapping[str, GraphProto]) -> NodeProto:
     """Return a copy of a node with other graphs in its attributes."""
-    copy: NodeProto = copied(node)
+    copy: NodeProto = copy_message(node)
     for attribute in copy.attribute:
         if attribute.name in bodies:
             attribute.g.CopyFrom(bodies[attribute.name])
@@ -100,7 +100,7 @@ def splice_graph(
             add().CopyFrom(node)
         else:
             node.write(add())
-    taken, read = _constants_around(graph, order, replacements)
+    taken, read = _find_constants(graph, order, replacements)
     target.input.extend(v for v in graph.graph.input if v.name not in taken)
     target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
     # What a Constant node gave that was replaced.
@@ -121,7 +121,7 @@ def copy_field(target: ModelProto | GraphProto, name: str, value: object) -> Non
         getattr(target, name).extend(value)
 
 
-def _constants_around(
+def _find_constants(
     graph: GraphIndex, order: Sequence[Sequence[int]], replacements: Mapping[int, Replacement]
 ) -> tuple[set[str], set[str]]:
     """Return the constants that only replaced nodes read, and those that others read."""
@@ -135,8 +135,8 @@ def _constants_around(
             left.update(graph.inputs[group[0]])
         else:
             left.update(replacement.input)
-            if isinstance(replacement, NodeProto) and group[0] in graph.bodies:
-                left.update(outer_names(replacement))
+            if isinstance(replacement, NodeProto) and group[0] in graph.subgraphs:
+                left.update(find_outer_names(replacement))
             for i in group:
                 taken.update(graph.inputs[i])
     return (taken & graph.constants) - left, left & graph.constants
@@ -148,7 +148,7 @@ def _splice_value_info(
     """Keep the types of values that are still there, and give each replacement's inputs and outputs theirs.
 
     EPContext has no shape inference: without its outputs' types onnxruntime cannot type the graph. With those
-    of its inputs, too, a session needs no inference (see `declared_types`). It takes them as they stand, so
+    of its inputs, too, a session needs no inference (see `make_declared_types`). It takes them as they stand, so
     they say what is proven and no more.
     """
     if not replacements:
@@ -163,7 +163,9 @@ def _splice_value_info(
         )
     types = graph.types
     for value in target.value_info:
-        if value.name in names and _lengths(types.proven(value.name)) != _lengths(tensor_type(value.type)):
+        if value.name in names and _list_lengths(types.proven(value.name)) != _list_lengths(
+            make_tensor_type(value.type)
+        ):
             value.type.CopyFrom(types.proven_proto(value.name) or value.type)
     for value in target.output:
         hinted = value.name in names and types.get(value.name) != types.proven(value.name)
@@ -179,5 +181,5 @@ def _splice_value_info(
             typed[name].type.CopyFrom(proto)
 
 
-def _lengths(kind: TensorType) -> list[int | None] | None:
+def _list_lengths(kind: TensorType) -> list[int | None] | None:
     return None if kind.shape is None else [dim if isinstance(dim, int) else None for dim in kind.shape]

@@ -14,16 +14,16 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, SparseTensorProto, TensorProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import bodies, inner_tensors, operator_may_hold_bodies
+from epctx_core.graph.index import can_have_subgraphs, iter_subgraphs, walk_inner_tensors
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     MAX_RANK,
     OpenExternal,
     Weight,
-    detached_tensor,
+    compute_raw_size,
     is_detached,
-    raw_size,
+    make_detached_tensor,
     replace_data,
 )
 
@@ -35,27 +35,27 @@ _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
 
 
-def _misfit(tensor: TensorProto, what: str) -> InvalidGraph:
+def _tensor_error(tensor: TensorProto, what: str) -> InvalidGraph:
     return InvalidGraph(f"initializer {tensor.name!r} {what}.")
 
 
-def _shape_and_size(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
+def _check_shape(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
     """Return a tensor's shape and bytes; the shape has bounds also where it has no elements: numpy multiplies the others.
 
     Raises:
         InvalidGraph: a negative dimension, too many of them, a product beyond 63 bits, or an unknown element type.
     """
     if len(tensor.dims) > MAX_RANK:
-        raise _misfit(tensor, f"has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible")
+        raise _tensor_error(tensor, f"has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible")
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
-        raise _misfit(tensor, f"has a negative dimension: {list(shape)}")
+        raise _tensor_error(tensor, f"has a negative dimension: {list(shape)}")
     if math.prod(d or 1 for d in shape) > _MAX_ELEMENTS:
-        raise _misfit(tensor, f"has a shape that no memory holds: {list(shape)}")
+        raise _tensor_error(tensor, f"has a shape that no memory holds: {list(shape)}")
     try:
-        return shape, raw_size(tensor.data_type, shape)
+        return shape, compute_raw_size(tensor.data_type, shape)
     except (KeyError, TypeError) as error:
-        raise _misfit(tensor, f"has no known element type ({tensor.data_type})") from error
+        raise _tensor_error(tensor, f"has no known element type ({tensor.data_type})") from error
 
 
 def detach_weights(
@@ -86,21 +86,21 @@ def detach_weights(
     opened: dict[str, MappedFile] = {}
     weights: dict[str, Weight] = {}
     if files:
-        _read_in(inner_tensors(graph, functions), opened, open_external)
-    write_out_sparse(graph, functions)
+        _inline_files(walk_inner_tensors(graph, functions), opened, open_external)
+    make_dense(graph, functions)
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
             continue
-        weight = weight_of(tensor, opened, open_external)
+        weight = read_weight(tensor, opened, open_external)
         weights[tensor.name] = weight
         if weight.nbytes > INLINE_LIMIT:
-            replace_data(tensor, detached_tensor(weight))
+            replace_data(tensor, make_detached_tensor(weight))
         elif is_detached(tensor):
             replace_data(tensor, weight.tensor_proto())
     return weights
 
 
-def _read_in(
+def _inline_files(
     tensors: Iterable[TensorProto], opened: dict[str, MappedFile], open_external: OpenExternal
 ) -> None:
     """Put the bytes of tensors in files into the protobuf; many may name the same ones, and each gets a copy."""
@@ -109,7 +109,7 @@ def _read_in(
     for tensor in tensors:
         if not is_detached(tensor):
             continue
-        weight = weight_of(tensor, opened, open_external)
+        weight = read_weight(tensor, opened, open_external)
         copied += weight.nbytes
         if len(opened) > known:
             known, limit = len(opened), limit + next(reversed(opened.values())).size
@@ -122,7 +122,7 @@ def _read_in(
         replace_data(tensor, weight.tensor_proto())
 
 
-def write_out_sparse(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
     """Make sparse initializers and Constants dense, in place and in bodies too, as onnxruntime does for EPs.
 
     Raises:
@@ -132,8 +132,8 @@ def write_out_sparse(graph: GraphProto, functions: Iterable[FunctionProto] = ())
 
     def dense(sparse: SparseTensorProto, name: str) -> TensorProto:
         nonlocal left
-        tensor = _dense_tensor(sparse, name, left)
-        left -= raw_size(tensor.data_type, tuple(tensor.dims))
+        tensor = _make_dense_tensor(sparse, name, left)
+        left -= compute_raw_size(tensor.data_type, tuple(tensor.dims))
         return tensor
 
     pending: list[GraphProto | FunctionProto] = [graph, *functions]
@@ -150,11 +150,11 @@ def write_out_sparse(graph: GraphProto, functions: Iterable[FunctionProto] = ())
                     if attribute.HasField("sparse_tensor"):
                         tensor = dense(attribute.sparse_tensor, "")
                         attribute.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor))
-            elif operator_may_hold_bodies(node.domain, node.op_type):
-                pending += bodies(node)
+            elif can_have_subgraphs(node.domain, node.op_type):
+                pending += iter_subgraphs(node)
 
 
-def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProto:
+def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProto:
     """Return a sparse tensor written out.
 
     Args:
@@ -162,20 +162,20 @@ def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProt
         name: what it is called.
         most: the bytes that it may take.
     """
-    shape, size = _shape_and_size(TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type))
+    shape, size = _check_shape(TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type))
     if sparse.values.data_type == TensorProto.STRING:
         raise InvalidGraph(
             f"the sparse tensor {name!r} holds text; sparse tensors hold numbers here, as in onnxruntime.",
             hint="Store it dense, as an initializer of the main graph.",
         )
-    values = weight_of(sparse.values, {}, _no_files).array()
+    values = read_weight(sparse.values, {}, _refuse_file).array()
     if size > most:
         raise InvalidGraph(
             f"the sparse tensor {name!r} of shape {list(shape)} needs more than the {most:,} bytes that sparse tensors "
             "may still take when they are written out.",
             hint="Store it dense, as an initializer of the main graph.",
         )
-    places = weight_of(sparse.indices, {}, _no_files).array()
+    places = read_weight(sparse.indices, {}, _refuse_file).array()
     if places.ndim == 2:  # noqa: PLR2004 - an index for each dimension
         inside = places.shape[1] == len(shape) and bool(((places >= 0) & (places < shape)).all())
         flat = np.ravel_multi_index(tuple(places.T), shape) if inside else places
@@ -188,38 +188,40 @@ def _dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProt
     return onnx.numpy_helper.from_array(array.reshape(shape), name)
 
 
-def _no_files(location: str, tensor: str) -> OpenedFile:
+def _refuse_file(location: str, tensor: str) -> OpenedFile:
     raise InvalidGraph(f"the tensor {tensor!r} names the file {location!r}, which was not read.")
 
 
-def body_weights(graph: GraphProto) -> dict[str, Weight]:
+def read_initializers(graph: GraphProto) -> dict[str, Weight]:
     """Return the initializers of a body by name; their bytes stay in the protobuf (see `detach_weights`).
 
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape.
     """
     return {
-        t.name: weight_of(t, {}, _no_files) for t in graph.initializer if t.data_type != TensorProto.STRING
+        t.name: read_weight(t, {}, _refuse_file)
+        for t in graph.initializer
+        if t.data_type != TensorProto.STRING
     }
 
 
-def weight_of(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
+def read_weight(tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal) -> Weight:
     """Return a tensor as a weight; `files` holds by location those that were mapped. See `detach_weights`."""
     if tensor.data_type == TensorProto.STRING:
-        raise _misfit(tensor, "keeps text in a file, which ONNX does not allow")
+        raise _tensor_error(tensor, "keeps text in a file, which ONNX does not allow")
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _external_weight(tensor, files, open_external)
+        return _read_external_weight(tensor, files, open_external)
     if tensor.HasField("raw_data"):
-        return weight_over(tensor, tensor.raw_data)
-    _shape_and_size(tensor)  # onnx takes both for granted
+        return make_weight(tensor, tensor.raw_data)
+    _check_shape(tensor)  # onnx takes both for granted
     try:
         data = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
     except (ValueError, TypeError) as error:
-        raise _misfit(tensor, f"has data that does not fit its shape: {error}") from error
-    return weight_over(tensor, data)
+        raise _tensor_error(tensor, f"has data that does not fit its shape: {error}") from error
+    return make_weight(tensor, data)
 
 
-def weight_over(
+def make_weight(
     tensor: TensorProto, data: bytes | memoryview, *, mapped: MappedFile | None = None, offset: int = 0
 ) -> Weight:
     """Return a tensor as a weight whose raw bytes are at hand, in a file or in memory.
@@ -227,20 +229,20 @@ def weight_over(
     Raises:
         InvalidGraph: they do not fit the tensor's shape.
     """
-    shape, size = _shape_and_size(tensor)
+    shape, size = _check_shape(tensor)
     if len(data) != size:
-        raise _misfit(tensor, f"of shape {list(shape)} needs {size:,} bytes and has {len(data):,}")
+        raise _tensor_error(tensor, f"of shape {list(shape)} needs {size:,} bytes and has {len(data):,}")
     return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
 
 
-def _external_weight(
+def _read_external_weight(
     tensor: TensorProto, files: dict[str, MappedFile], open_external: OpenExternal
 ) -> Weight:
-    shape, size = _shape_and_size(tensor)
+    shape, size = _check_shape(tensor)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    offset = _whole_number(tensor, "offset", entries)
-    length = _whole_number(tensor, "length", entries, default=size)
+    offset = _parse_number(tensor, "offset", entries)
+    length = _parse_number(tensor, "length", entries, default=size)
     mapped = files.get(location)
     if mapped is None:
         file = open_external(location, tensor.name)
@@ -249,7 +251,7 @@ def _external_weight(
         finally:
             file.close()
     if length != size:
-        raise _misfit(
+        raise _tensor_error(
             tensor, f"of shape {list(shape)} needs {size:,} bytes; its external data has {length:,}"
         )
     if offset + size > mapped.size:
@@ -262,10 +264,10 @@ def _external_weight(
     return Weight(tensor.name, tensor.data_type, shape, data, mapped=mapped, offset=offset)
 
 
-def _whole_number(tensor: TensorProto, key: str, entries: Mapping[str, str], default: int = 0) -> int:
+def _parse_number(tensor: TensorProto, key: str, entries: Mapping[str, str], default: int = 0) -> int:
     text = entries.get(key, "")
     if not text:
         return default
     if not isinstance(text, str) or not text.isdecimal() or len(text) > _LONGEST_NUMBER:  # bytes if not UTF-8
-        raise _misfit(tensor, f"has the external data {key} {text!r}, which is no whole number")
+        raise _tensor_error(tensor, f"has the external data {key} {text!r}, which is no whole number")
     return int(text)

@@ -9,8 +9,8 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.index import BodyPath, copied, given_names, named_bodies
-from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, nested_types
+from epctx_core.graph.index import SubgraphPath, copy_message, iter_named_subgraphs, list_given_names
+from epctx_core.graph.model_io import DENSE_OR_SPARSE, ELEMENT_TYPES, walk_types
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 
 ONLY_DECLARED = "epctx.declared"
@@ -50,10 +50,10 @@ class TypeTable:
         self._graph, self._outer, self._infer = graph, outer, infer
         self._proven, self._trusted = proven, trusted
         self.contradictions: Mapping[str, str] = {}
-        self._bodies: dict[int, dict[str, TypeTable]] = {}
+        self._subgraphs: dict[int, dict[str, TypeTable]] = {}
         if graph is not None and outer is not None:
             # A value of unknown type hides one of the same name outside.
-            for name in chain(given_names(graph), *(node.output for node in graph.node)):
+            for name in chain(list_given_names(graph), *(node.output for node in graph.node)):
                 self._values.setdefault(name, ValueInfoProto(name=name))
         self._types: dict[str, TensorType] = {}
         self._interned: dict[bytes, TensorType] = outer._interned if outer is not None else {}  # noqa: SLF001
@@ -62,7 +62,7 @@ class TypeTable:
     def get(self, name: str) -> TensorType:
         """Return a value's type, `UNKNOWN_TYPE` if there is none."""
         known = self._types.get(name)
-        return known if known is not None else self._made(name)
+        return known if known is not None else self._make(name)
 
     def proven(self, name: str) -> TensorType:
         """Return what of a value's type holds in every run, whatever is declared."""
@@ -85,7 +85,7 @@ class TypeTable:
         kind = self.proto(name)
         if kind is None or self._trusted is None or name in self._trusted:
             return kind
-        bare: TypeProto = copied(kind)
+        bare: TypeProto = copy_message(kind)
         forget_shape(bare)
         return bare
 
@@ -99,34 +99,34 @@ class TypeTable:
             return self.declaration(name)
         return self._outer.declaration(name) if self._outer is not None and value is None else None
 
-    def body(self, node: int, attribute: str) -> TypeTable:
+    def get_subgraph(self, node: int, attribute: str) -> TypeTable:
         """Return the table of a body that a node holds; one that only looks outside if it is not known."""
         if self._infer is not None:
             self._complete(self._infer)
-        if node not in self._bodies:
-            held = named_bodies(self._graph.node[node]) if self._graph is not None else ()
-            self._bodies[node] = {
+        if node not in self._subgraphs:
+            held = iter_named_subgraphs(self._graph.node[node]) if self._graph is not None else ()
+            self._subgraphs[node] = {
                 name: TypeTable(
-                    typed_values(body),
+                    list_typed_values(body),
                     body,
                     self,
-                    proven=self._proven.body(node, name) if self._proven else None,
+                    proven=self._proven.get_subgraph(node, name) if self._proven else None,
                 )
                 for name, body in held
             }
-        bodies = self._bodies[node]
+        bodies = self._subgraphs[node]
         if attribute not in bodies:
             bodies[attribute] = TypeTable((), None, self)
         return bodies[attribute]
 
-    def at(self, path: BodyPath) -> TypeTable:
+    def find_subgraph(self, path: SubgraphPath) -> TypeTable:
         """Return the table of a body at any depth."""
         table = self
         for node, attribute in path:
-            table = table.body(node, attribute)
+            table = table.get_subgraph(node, attribute)
         return table
 
-    def declaring_graphs(self) -> list[GraphProto]:
+    def list_declaring_graphs(self) -> list[GraphProto]:
         """Return a graph that declares all types, those in bodies too, and where there are hints one without them.
 
         See `types_of`. Not to be changed.
@@ -134,7 +134,7 @@ class TypeTable:
         if self._infer is not None:
             self._complete(self._infer)
         graph = self._graph if self._graph is not None else GraphProto(value_info=self._values.values())
-        return [graph, *(self._proven.declaring_graphs() if self._proven is not None else ())]
+        return [graph, *(self._proven.list_declaring_graphs() if self._proven is not None else ())]
 
     def _complete(self, infer: Callable[[], TypeTable]) -> None:
         """Take over what inference finds, which is never less than what was declared."""
@@ -145,7 +145,7 @@ class TypeTable:
         self._types.clear()
         self.contradictions = inferred.contradictions
 
-    def _made(self, name: str) -> TensorType:
+    def _make(self, name: str) -> TensorType:
         if self._outer is not None and name not in self._values:
             # Many bodies may read one value, and its shape may be long.
             return self._types.setdefault(name, self._outer.get(name))
@@ -155,12 +155,12 @@ class TypeTable:
         key = value.type.SerializeToString()
         made = self._interned.get(key)
         if made is None:
-            made = self._interned[key] = tensor_type(value.type)
+            made = self._interned[key] = make_tensor_type(value.type)
         self._types[name] = made
         return made
 
 
-def tensor_type(proto: TypeProto) -> TensorType:
+def make_tensor_type(proto: TypeProto) -> TensorType:
     """Return a type as EPs see it; UNKNOWN_TYPE for what is not a dense tensor.
 
     Raises:
@@ -181,7 +181,7 @@ def tensor_type(proto: TypeProto) -> TensorType:
 
 def forget_shape(kind: TypeProto) -> None:
     """Remove the shapes from a type, in place; its element types stay."""
-    for which, each in nested_types(kind):
+    for which, each in walk_types(kind):
         if which in DENSE_OR_SPARSE:
             getattr(each, which).ClearField("shape")
 
@@ -196,7 +196,7 @@ def is_only_declared(output: ValueInfoProto) -> bool:
     return any(entry.key == ONLY_DECLARED for entry in output.metadata_props)
 
 
-def declared_types(
+def make_declared_types(
     proto: ModelProto, infer: Callable[[], TypeTable], trusted: Collection[str] = ()
 ) -> TypeTable:
     """Return a model's types, inferred only when one is asked for that the model does not declare.
@@ -209,15 +209,15 @@ def declared_types(
         trusted: names of values whose declared types were inferred when the model was written.
     """
     given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
-    return TypeTable(typed_values(proto.graph), infer=infer, trusted=given.union(trusted))
+    return TypeTable(list_typed_values(proto.graph), infer=infer, trusted=given.union(trusted))
 
 
 def types_of(graph: GraphProto, proven: TypeTable | None = None) -> TypeTable:
     """Return the types that a graph and its bodies declare; nothing is inferred."""
-    return TypeTable(typed_values(graph), graph, proven=proven)
+    return TypeTable(list_typed_values(graph), graph, proven=proven)
 
 
-def typed_values(graph: GraphProto) -> list[ValueInfoProto]:
+def list_typed_values(graph: GraphProto) -> list[ValueInfoProto]:
     """Return what is known of a graph's values after inference; what it declares comes first."""
     return [
         # Outputs need no declaration; inference may know them all the same.

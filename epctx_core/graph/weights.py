@@ -29,7 +29,7 @@ PACKED_BITS: dict[int, int] = {
 """Of types of which several elements share a byte, the bits of one."""
 
 
-def raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
+def compute_raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
     """Return the length in bytes of a tensor's raw data (sub-byte types are packed)."""
     count = math.prod(shape)
     bits = PACKED_BITS.get(elem_type)
@@ -86,17 +86,17 @@ class Digest:
         if not self.known and ahead is not None and not ahead.cancel():
             self.known = ahead.result()
         if not self.known:
-            self.known = _hexdigest(chunks)
+            self.known = _compute_digest(chunks)
         self._ahead = None
         return self.known
 
     def begin(self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]) -> None:
         """Have a pool make the digest, unless it is there or on its way."""
         if not self.known and self._ahead is None:
-            self._ahead = pool.submit(_hexdigest, chunks, stopped)
+            self._ahead = pool.submit(_compute_digest, chunks, stopped)
 
 
-def _hexdigest(chunks: Chunks, stopped: Callable[[], bool] = lambda: False) -> str:
+def _compute_digest(chunks: Chunks, stopped: Callable[[], bool] = lambda: False) -> str:
     """Return the digest, or nothing if it was stopped before the end."""
     sha = hashlib.sha256()
     for chunk in chunks():
@@ -207,7 +207,7 @@ def replace_data(tensor: TensorProto, other: TensorProto) -> None:
             setattr(tensor, field, getattr(other, field))
 
 
-def detached_tensor(weight: Weight) -> TensorProto:
+def make_detached_tensor(weight: Weight) -> TensorProto:
     """Return the tensor that stands for a detached weight in a protobuf."""
     tensor = TensorProto(
         name=weight.name, data_type=weight.elem_type, dims=weight.shape, data_location=TensorProto.EXTERNAL
@@ -216,9 +216,9 @@ def detached_tensor(weight: Weight) -> TensorProto:
     return tensor
 
 
-def place_externally(tensor: TensorProto, location: str, offset: int) -> None:
+def set_external_location(tensor: TensorProto, location: str, offset: int) -> None:
     """Make a detached tensor say where its bytes lie: a file beside the model, and the offset in it."""
-    size = raw_size(tensor.data_type, tuple(tensor.dims))
+    size = compute_raw_size(tensor.data_type, tuple(tensor.dims))
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
         tensor.external_data.add(key=key, value=value)
@@ -244,7 +244,7 @@ def share_digests(weights: Iterable[Weight], known: ExtentDigests | None = None)
 
 
 @contextmanager
-def digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
+def compute_digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
     """Make the digests of large weights in this order, several at once, while the block runs.
 
     Hashing gives up the interpreter's lock, so weights are hashed while earlier ones are written. When the

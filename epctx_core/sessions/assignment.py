@@ -19,9 +19,9 @@ from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
     from epctx_core.engines.matching import KernelMatcher
-    from epctx_core.graph.index import BodyPath, GraphIndex
+    from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.index import GraphIndex, SubgraphPath
     from epctx_core.graph.partition import Partitioner
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import KernelDef, OperatorTypes
     from epctx_core.sessions.claims import RefusalRecord
@@ -41,13 +41,13 @@ class GraphAssignment:
         kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with both.
     """
 
-    def __init__(self, graph: GraphIndex, reserved: Mapping[BodyPath, Sequence[int]]) -> None:
+    def __init__(self, graph: GraphIndex, reserved: Mapping[SubgraphPath, Sequence[int]]) -> None:
         self.graph = graph
         self._groups: list[Sequence[int]] = []
         self.taken = [False] * len(graph.nodes)
-        self.bodies = {
+        self.subgraphs = {
             node: {name: GraphAssignment(body, reserved) for name, body in bodies.items()}
-            for node, bodies in graph.bodies.items()
+            for node, bodies in graph.subgraphs.items()
         }
         self.executed: set[int] = set()
         self.partitions: list[GraphPartition] = []
@@ -95,7 +95,7 @@ class GraphAssignment:
 
     def hold_control_flow(self) -> None:
         """Take the control-flow nodes whose bodies hold an EP's work: nobody can have them whole."""
-        for node, bodies in self.bodies.items():
+        for node, bodies in self.subgraphs.items():
             if not self.taken[node] and any(any(body.taken) for body in bodies.values()):
                 self.executed.add(node)
                 self.take([[node]])
@@ -116,7 +116,7 @@ class GraphAssignment:
 
     def open_bodies(self) -> Iterator[tuple[int, GraphAssignment]]:
         """Yield the bodies of nodes that nobody took whole, each with its node."""
-        for node, bodies in self.bodies.items():
+        for node, bodies in self.subgraphs.items():
             if not self.taken[node] or node in self.executed:
                 for body in bodies.values():
                     yield node, body
@@ -124,7 +124,7 @@ class GraphAssignment:
     def executed_graphs(self) -> Iterator[GraphAssignment]:
         """Yield this graph, then the bodies that the session runs itself, at any depth."""
         yield self
-        for node, bodies in self.bodies.items():
+        for node, bodies in self.subgraphs.items():
             for body in bodies.values() if node in self.executed else ():
                 yield from body.executed_graphs()
 
@@ -176,7 +176,7 @@ def assign_nodes(
         InvalidGraph: the model's metadata about operators is damaged.
     """
     providers.cancel.raise_if_requested()
-    reserved: dict[BodyPath, list[int]] = {}
+    reserved: dict[SubgraphPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
     carried: Sequence[OperatorTypes] = ()

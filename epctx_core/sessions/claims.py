@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.engines.matching import KernelMatcher
 from epctx_core.errors import PluginError, concealed
+from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import collection_resumed
 from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError
-from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.plugin import ComputeCapability, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
 
@@ -116,7 +116,7 @@ class Claims:
 
     def describe(self, index: int) -> str:
         """Return how messages call a node."""
-        return f"node {self._graph.node_name(index)!r} ({self._graph.nodes[index].op_type})"
+        return f"node {self._graph.get_node_name(index)!r} ({self._graph.nodes[index].op_type})"
 
     def broken(self, what: str) -> PluginError:
         """Return the error for an answer that breaks the contract."""
@@ -155,7 +155,7 @@ def whole_units(
         units: disjoint sets of nodes; a set is given up whole, never split.
         claims: records a set that is given up.
     """
-    while bad := part.graph.quantized.incomplete(chain.from_iterable(units), part.taken):
+    while bad := part.graph.quantized.find_incomplete(chain.from_iterable(units), part.taken):
         units = claims.without(bad, units)
     return _joined(part.graph, units)
 
@@ -207,14 +207,14 @@ def keep_within(assignment: Assignment, ep: str, config: SessionConfig) -> None:
             part.release(dropped.get(id(part), ()))
             for node in sorted(part.executed):
                 # In its bodies nothing is anybody's any more.
-                if not any(any(body.taken) for body in part.bodies[node].values()):
+                if not any(any(body.taken) for body in part.subgraphs[node].values()):
                     part.executed.discard(node)
                     part.release_nodes([[node]])
 
 
 def _graphs(part: GraphAssignment) -> Iterator[GraphAssignment]:
     """Yield a graph's bodies, at any depth, then the graph."""
-    for bodies in part.bodies.values():
+    for bodies in part.subgraphs.values():
         for body in bodies.values():
             yield from _graphs(body)
     yield part
@@ -237,7 +237,7 @@ def ask_ep(assignment: Assignment, ep: str, providers: ProviderSession, *, compi
         assignment.matchers[ep] = matcher
     for part, parent in _open_graphs(assignment.main):
         view = GraphSlice(part.graph, part.partitioner, part.taken, parent, assignment.main.graph)
-        lookup = matcher.over(part.graph.types)
+        lookup = matcher.for_graph(part.graph.types)
         claims = Claims(part, record, assignment.refusals)
         answer = instances.call(ep, "get_capability", graph=view, kernels=lookup)
         with blame(record, "get_capability"):  # whose iterators and items run
@@ -282,7 +282,7 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
     for nodes, item in claims.exact:
         partition = GraphPartition(part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers)
         partition.token = item.token
-        bad = part.graph.quantized.incomplete(nodes, part.taken) or _untransportable([partition])
+        bad = part.graph.quantized.find_incomplete(nodes, part.taken) or _untransportable([partition])
         for reason in dict.fromkeys(bad.values()):
             claims.refuse(
                 f"{reason}; the EP takes the {len(nodes)} nodes of this set together or not at all", nodes

@@ -296,8 +296,8 @@ def set_seed(seed: int) -> None:
     """
     if not is_whole(seed):
         raise InvalidArgument(f"a seed is a whole number, not {seed!r:.80}.")
-    from epctx_core.engines.cpu_engine import engine_class
+    from epctx_core.engines.cpu_engine import load_engine_class
 
-    engine = engine_class()
+    engine = load_engine_class()
     if not engine.set_seed(seed):
         log_without_effect("set_seed", f"the engine {engine.name} has no seed")

@@ -24,12 +24,12 @@ from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, files_of
 from epctx_core.context.weights_folder import WeightsFolder, read_seal
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidGraph, convert_errors
-from epctx_core.graph.index import BodyPath, all_graphs, all_nodes, all_tensors
+from epctx_core.graph.index import SubgraphPath, walk_graphs, walk_nodes, walk_tensors
 from epctx_core.graph.mapping import MappedFile
-from epctx_core.graph.model_io import names_as_text, parse_model, read_model, text_of
-from epctx_core.graph.tensor_bytes import weight_of
-from epctx_core.graph.type_table import tensor_type
-from epctx_core.graph.weights import Weight, digests_ahead, is_detached, share_digests
+from epctx_core.graph.model_io import decode_name, parse_model, read_model, require_text_names
+from epctx_core.graph.tensor_bytes import read_weight
+from epctx_core.graph.type_table import make_tensor_type
+from epctx_core.graph.weights import Weight, compute_digests_ahead, is_detached, share_digests
 from epctx_core.options import GraphOptimizationLevel, InputBudget, SessionOptions, Verification
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import EnginePolicy, Purpose
@@ -127,7 +127,7 @@ class ModelInfo:
 
 
 @convert_errors("inspecting the model")
-@names_as_text()
+@require_text_names()
 def inspect_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     *,
@@ -148,11 +148,11 @@ def inspect_model(
     data, path = read_model(path_or_bytes, budget)
     model = decode_model(data, path, budget)
     records = read_context_nodes(model.graph)
-    graphs = dict(all_graphs(model.graph)) if any(record.path for record in records) else {}
+    graphs = dict(walk_graphs(model.graph)) if any(record.path for record in records) else {}
     manifest = read_manifest(model, None if budget is None else budget.manifest_entries)
     folder = ModelFolder(path.parent, path) if path is not None else None
     own = "" if path is None else path.name
-    named = (*(record.file_name for record in records), *map(text_of, external_locations(model)))
+    named = (*(record.file_name for record in records), *map(decode_name, external_locations(model)))
     sources = (str(r.attributes[FILE_ATTRIBUTE]) for r in records if FILE_ATTRIBUTE in r.attributes)
     return ModelInfo(
         path=path,
@@ -171,7 +171,7 @@ def inspect_model(
 
 def _node_info(
     record: ContextNodeRecord,
-    graphs: Mapping[BodyPath, GraphProto],
+    graphs: Mapping[SubgraphPath, GraphProto],
     folder: ModelFolder | None,
     registry: Registry,
     manifest: Manifest | None,
@@ -190,7 +190,7 @@ def _node_info(
         except InvalidGraph as error:
             problem = error.message
     return ContextNodeInfo(
-        name=text_of(record.name),
+        name=decode_name(record.name),
         body=_body_name(graphs, record),
         source=record.source,
         main_context=int(record.main_context),
@@ -224,17 +224,17 @@ def _shown(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def _body_name(graphs: Mapping[BodyPath, GraphProto], record: ContextNodeRecord) -> str:
+def _body_name(graphs: Mapping[SubgraphPath, GraphProto], record: ContextNodeRecord) -> str:
     parts = []
     for level, (place, attribute) in enumerate(record.path):
         node = graphs[record.path[:level]].node[place]
-        name = text_of(node.name) or f"{text_of(node.op_type)}_{place}"
-        parts.append(f"{name}.{text_of(attribute)}")
+        name = decode_name(node.name) or f"{decode_name(node.op_type)}_{place}"
+        parts.append(f"{name}.{decode_name(attribute)}")
     return "/".join(parts)
 
 
 def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:
-    return {text_of(v.name): str(tensor_type(v.type)) for v in values if v.name not in initialized}
+    return {decode_name(v.name): str(make_tensor_type(v.type)) for v in values if v.name not in initialized}
 
 
 class ModelSource:
@@ -258,7 +258,7 @@ class ModelSource:
         """
         return WeightsFolder(self._path, self._config.external_initializers_folder).status(location)
 
-    @names_as_text()
+    @require_text_names()
     def read(self) -> tuple[str, bool, Mapping[str, os.stat_result]]:
         """Read the model and its weights; within a `host_call`, a compile does not digest the weights again.
 
@@ -282,20 +282,20 @@ class ModelSource:
         own = "" if self._path is None else self._path.name
         opened: dict[str, MappedFile] = {}
         weights: dict[tuple[str, int, int], Weight] = {}
-        for tensor in filter(is_detached, all_tensors(proto.graph, proto.functions)):
-            weight = weight_of(tensor, opened, folder.open)
+        for tensor in filter(is_detached, walk_tensors(proto.graph, proto.functions)):
+            weight = read_weight(tensor, opened, folder.open)
             location = next(entry.value for entry in tensor.external_data if entry.key == "location")
             # The model's own file is digested as the model; it may have another name next time.
             if location != own:
                 offset = weight.mapping[1] if weight.mapping else 0
                 weights.setdefault((location, offset, weight.nbytes), weight)
         share_digests(weights.values())
-        with digests_ahead(weights.values()):
+        with compute_digests_ahead(weights.values()):
             for (location, offset, length), weight in sorted(weights.items()):
                 text = f"{location}\0{offset} {length} {weight.digest}\n"
                 sha.update(text.encode("utf-8", "surrogatepass"))
         roots = (proto.graph.node, *(function.node for function in proto.functions))
-        has_context_nodes = any(map(is_context_node, all_nodes(chain.from_iterable(roots))))
+        has_context_nodes = any(map(is_context_node, walk_nodes(chain.from_iterable(roots))))
         files = {location: mapped.status for location, mapped in opened.items() if location != own}
         return sha.hexdigest(), has_context_nodes, files
 
@@ -437,7 +437,7 @@ def _explained(model: OpenModel, assignment: Assignment) -> Iterator[NodeExplana
             source = sources.get((part.graph.path, index))
             ep, partition = takers.get(index, (kernels.get(index, source or CPU_EP), None))
             yield NodeExplanation(
-                name=part.graph.node_name(index),
+                name=part.graph.get_node_name(index),
                 operator="::".join(filter(None, (part.graph.domains[index], part.graph.op_types[index]))),
                 ep=ep,
                 partition=partition,
@@ -499,7 +499,9 @@ def assigned_subgraphs(
         OrtEpAssignedSubgraph(
             ep_name=ep,
             nodes=tuple(
-                OrtEpAssignedNode(name=graph.node_name(i), domain=graph.domains[i], op_type=graph.op_types[i])
+                OrtEpAssignedNode(
+                    name=graph.get_node_name(i), domain=graph.domains[i], op_type=graph.op_types[i]
+                )
                 for i in nodes
             ),
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from onnx import GraphProto, ModelProto
 
 from epctx_core.context.node import read_context_nodes
-from epctx_core.engines.cpu_engine import INSTALL, blame_engine, engine_class
+from epctx_core.engines.cpu_engine import INSTALL, blame_engine, load_engine_class
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.model_io import check_model
 from epctx_core.graph.tensor_bytes import detach_weights
@@ -48,9 +48,9 @@ def check_level(level: GraphOptimizationLevel | int, engine: str | None) -> Grap
             f"graph_optimization_level is {level.name}, which would arrange weights for this machine's CPU.",
             hint="Use ORT_ENABLE_EXTENDED; EPs may go further with what they take.",
         )
-    if level > GraphOptimizationLevel.ORT_DISABLE_ALL and not engine_class(engine).optimizes:
+    if level > GraphOptimizationLevel.ORT_DISABLE_ALL and not load_engine_class(engine).optimizes:
         raise InvalidArgument(
-            f"graph_optimization_level is {level.name}, and the engine {engine_class(engine).name} has no optimiser.",
+            f"graph_optimization_level is {level.name}, and the engine {load_engine_class(engine).name} has no optimiser.",
             hint=f"{INSTALL}, or use ORT_DISABLE_ALL.",
         )
     return level
@@ -90,7 +90,7 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     contrib = level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
         with blame_engine(model.engine):
-            found = engine_class(model.engine).optimize_model(
+            found = load_engine_class(model.engine).optimize_model(
                 source.proto, source.weights, level, contrib=contrib
             )
     except NotImplementedByProvider as error:

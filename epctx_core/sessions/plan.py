@@ -18,8 +18,8 @@ from epctx_core.sessions.host import has_shape, has_type
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.engines.matching import KernelMatcher
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.subgraph import GraphPartition
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin import CompiledPartition
@@ -407,7 +407,7 @@ class Planner:
             # Few models have control flow around an EP's work.
             from epctx_core.sessions.steps import control_flow_step
 
-            plans = {name: self.plan(body) for name, body in part.bodies[node].items()}
+            plans = {name: self.plan(body) for name, body in part.subgraphs[node].items()}
             steps[node] = control_flow_step(graph, node, plans)
         firsts = [group[0] for group in part.execution_order()]
         # A Constant node that no EP took is no step: what it gives is a constant of whatever reads it.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.mapping import file_identity
+from epctx_core.graph.mapping import identify_file
 from epctx_core.options import Isolation, SessionConfig
 from epctx_core.registry.forking import PerProcess
 from epctx_core.sessions.providers import ProviderChoice, WorkspaceOf, private_workspace
@@ -116,7 +116,7 @@ def _binaries(
         if manifest is not None:
             entry = manifest.entry(name, embedded=False)
             digest = "pending" if manifest.is_pending(name) else entry and entry.root
-        found[name] = file_identity(status), digest
+        found[name] = identify_file(status), digest
     return frozenset(found.values())
 
 

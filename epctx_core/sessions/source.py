@@ -21,17 +21,17 @@ from epctx_core.context.node import (
 from epctx_core.context.receipts import IN_PLACE, DigestChecks
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
 from epctx_core.graph.garbage import collection_paused
-from epctx_core.graph.index import EXECUTABLE, GraphIndex, all_graphs, placed_nodes
+from epctx_core.graph.index import EXECUTABLE, GraphIndex, walk_graphs, walk_indexed_nodes
 from epctx_core.graph.model_io import (
     SourceModel,
     detach_model,
+    is_accepted_by_checker,
     is_ort_format,
-    names_as_text,
     parse_model,
-    passes_checker,
     read_model,
+    require_text_names,
 )
-from epctx_core.graph.type_table import TypeTable, declared_types, is_only_declared
+from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.options import ModelOverrides
 from epctx_core.plugin import ModelIdentity
 
@@ -89,7 +89,7 @@ class OpenModel:
         Raises:
             NotImplementedByProvider: a body of an operator that is neither executed nor rebuilt here.
         """
-        graph = self.graph.at(record.path)
+        graph = self.graph.find_subgraph(record.path)
         if graph is None:
             raise NotImplementedByProvider(
                 f"EPContext node {record.name!r} is in a body of an operator that epctx does not run itself.",
@@ -101,20 +101,20 @@ class OpenModel:
     @property
     def node_count(self) -> int:
         """How many nodes there are, those of bodies too."""
-        return sum(len(graph.nodes) for graph in self.graph.tree())
+        return sum(len(graph.nodes) for graph in self.graph.walk())
 
     @property
     def identity(self) -> ModelIdentity:
         """What an EP may know about the model."""
         digest = self.source.digest
         if self.overrides:
-            from epctx_core.graph.normalise import overridden_digest
+            from epctx_core.graph.normalise import digest_overrides
 
-            digest = overridden_digest(digest, self.overrides, self.source.weights)
+            digest = digest_overrides(digest, self.overrides, self.source.weights)
         return ModelIdentity(name=self.source.name, digest=digest, opset_imports=self.source.opset_imports)
 
 
-@names_as_text()
+@require_text_names()
 def open_model(
     path_or_bytes: str | os.PathLike[str] | bytes,
     config: SessionConfig,
@@ -143,7 +143,7 @@ def open_model(
             hint="Leave the option out: the format is told by the bytes.",
         )
     # Payloads in a model are most of it, and each decoded copy of the model holds another copy of them.
-    checked = found == "ONNX" and OP_TYPE.encode() in data and passes_checker(data)
+    checked = found == "ONNX" and OP_TYPE.encode() in data and is_accepted_by_checker(data)
     if found == "ORT":
         # Its tables are read by modules of onnxruntime's.
         from epctx_core.context.decoding import decode_model
@@ -182,9 +182,9 @@ def open_proto(
     """
     given: Mapping[str, Weight] = {}
     if config.overrides:
-        from epctx_core.graph.normalise import apply_overrides, given_weights
+        from epctx_core.graph.normalise import apply_overrides, check_initializers
 
-        given = given_weights(proto, config.overrides.initializers)
+        given = check_initializers(proto, config.overrides.initializers)
     source = detach(changed=bool(given))
     for weight in source.weights.values():
         weight.source_name = weight.name
@@ -239,12 +239,12 @@ def weights_opener(
 
 def inferred_types(proto: ModelProto, engine: str | None, trusted: Collection[str] = ()) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine knows; see `infer_types`."""
-    from epctx_core.engines.cpu_engine import blame_engine, engine_class
+    from epctx_core.engines.cpu_engine import blame_engine, load_engine_class
     from epctx_core.graph.inference import infer_types
 
     def resolve(inferred: ModelProto) -> None:
         with blame_engine(engine):
-            engine_class(engine).resolve_types(inferred)
+            load_engine_class(engine).resolve_types(inferred)
 
     return infer_types(proto, resolve, trusted)
 
@@ -256,16 +256,16 @@ def index_model(source: SourceModel, engine: str | None) -> OpenModel:
         InvalidGraph: types that contradict each other, a name that is not UTF-8, or an output that nothing gives.
     """
     nodes = source.proto.graph.node
-    with collection_paused(sum(len(graph.node) for _, graph in all_graphs(source.proto.graph))):
+    with collection_paused(sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))):
         trusted: frozenset[str] = frozenset()
         if metadata_value(source.proto, MANIFEST) is not None:
             # Of the types of values around EPContext nodes, epctx wrote what it had proven.
-            placed = (node for _, _, node in placed_nodes(source.proto.graph) if is_context_node(node))
+            placed = (node for _, _, node in walk_indexed_nodes(source.proto.graph) if is_context_node(node))
             around = {name for node in placed for name in (*node.input, *node.output)}
-            outputs = (value for _, graph in all_graphs(source.proto.graph) for value in graph.output)
+            outputs = (value for _, graph in walk_graphs(source.proto.graph) for value in graph.output)
             trusted = frozenset(around.difference(v.name for v in outputs if is_only_declared(v)))
         types = (
-            declared_types(source.proto, lambda: inferred_types(source.proto, engine, trusted), trusted)
+            make_declared_types(source.proto, lambda: inferred_types(source.proto, engine, trusted), trusted)
             if OP_TYPE in {node.op_type for node in nodes}
             else inferred_types(source.proto, engine, trusted)
         )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, RuntimeException
-from epctx_core.graph.index import SPECIAL, GraphIndex, Node, attribute_value
-from epctx_core.graph.subgraph import Subgraph
+from epctx_core.graph.extraction import NodeGroup
+from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import blame, contract_error
 from epctx_core.sessions.plan import Plan, Planner, StepSpec, checked_step, without_omitted
@@ -35,7 +35,7 @@ def kernel_step(owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node:
     Raises:
         PluginError: what makes the kernel gives something that cannot be called.
     """
-    name, create = graph.node_name(node), "KernelDef.create"
+    name, create = graph.get_node_name(node), "KernelDef.create"
     with blame(owner, create):
         compute = kernel.create(Node(graph, node))
     if not callable(compute):
@@ -55,17 +55,17 @@ def cpu_step(planner: Planner, graph: GraphIndex, nodes: Sequence[int]) -> StepS
         NotImplementedByProvider: an operator that no engine has.
     """
     first, prepared = nodes[0], planner.prepared
-    name = graph.node_name(first)
+    name = graph.get_node_name(first)
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
     if one in prepared:
         return StepSpec(name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first])
-    piece = Subgraph(graph, nodes)
+    piece = NodeGroup(graph, nodes)
     form = piece.form
     # A form means something within its graph.
     run = None if form is None else prepared.get((graph, form))
     if run is None:
         try:
-            run = planner.engine.prepare_piece(piece.model(), piece.weights).run
+            run = planner.engine.prepare_group(piece.model(), piece.weights).run
         except NotImplementedByProvider as error:
             message = error.message + _refusals_of_kernels(planner, graph, nodes, error.node)
             raise NotImplementedByProvider(message, node=error.node, hint=error.hint) from error
@@ -83,17 +83,17 @@ def _refusals_of_kernels(planner: Planner, graph: GraphIndex, group: Sequence[in
         f"; {planner.instances.record(ep).label} has kernels of {node.op_type}, none fits: {reason}"
         for node in nodes
         for ep, matcher in planner.matchers.items()
-        if (reason := matcher.over(graph.types).refusal(node)) is not None
+        if (reason := matcher.for_graph(graph.types).refusal(node)) is not None
     )
 
 
 def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] | None:
-    """Return what tells a node from others of its graph, in less time still than `Subgraph.plain_form`.
+    """Return what tells a node from others of its graph, in less time still than `NodeGroup.plain_form`.
 
     Between an EP's partitions often stand very many single nodes of a few kinds. None for a node that
     reads a weight or one value twice, for one of whose results some are not read, and for one with attributes.
     """
-    if graph.kinds[node] == SPECIAL:
+    if graph.signatures[node] == SPECIAL:
         return None
     inputs, outputs = graph.inputs[node], graph.outputs[node]
     names = {*inputs, *outputs}
@@ -103,7 +103,7 @@ def _form_of_one(graph: GraphIndex, node: int) -> tuple[GraphIndex | int, ...] |
     if not all(name in consumers or name in results for name in outputs):
         return None
     # A table makes equal types one object.
-    return graph, graph.kinds[node], *(id(graph.types.proven(name)) for name in (*inputs, *outputs))
+    return graph, graph.signatures[node], *(id(graph.types.proven(name)) for name in (*inputs, *outputs))
 
 
 NestedRun = Callable[[Sequence[Any], "RunOptions | None"], Sequence[Any]]
@@ -140,14 +140,14 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
     places = {name: len(explicit) + place for place, name in enumerate(outer)}
     bodies = {}
     for name, plan in plans.items():
-        index = graph.bodies[node][name]
+        index = graph.subgraphs[node][name]
         bodies[name] = Body(
             plan=plan,
             captured=[places[captured] for captured in plan.captured],
             input_types=[index.types.get(value) for value in index.input_names],
             output_types=[index.types.get(value) for value in index.output_names],
         )
-    proto, called = graph.nodes[node], graph.node_name(node)
+    proto, called = graph.nodes[node], graph.get_node_name(node)
     given, wanted = len(explicit), len(graph.outputs[node])
     # An If's branches take nothing; a Loop's body gives the condition, too.
     needs = {"If": (0, wanted), "Loop": (given, wanted + 1)}.get(proto.op_type, (given, wanted))
@@ -163,7 +163,7 @@ def control_flow_step(graph: GraphIndex, node: int, plans: Mapping[str, Plan]) -
     elif proto.op_type == "Loop":
         run = _loop(bodies["body"])
     else:
-        attributes = {a.name: attribute_value(a) for a in proto.attribute if a.name not in plans}
+        attributes = {a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans}
         run = _scan(bodies["body"], given, attributes)
     return without_omitted(
         StepSpec(called, CPU_EP, run, (*explicit, *outer), graph.outputs[node], nested=True, in_place=False)

@@ -26,7 +26,7 @@ from epctx_core.errors import (
     ModelLoadCanceled,
     NotImplementedByProvider,
 )
-from epctx_core.graph.model_io import detach_model, names_as_text, read_model
+from epctx_core.graph.model_io import detach_model, read_model, require_text_names
 from epctx_core.options import SessionConfig, SessionOptions, Verification
 from epctx_core.plugin import Finding, Severity
 from epctx_core.sessions.loading import folder_of
@@ -349,7 +349,7 @@ def _open(subject: Subject, data: bytes) -> None:
         config, entries={**config.entries, SessionConfig.verification.key: Verification.FULL.value}
     )
     try:
-        with names_as_text():
+        with require_text_names():
             opener = weights_opener(subject.proto, subject.path, full, IN_PLACE, {})
             detach = partial(detach_model, subject.proto, data, subject.path, opener)
             subject.opened = open_proto(subject.proto, detach, config, kept)

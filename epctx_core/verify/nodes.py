@@ -38,8 +38,8 @@ from epctx_core.context.node import (
 from epctx_core.context.payload_reader import PayloadReader, Reading, payload_key, refuse_orphans
 from epctx_core.context.unfinished import STAGING_PREFIX
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NotImplementedByProvider
-from epctx_core.graph.index import placed_nodes
-from epctx_core.graph.model_io import names_as_text, text_of
+from epctx_core.graph.index import walk_indexed_nodes
+from epctx_core.graph.model_io import decode_name, require_text_names
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import Verification
 from epctx_core.sessions.loading import Routing, refuse_folderless, source_tensors
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     """Decode all EPContext nodes; those that a load refuses are noted and left out."""
     findings, decoded = subject.findings, []
-    for path, index, node in placed_nodes(subject.proto.graph):
+    for path, index, node in walk_indexed_nodes(subject.proto.graph):
         if not is_context_node(node):
             continue
-        with findings.collected("node-refused", hint="Compile the source model again."), names_as_text():
+        with findings.collected("node-refused", hint="Compile the source model again."), require_text_names():
             for text in (node.name, *node.input, *node.output, *(a.name for a in node.attribute)):
-                text_of(text)
+                decode_name(text)
             record = read_context_node(node, index, path)
             for wrong in wrong_switches(record):
                 raise wrong
@@ -94,10 +94,10 @@ def check_types(subject: Subject) -> None:
 
     The operator has no type inference: what a node makes has the type that the model declares, or none.
     """
-    with subject.findings.collected("model-invalid"), names_as_text():
+    with subject.findings.collected("model-invalid"), require_text_names():
         tables = types_of(subject.proto.graph)
         for record in subject.records:
-            declared = tables.at(record.path)
+            declared = tables.find_subgraph(record.path)
             for name in dict.fromkeys(record.outputs):
                 if name and not _is_known(declared.proto(name)):
                     subject.findings.add(

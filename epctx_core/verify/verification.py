@@ -19,7 +19,7 @@ from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
-from epctx_core.graph.model_io import names_as_text
+from epctx_core.graph.model_io import require_text_names
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
@@ -251,7 +251,7 @@ def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Sub
     """
     nodes: list[ContextNode] = []
     if subject.opened is not None and any(record.main_context for record in records):
-        with subject.findings.collected("model-invalid"), names_as_text():
+        with subject.findings.collected("model-invalid"), require_text_names():
             nodes = plugin_nodes(records, subject.opened.types, ep, subject.manifest)
     readable = subject.reports.keys()
     all_readable = all(node.name in readable for node in nodes if node.main_context)
@@ -350,7 +350,7 @@ def rehearse_load(subject: Subject, providers: ProviderSession) -> dict[str, str
 def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: ProviderSession) -> None:
     """Prepare what is left to the CPU EP, and plan all."""
     instances = providers.instances
-    with subject.findings.collected_of_plugin("model-invalid"), names_as_text():
+    with subject.findings.collected_of_plugin("model-invalid"), require_text_names():
         assignment = assign_nodes(
             model,
             providers,
@@ -377,7 +377,7 @@ def _prepare(subject: Subject, model: OpenModel, engine: CpuEngine, providers: P
 
 def _stand_in(graph: GraphIndex, node: int) -> StepSpec:
     outputs = [name for name in graph.outputs[node] if name]
-    return StepSpec(graph.node_name(node), "", _not_run, graph.inputs[node], outputs)
+    return StepSpec(graph.get_node_name(node), "", _not_run, graph.inputs[node], outputs)
 
 
 def _not_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:

@@ -18,9 +18,9 @@ from networks.catalog import run_onnxruntime
 
 import epctx_core as epctx
 from epctx_core.context.paths import ModelFolder
+from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphPartition, GraphSlice
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import UNKNOWN_TYPE, hookimpl

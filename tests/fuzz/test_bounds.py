@@ -87,7 +87,7 @@ def test_a_large_attribute_of_a_function_is_not_copied_for_each_call_without_end
 def test_functions_within_the_bound_are_counted_and_run():
     model = doubling(8)
 
-    assert normalise.size_of_calls(model.graph.node, model.functions)[0] == 2**7 + (2**8 - 2)
+    assert normalise.measure_calls(model.graph.node, model.functions)[0] == 2**7 + (2**8 - 2)
     with epctx.InferenceSession(model.SerializeToString()) as session:
         (y,) = session.run(None, {"x": np.full((2, 3), -1, np.float32)})
     assert not y.any()
@@ -99,7 +99,7 @@ def test_functions_that_call_each_other_in_a_circle_are_refused(circle):
     model = with_functions(definitions, "A")
 
     with pytest.raises(epctx.InvalidGraph):
-        normalise.size_of_calls(model.graph.node, model.functions)
+        normalise.measure_calls(model.graph.node, model.functions)
     with pytest.raises(epctx.InvalidGraph):
         loads(model)
 
@@ -117,7 +117,7 @@ def test_a_chain_of_functions_in_deep_bodies_is_counted_without_recursion():
 
     model = with_functions([(f"F{i}", deep(calls(f"F{i + 1}"))) for i in range(90)], "F0")
 
-    assert normalise.size_of_calls(model.graph.node, model.functions)[0] > 90
+    assert normalise.measure_calls(model.graph.node, model.functions)[0] > 90
 
 
 @pytest.mark.parametrize(

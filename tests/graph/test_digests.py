@@ -16,7 +16,7 @@ from epctx_core.graph import weights
 from epctx_core.graph.weights import (
     PARALLEL_FROM,
     Weight,
-    digests_ahead,
+    compute_digests_ahead,
     share_digests,
 )
 
@@ -58,7 +58,7 @@ def sha256(data):
 def test_each_weight_is_read_once_by_whoever_comes_first_and_its_digest_is_right():
     weights = large(6)
 
-    with digests_ahead(weights):
+    with compute_digests_ahead(weights):
         found = [weight.digest for weight in weights]
         again = [weight.digest for weight in weights]
 
@@ -70,7 +70,7 @@ def test_a_weight_is_used_while_later_ones_are_still_being_digested():
     first, last = large(2)
     last.held.clear()
 
-    with digests_ahead([first, last]):
+    with compute_digests_ahead([first, last]):
         assert first.digest == sha256(first.array())
         assert last.begun.wait(PATIENCE)
         last.held.set()
@@ -85,7 +85,7 @@ def test_a_digest_that_no_thread_has_begun_is_made_by_the_one_who_asks(monkeypat
     first, last = large(2)
     first.held.clear()
 
-    with digests_ahead([first, last]):
+    with compute_digests_ahead([first, last]):
         assert first.begun.wait(PATIENCE)
         assert last.digest == sha256(last.array())
         assert last.readers == {threading.current_thread()}
@@ -95,7 +95,7 @@ def test_a_digest_that_no_thread_has_begun_is_made_by_the_one_who_asks(monkeypat
 def test_small_weights_cost_no_thread():
     small = Watched(bytes(PARALLEL_FROM - 1))
 
-    with digests_ahead([small]):
+    with compute_digests_ahead([small]):
         assert digest_threads() == []
 
     assert small.reads == 0
@@ -109,7 +109,7 @@ def test_after_an_error_the_threads_stop_at_their_next_piece_and_are_gone(tmp_pa
     weights = [weight_in_file(path, 0, 2 << 30), weight_in_file(path, 0, (2 << 30) - 1)] * 8
 
     start = time.perf_counter()
-    with pytest.raises(error), digests_ahead(weights):
+    with pytest.raises(error), compute_digests_ahead(weights):
         raise error
 
     assert time.perf_counter() - start < 1
@@ -121,7 +121,7 @@ def test_a_digest_that_was_stopped_is_made_when_it_is_asked_for():
     for weight in weights:
         weight.held.clear()
 
-    with pytest.raises(OSError, match="full"), digests_ahead(weights):
+    with pytest.raises(OSError, match="full"), compute_digests_ahead(weights):
         threading.Timer(0.05, lambda: [weight.held.set() for weight in weights]).start()
         raise OSError("full")
 
@@ -143,7 +143,7 @@ def test_weights_in_a_file_are_digested_with_little_of_it_in_memory(tmp_path, pi
     Path("/proc/self/clear_refs").write_text("5")
     before = memory("VmRSS")
 
-    with digests_ahead(weights):
+    with compute_digests_ahead(weights):
         assert len({weight.digest for weight in weights}) == len(weights)
 
     assert memory("VmHWM") - before < 64 << 20

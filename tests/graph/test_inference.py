@@ -11,7 +11,7 @@ from onnx import parser
 
 from epctx_core.graph import inference
 from epctx_core.graph.inference import LONGEST_SHAPE, PROPAGATING, infer_types
-from epctx_core.graph.type_table import declared_types
+from epctx_core.graph.type_table import make_declared_types
 
 HEADER = '<ir_version: 9, opset_import: ["": 17]>'
 COMPUTED = "s = Shape(x)  t = Concat <axis = 0> (s, one)  y = Reshape(x, t)"
@@ -77,7 +77,7 @@ def test_long_vectors_cost_no_memory_for_their_elements():
 def test_a_declared_type_that_inference_refutes_is_not_proven_by_having_been_asked_for_before():
     graph = "g (float[2,3] x) => (float[N,M] z) <float[9,9] y> { y = Relu(x) z = Neg(y) }"
     model = parser.parse_model(HEADER + graph)
-    types = declared_types(model, lambda: infer_types(model))
+    types = make_declared_types(model, lambda: infer_types(model))
 
     assert types.get("y").shape == (9, 9)
     assert types.get("what nothing declares").shape is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.graph.partition import CyclicGroupsError, Partitioner, level_keys, shift_late
+from epctx_core.graph.partition import CyclicGroupsError, Partitioner, compute_level_keys, shift_late
 
 
 @st.composite
@@ -153,7 +153,7 @@ def crossing(predecessors, claimed, keys):
 def test_shifting_keeps_the_number_of_groups_and_lets_no_more_values_cross(harness):
     predecessors, nodes = harness
     claimed = [node in nodes for node in range(len(predecessors))]
-    early = level_keys(predecessors, claimed)
+    early = compute_level_keys(predecessors, claimed)
     late = list(early)
 
     shift_late(predecessors, late)

@@ -8,8 +8,8 @@ from graph.reading import indexed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epctx_core.graph.extraction import GraphSlice
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphSlice
 
 INT8 = 3
 FREE = [False] * 50
@@ -68,7 +68,7 @@ def test_a_graph_without_quantization_has_no_groups():
     graph = indexed(model([node("Relu", ["x"], ["y"])], ["x"], ["y"]))
 
     assert graph.quantized.groups == []
-    assert graph.quantized.incomplete([0], FREE) == {}
+    assert graph.quantized.find_incomplete([0], FREE) == {}
     assert graph.quantized.units([0]) == [[0]]
 
 
@@ -108,14 +108,14 @@ def test_a_whole_group_is_one_unit_and_other_nodes_are_one_each():
     graph = one_group()
 
     assert graph.quantized.units(range(6)) == [[1, 2, 3], [0], [4], [5]]
-    assert graph.quantized.incomplete(range(6), FREE) == {}
+    assert graph.quantized.find_incomplete(range(6), FREE) == {}
 
 
 def test_what_is_left_of_a_group_is_left_out_with_the_reason():
     graph = one_group()
 
     for missing, name in ((1, "DequantizeLinear 'd1'"), (3, "QuantizeLinear 'q1'"), (2, "Relu 'r'")):
-        left_out = graph.quantized.incomplete(set(range(6)) - {missing}, FREE)
+        left_out = graph.quantized.find_incomplete(set(range(6)) - {missing}, FREE)
 
         assert set(left_out) == {1, 2, 3} - {missing}
         for reason in left_out.values():
@@ -128,7 +128,7 @@ def test_a_dequantize_that_somebody_has_taken_breaks_no_group():
     graph = one_group()
     taken = [i == 1 for i in range(6)]
 
-    assert graph.quantized.incomplete([0, 2, 3, 4, 5], taken) == {}
+    assert graph.quantized.find_incomplete([0, 2, 3, 4, 5], taken) == {}
 
 
 def shared():
@@ -154,14 +154,20 @@ def test_a_shared_dequantize_belongs_to_every_group_and_stands_with_its_first_re
 def test_a_shared_dequantize_is_taken_for_the_group_that_is_whole():
     graph = shared()
 
-    assert names(graph, graph.quantized.incomplete({0, 1, 3, 4, 5, 6}, FREE)) == ["q1"]
-    assert names(graph, graph.quantized.incomplete({0, 1, 2, 3, 4, 5}, FREE)) == ["a", "d2"]
+    assert names(graph, graph.quantized.find_incomplete({0, 1, 3, 4, 5, 6}, FREE)) == ["q1"]
+    assert names(graph, graph.quantized.find_incomplete({0, 1, 2, 3, 4, 5}, FREE)) == ["a", "d2"]
 
 
 def test_without_its_shared_dequantize_no_group_is_taken():
     graph = shared()
 
-    assert names(graph, graph.quantized.incomplete({0, 2, 3, 4, 5, 6}, FREE)) == ["a", "d2", "q1", "q2", "r"]
+    assert names(graph, graph.quantized.find_incomplete({0, 2, 3, 4, 5, 6}, FREE)) == [
+        "a",
+        "d2",
+        "q1",
+        "q2",
+        "r",
+    ]
 
 
 def test_convex_groups_leave_out_what_is_not_whole():
@@ -207,11 +213,11 @@ def test_claims_are_whole_and_units_can_always_be_partitioned(case):
     graph, expected = case
     taken = [False] * len(graph.nodes)
 
-    kept = expected - graph.quantized.incomplete(expected, taken).keys()
+    kept = expected - graph.quantized.find_incomplete(expected, taken).keys()
     units = graph.quantized.units(sorted(kept))
     groups = Partitioner(graph.predecessors).group(units)
 
-    assert graph.quantized.incomplete(kept, taken) == {}
+    assert graph.quantized.find_incomplete(kept, taken) == {}
     assert sorted(i for group in groups for i in group) == sorted(kept)
     for group in graph.quantized.groups:
         inside = kept & {group.target, *group.sinks}

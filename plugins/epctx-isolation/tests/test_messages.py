@@ -29,8 +29,8 @@ from epctx_isolation.values import (
 )
 
 from epctx_core.errors import InvalidGraph, PluginError
+from epctx_core.graph.extraction import GraphSlice
 from epctx_core.graph.partition import Partitioner
-from epctx_core.graph.subgraph import GraphSlice
 from epctx_core.options import SessionOptions
 from epctx_core.sessions.source import open_model
 

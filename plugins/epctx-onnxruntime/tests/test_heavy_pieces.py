@@ -12,7 +12,7 @@ from graph.reading import indexed, opened
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.graph.subgraph import Subgraph
+from epctx_core.graph.extraction import NodeGroup
 from epctx_core.plugin import EnginePolicy
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
@@ -34,11 +34,11 @@ def optimised(monkeypatch):
 
 def whole(source):
     graph = indexed(source)
-    return Subgraph(graph, range(len(graph.nodes)))
+    return NodeGroup(graph, range(len(graph.nodes)))
 
 
 def prepared(piece, pieces=2):
-    return CpuEngine(EnginePolicy(optimizes=True, pieces=pieces)).prepare_piece(piece.model(), piece.weights)
+    return CpuEngine(EnginePolicy(optimizes=True, pieces=pieces)).prepare_group(piece.model(), piece.weights)
 
 
 def wanted(made, x=X):

@@ -97,7 +97,7 @@ def pack_model(root: GraphIndex) -> Packet:
     for domain, version in root.opset_imports.items():
         model.opset_import.add(domain=domain, version=version)
     model.graph.CopyFrom(root.graph)
-    types = root.types.declaring_graphs()
+    types = root.types.list_declaring_graphs()
     protos = [model.SerializeToString(), *[graph.SerializeToString() for graph in types]]
     head, portions, sizes = pack_weights(root.weights.values())
     return {**head, "types": len(types)}, chain(protos, portions), [*map(len, protos), *sizes]
@@ -142,7 +142,7 @@ def find_weight(root: GraphIndex, path: object, name: object) -> TensorView | No
 
 def _find_graph(root: GraphIndex, path: object) -> GraphIndex | None:
     try:
-        return root.at(tuple((node, attribute) for node, attribute in path))  # type: ignore[attr-defined]
+        return root.find_subgraph(tuple((node, attribute) for node, attribute in path))  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         return None
 
@@ -205,7 +205,7 @@ class ReceivedModel:
         for node in islice(nodes, len(graph.nodes) + 1):
             index = node if isinstance(node, int) else getattr(node, "index", None)
             if isinstance(node, Node) and not node.is_in(graph):
-                references.append(next(([g.path, index] for g in self._root.tree() if node.is_in(g)), None))
+                references.append(next(([g.path, index] for g in self._root.walk() if node.is_in(g)), None))
             else:
                 references.append(int(index) if isinstance(index, int) else None)
         return references
@@ -213,7 +213,7 @@ class ReceivedModel:
     def weight_key(self, weight: TensorView) -> WeightKey | None:
         """Return the graph and the name of a weight of this model; None for another object."""
         if not self._weight_keys:
-            for graph in self._root.tree():
+            for graph in self._root.walk():
                 for name, own in graph.weights.items():
                     self._weight_keys[id(own)] = graph.path, name
         return self._weight_keys.get(id(weight))

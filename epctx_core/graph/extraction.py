@@ -15,9 +15,15 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.graph.index import SPECIAL, GraphIndex, Node, bodies, copied
-from epctx_core.graph.normalise import used_functions
-from epctx_core.graph.weights import INLINE_LIMIT, Weight, detached_tensor, is_detached, place_externally
+from epctx_core.graph.index import SPECIAL, GraphIndex, Node, copy_message, iter_subgraphs
+from epctx_core.graph.normalise import find_used_functions
+from epctx_core.graph.weights import (
+    INLINE_LIMIT,
+    Weight,
+    is_detached,
+    make_detached_tensor,
+    set_external_location,
+)
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
@@ -108,8 +114,8 @@ class GraphSlice:
         self._whole.save(path)
 
     @property
-    def _whole(self) -> Subgraph:
-        return Subgraph(self.index, range(len(self.index.nodes)))
+    def _whole(self) -> NodeGroup:
+        return NodeGroup(self.index, range(len(self.index.nodes)))
 
     def convex_groups(self, nodes: Iterable[NodeView]) -> list[list[NodeView]]:
         """Group nodes into the fewest convex partitions; see `Partitioner.group`.
@@ -127,7 +133,7 @@ class GraphSlice:
                     hint="Group nodes out of `graph.nodes` only; `producer` and `consumers` show taken ones, too.",
                 )
         quantized = self.index.quantized
-        self.left_out = quantized.incomplete(by_index, self.taken)
+        self.left_out = quantized.find_incomplete(by_index, self.taken)
         self.units = quantized.units(index for index in by_index if index not in self.left_out)
         self.grouped = self._partitioner.group(self.units)
         return [[by_index[index] for index in group] for group in self.grouped]
@@ -136,7 +142,7 @@ class GraphSlice:
 DIGEST_DIGITS = 16
 
 
-class Subgraph:
+class NodeGroup:
     """Some nodes of a graph, in topological order, with ordered inputs and outputs.
 
     Args:
@@ -153,7 +159,7 @@ class Subgraph:
         self.graph = graph
         self.node_indices = nodes
         self.keeps_initializers = keep_initializers
-        entering, numbers, form = _wire(graph, nodes)
+        entering, numbers, form = _number_names(graph, nodes)
         names = tuple(entering)
         constants = graph.constants
         weights = tuple([name for name in names if name in constants]) if constants else ()
@@ -162,14 +168,14 @@ class Subgraph:
         self.input_names = (
             tuple([name for name in names if name not in constants]) if self.weight_names else names
         )
-        self.output_names = _leaving(graph, nodes)
-        self.inputs = self._values(self.input_names)
-        self.outputs = self._values(self.output_names)
+        self.output_names = _find_outputs(graph, nodes)
+        self.inputs = self._list_values(self.input_names)
+        self.outputs = self._list_values(self.output_names)
         self._form: tuple[int, ...] | None = None
         if not self.weight_names and SPECIAL not in form:
             self._form = (len(nodes), *form, *[numbers[name] for name in self.output_names])
 
-    def _values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
+    def _list_values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
         types = self.graph.types
         return tuple([ValueInfo(name, types.get(name)) for name in names])
 
@@ -184,17 +190,17 @@ class Subgraph:
 
         Made in a fraction of a digest's time: of many equal small pieces one is looked at.
         """
-        return None if self._form is None else self._typed(self._form)
+        return None if self._form is None else self._add_types(self._form)
 
     @property
     def form(self) -> tuple[object, ...] | None:
         """What tells these nodes from others of their graph; None with weights."""
         if self._form is not None or self.weight_names or self.kept_names:
             return self.plain_form
-        digest = _partition_digest(self.graph, self.node_indices, self.inputs, self.outputs)
-        return self._typed((digest,))
+        digest = _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
+        return self._add_types((digest,))
 
-    def _typed(self, form: tuple[object, ...]) -> tuple[object, ...]:
+    def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
         # A type table makes equal types once, so their identities stand for them.
         values = (*self.inputs, *self.outputs)
         proven = self.graph.types.proven
@@ -228,12 +234,12 @@ class Subgraph:
             weight = self.graph.weights.get(name)
             if weight is not None:
                 inline = inline_weights or weight.nbytes <= INLINE_LIMIT
-                graph.initializer.append(weight.tensor_proto() if inline else detached_tensor(weight))
+                graph.initializer.append(weight.tensor_proto() if inline else make_detached_tensor(weight))
         special = {name for name in self.weight_names if name not in self.graph.weights}
         if special:
             # Text is no weight: it stays whole in the protobuf.
             graph.initializer.extend(t for name, t in self.graph.special_tensors.items() if name in special)
-        model.functions.extend(used_functions(graph.node, self.graph.functions))
+        model.functions.extend(find_used_functions(graph.node, self.graph.functions))
         return model
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -244,7 +250,7 @@ class Subgraph:
         with weights.open("wb") as file:
             for tensor in model.graph.initializer:
                 if is_detached(tensor):
-                    place_externally(tensor, weights.name, file.tell())
+                    set_external_location(tensor, weights.name, file.tell())
                     for chunk in self.weights[tensor.name].chunks():
                         file.write(chunk)
         target.write_bytes(model.SerializeToString())
@@ -257,7 +263,7 @@ class Subgraph:
         return value
 
 
-def _leaving(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
+def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
     """Return the names that a set of nodes makes and others read, in the order of production.
 
     What a Constant node gives is at hand wherever it is read.
@@ -276,7 +282,7 @@ def _leaving(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
     return tuple(leaving)
 
 
-class GraphPartition(Subgraph):
+class GraphPartition(NodeGroup):
     """A subgraph that one EP compiles; implements `epctx_core.plugin.Partition`.
 
     Its name is made on first use, because it takes a digest of the weights.
@@ -290,7 +296,7 @@ class GraphPartition(Subgraph):
         self.prefix = ""
         self.number = 0
         self.token: object = None
-        self.said_name = ""
+        self.stated_name = ""
         # By hand: a model can have tens of thousands of pieces, and a cached_property takes a lock in Python 3.11.
         self._digest = self._name = ""
 
@@ -303,9 +309,7 @@ class GraphPartition(Subgraph):
         if not self._digest:
             form, known = self.plain_form, self.graph.digests
             digest = known.get(form) if form is not None else None
-            self._digest = digest or _partition_digest(
-                self.graph, self.node_indices, self.inputs, self.outputs
-            )
+            self._digest = digest or _digest_nodes(self.graph, self.node_indices, self.inputs, self.outputs)
             if form is not None:
                 known[form] = self._digest
         return self._digest
@@ -319,14 +323,14 @@ class GraphPartition(Subgraph):
 
     @property
     def graph_name(self) -> str:
-        """The name of its graph in a payload: what its EP said (`said_name`), or its own."""
-        return self.said_name or self.name
+        """The name of its graph in a payload: what its EP said (`stated_name`), or its own."""
+        return self.stated_name or self.name
 
 
 _OMITTED = -1
 
 
-def _wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, int], list[int]]:
+def _number_names(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str, int], list[int]]:
     """Number the names of some nodes, given in topological order.
 
     Returns:
@@ -334,7 +338,7 @@ def _wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str,
         appearance (an omitted one is -1); and the form: for each node its kind, the numbers that it reads and those
         that it makes. A kind says how many there are of each, so that forms are equal only where pieces are.
     """
-    kinds, inputs, outputs = graph.kinds, graph.inputs, graph.outputs
+    kinds, inputs, outputs = graph.signatures, graph.inputs, graph.outputs
     numbers = {"": _OMITTED}
     entering: list[str] = []
     form: list[int] = []
@@ -352,7 +356,7 @@ def _wire(graph: GraphIndex, nodes: Sequence[int]) -> tuple[list[str], dict[str,
     return entering, numbers, form
 
 
-def _partition_digest(
+def _digest_nodes(
     graph: GraphIndex, nodes: Sequence[int], inputs: Sequence[ValueInfo], outputs: Sequence[ValueInfo]
 ) -> str:
     """Return SHA-256 (hex) over a partition's canonical form.
@@ -375,11 +379,11 @@ def _partition_digest(
                 form.add(f"weight {numbers[name]} {weight.elem_type} {weight.shape} {weight.digest}")
             elif name in special:
                 form.add(f"constant {numbers[name]}")
-                form.add(_nameless_bytes(special[name]))
+                form.add(_serialize_without_names(special[name]))
         form.add_node(graph.nodes[index], graph.inputs[index], graph.outputs[index])
     for value in outputs:
         form.add(f"out {numbers[value.name]} {value.type.elem_type} {value.shape}")
-    for function in used_functions((graph.nodes[i] for i in nodes), graph.functions):
+    for function in find_used_functions((graph.nodes[i] for i in nodes), graph.functions):
         form.add(function.SerializeToString(deterministic=True))
     return form.digest()
 
@@ -418,11 +422,11 @@ class _CanonicalForm:
         attributes = node.attribute
         if attributes:
             for attribute in sorted(attributes, key=lambda a: a.name):
-                self.add(_nameless_bytes(attribute))
-            for body in bodies(node):
-                self._add_body(body)
+                self.add(_serialize_without_names(attribute))
+            for body in iter_subgraphs(node):
+                self._add_subgraph(body)
 
-    def _add_body(self, body: GraphProto) -> None:
+    def _add_subgraph(self, body: GraphProto) -> None:
         outside = self.numbers
         # Bodies side by side may use one name for different values.
         self.numbers = numbers = defaultdict(self._next, outside)
@@ -431,16 +435,16 @@ class _CanonicalForm:
             self.add(value.type.SerializeToString(deterministic=True))
         for tensor in body.initializer:
             self.add(f"constant {numbers[tensor.name]}")
-            self.add(_nameless_bytes(tensor))
+            self.add(_serialize_without_names(tensor))
         for node in body.node:
             self.add_node(node, node.input, node.output)
         self.add(f"body out {[numbers[value.name] for value in body.output]}")
         self.numbers = outside
 
 
-def _nameless_bytes(message: AttributeProto | TensorProto) -> bytes:
+def _serialize_without_names(message: AttributeProto | TensorProto) -> bytes:
     """Serialize an attribute or a tensor without names and documentation."""
-    copy = copied(message)
+    copy = copy_message(message)
     tensors = [copy]
     if isinstance(copy, AttributeProto):
         tensors = [*([copy.t] if copy.HasField("t") else []), *copy.tensors]
