@@ -1,4 +1,4 @@
-"""How near two results are. Knows arrays, knows nothing of epctx."""
+"""Distance of two results. Knows arrays and nothing of epctx."""
 
 from __future__ import annotations
 

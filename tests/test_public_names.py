@@ -1,4 +1,4 @@
-"""What hosts and EP authors import: pinned, importable, and cheap until it is used."""
+"""Names for hosts and EP authors: pinned, importable, and cheap until they are used."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ PUBLIC = {
     "epctx_sim_qnn": {*epctx_sim_qnn.__all__},
     "epctx_sim_vitisai": {*epctx_sim_vitisai.__all__},
 }
-"""What hosts and authors of EPs may import, and what they find there."""
+"""Modules for hosts and authors of EPs, and their names."""
 
 
 def is_public(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What must be true of every context model that a test writes: no path of this machine, and onnxruntime resolves it."""
+"""Rules for every context model that a test writes: no path of this machine, and onnxruntime resolves it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_COMPATIBLE = (
     "is not compatible with any execution provider added to the session",
     "Failed to find kernel for com.microsoft.EPContext",
 )
-"""How onnxruntime ends when everything in a model is understood but the EP that an EPContext node needs."""
+"""Message of onnxruntime when it understands everything in a model but the EP that an EPContext node needs."""
 
 _seen: set[bytes] = set()
 

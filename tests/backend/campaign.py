@@ -27,7 +27,7 @@ BASELINE = HERE / "baseline.json"
 BATCH = 2_000
 OUTCOMES = ("passed", "wrong", "differs", "refused", "raised", "crashed", "hung")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-"""How many nodes EPs claim; the last digit is for more."""
+"""Number of nodes that EPs claim; the last digit is for more."""
 
 
 def sample(baseline: Mapping[str, Any], count: int, seed: int) -> list[Task]:

@@ -51,7 +51,7 @@ ROUTES = [
 
 @dataclass(kw_only=True)
 class Result:
-    """How one case ended on one route.
+    """Outcome of one case on one route.
 
     Attributes:
         outcome: passed; wrong: other results than the case expects; refused: an error of ours; raised: one that is

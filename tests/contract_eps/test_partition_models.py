@@ -1,4 +1,4 @@
-"""What the contract hands an EP for its vendor's tools: models, files of weights, types, and a way to wait."""
+"""Input of a vendor's tools: models, files of weights, types, and a way to wait."""
 
 from __future__ import annotations
 

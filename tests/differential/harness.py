@@ -96,7 +96,7 @@ class Harness:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one of the two modules did.
+    """Outcome of one of the two modules.
 
     Attributes:
         value: what the behaviour returned, arrays as rounded lists; None after an error.

@@ -1,4 +1,4 @@
-"""What epctx does otherwise than onnxruntime is what the document says; `make differential` shows the outcomes."""
+"""Differences from onnxruntime are those of the document; `make differential` shows the outcomes."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def warm_up() -> None:
 
 
 class Counts:
-    """What happens while it counts."""
+    """Counts of what happens meanwhile."""
 
     def __init__(self) -> None:
         self._on = False

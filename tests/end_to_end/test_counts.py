@@ -1,4 +1,4 @@
-"""What the main cases cost, in counts rather than seconds: a regression fails on any machine.
+"""Costs of the main cases, in counts rather than seconds: a regression fails on any machine.
 
 The network has two weights of 16 MiB in a file, two partitions for QNN and a node for the CPU EP. Bytes
 read, written and copied are in units of those weights, to the half: 0 means that no weight byte was touched
@@ -72,7 +72,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory):
-    """What each case cost: the compile first, into a folder of its own, then the others on what it wrote."""
+    """Cost of each case: the compile first, into a folder of its own, then the others on its output."""
     folders = {embedded: tmp_path_factory.mktemp("counts") for embedded in (False, True)}
     for folder in folders.values():
         count_case.write_network(folder)

@@ -1,4 +1,4 @@
-"""What a compile or a session took is gone with it, without waiting for the garbage collector.
+"""Memory of a compile or a session is released with it, without waiting for the garbage collector.
 
 Weights and mappings are far too large to lie in reference cycles until the collector comes by, which a
 host may have switched off. The network has a weight in each place where one can be: taken by an EP, left to
@@ -80,7 +80,7 @@ def held_objects() -> list[object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_the_collector():
-    """What the suite has made so far is not looked through for each of these tests."""
+    """Keep the collector from looking through the suite's own objects for each of these tests."""
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What onnxruntime has no kernel for runs on the reference, and nothing beside it does."""
+"""Operators without a kernel in onnxruntime run on the reference, and nothing beside them does."""
 
 from __future__ import annotations
 

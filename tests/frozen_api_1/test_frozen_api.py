@@ -1,4 +1,4 @@
-"""What was written against plugin API 1 goes on working, and what API 1 says stays said."""
+"""Plugins for API 1 go on working, and the promises of API 1 hold."""
 
 from __future__ import annotations
 

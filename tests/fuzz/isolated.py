@@ -24,7 +24,7 @@ _STARTING = 300.0
 
 @dataclass(kw_only=True)
 class Results:
-    """What became of cases.
+    """Outcomes of cases.
 
     Attributes:
         outcomes: how often, by action and outcome.

@@ -1,4 +1,4 @@
-"""What the fuzzer starts from: small folders with a model and its files, made from a seed by what this project writes.
+"""Seeds of the fuzzer: small folders with a model and its files, written by this project.
 
 Each is one way for foreign bytes into a host: context models of the simulated EPs, payloads in files and in the model,
 a body that holds an EP's work, functions, weights in a file, weights that a compile left over in a file with a seal,

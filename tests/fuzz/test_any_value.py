@@ -43,7 +43,7 @@ pytestmark = [
 
 
 class Host:
-    """What a host does with a folder, in a process that may die of it.
+    """Host that uses a folder, in a process that may die of it.
 
     Attributes:
         seeds: by name, see `fuzz.seeds`.

@@ -32,7 +32,7 @@ def worker(seeds, tmp_path):
 
 
 def kinds(results, action):
-    """How cases ended by action."""
+    """Return the outcomes of an action."""
     return {word.split(" ", 1)[1] for word in results.outcomes if word.startswith(f"{action} ")}
 
 

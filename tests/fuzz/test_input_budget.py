@@ -1,4 +1,4 @@
-"""What a model's bytes decode to is counted before anything is decoded, and a host sets how much it may be."""
+"""Input budgets: the size of a decoded model is counted before anything is decoded, and a host sets the limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_budget(**bounds):
 
 
 def refusals(model, **bounds):
-    """What inspect, verify and load say of a model under a budget."""
+    """Return the outcomes of inspect, verify and load under a budget."""
     options = with_budget(**bounds)
     with pytest.raises(epctx.InvalidGraph) as inspected:
         epctx.inspect_model(model, budget=options.input_budget)
@@ -89,7 +89,7 @@ def test_a_number_of_megabytes_is_no_number():
 
 
 def counted(model):
-    """How many messages, nodes, names and bodies a model has, by onnx's own reading."""
+    """Count messages, nodes, names and subgraphs of a model by onnx's own reading."""
     counts = {"messages": 0, "nodes": 0, "names": 0, "bodies": 0}
     pending = [model]
     while pending:

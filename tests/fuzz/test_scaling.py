@@ -1,4 +1,4 @@
-"""What a model costs grows with its size: no repeated field, and no two of them, multiply.
+"""Costs grow with a model's size: no repeated field, and no two of them, multiply.
 
 Steps are counted, lines of Python that run, which is the same every time. What C code repeats (the checker, protobuf,
 `in` of a tuple) only shows in time; the long run measures that, too.
@@ -23,7 +23,7 @@ import epctx_core as epctx
 COUNT = 60
 """Entries; half of them are copies of each of the model's five or six nodes as often."""
 MOST_STEPS, MOST_SECONDS = 2.0, 2.5
-"""How much more twice as many entries cost: steps are the same every time, so one line for each pair shows."""
+"""Growth of costs that twice as many entries may cause: steps are the same every time, so one line for each pair shows."""
 NOISE, TOGETHER = 6000, 500
 """Steps that an attempt takes once, and not every time; and those that two fields may take beyond each alone."""
 PAIRS = 25
@@ -60,7 +60,7 @@ def attempted(action, path):
 
 
 def steps(action, path):
-    """How many lines of Python an action runs."""
+    """Count the lines of Python that an action runs."""
     count = 0
 
     def line(_frame, _event, _arg):

@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read, and what this version wrote is what it writes."""
+"""Models of earlier versions are read, and this version writes the same bytes as ever."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_no_two_groups_could_be_merged(harness):
 
 
 def crossing(predecessors, claimed, keys):
-    """How many values of claimed nodes leave their group."""
+    """Count the values of claimed nodes that leave their group."""
     leaving = set()
     for node, needed in enumerate(predecessors):
         leaving.update(p for p in needed if claimed[p] and keys[p] != keys[node])

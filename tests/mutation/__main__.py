@@ -36,7 +36,7 @@ TESTS_FAILED = 1
 
 @dataclass(frozen=True)
 class Area:
-    """Where mutants are drawn, and the tests that have to notice them: folder and file, wherever below `tests`."""
+    """Modules that are mutated, and the tests that have to notice it: folder and file, wherever below `tests`."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]

@@ -44,7 +44,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What tells it from all others."""
+        """Identity among all mutants."""
         again = f" ({self.number})" if self.number else ""
         return f"{self.function}: {self.before} -> {self.after or 'removed'}{again}"
 

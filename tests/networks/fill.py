@@ -44,7 +44,7 @@ SMALL = 0.02
 FEWEST_CHANNELS = 16
 WITH_BIAS = 3
 WHOLE_IMAGE = 10
-"""How many independent values the mean over an image counts as."""
+"""Number of independent values that the mean over an image counts as."""
 
 
 def fill(name: str, seed: int = 0) -> onnx.ModelProto:
@@ -75,7 +75,7 @@ def save(model: onnx.ModelProto, path: Path, *, external: bool = False) -> None:
 
 
 class _Signal(NamedTuple):
-    """What is known of a value: its mean and two variances, which a pool treats differently."""
+    """Statistics of a value: its mean and two variances, which a pool treats differently."""
 
     mean: float
     variance: float

@@ -1,4 +1,4 @@
-"""What has no effect is said once in a process: names that only tune, wishes as keys, options that only a real EP obeys."""
+"""Options without effect are logged once in a process: names and keys that only tune, options that only a real EP obeys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to work in an environment that has only installed packages, for its tests and for `make release`."""
+"""Checks of an environment that has only installed packages, for its tests and for `make release`."""
 
 from __future__ import annotations
 

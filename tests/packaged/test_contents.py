@@ -1,4 +1,4 @@
-"""What is in the wheels and sdists: all that is needed, and nothing else."""
+"""Content of the wheels and sdists: all that is needed, and nothing else."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from epctx_core.registry import PluginRecord, PluginState, ProviderInstances
 
 @pytest.fixture
 def context():
-    """What an EP instance is given; no EP of these tests uses engine or workspace."""
+    """Arguments of an EP instance; no EP of these tests uses engine or workspace."""
 
     @contextmanager
     def scratch():

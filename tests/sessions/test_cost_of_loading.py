@@ -1,4 +1,4 @@
-"""What loading a context model does not do: prepare equal pieces twice, keep the model's index."""
+"""Work that loading a context model avoids: preparing equal groups twice, keeping the model's index."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def heavy():
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What a host that forks and its children saw."""
+    """Results of a host that forks and of its children."""
     folder = tmp_path_factory.mktemp("forks")
     saved(heavy(), folder / "m.onnx")
     np.save(folder / "x.npy", np.ones((SIZE, SIZE), np.float32))

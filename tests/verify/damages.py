@@ -30,7 +30,7 @@ def documented_codes() -> list[tuple[str, str, str, str]]:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done to which harness."""
+    """Change to a model, and the harness that it needs."""
 
     harness: str
     apply: Callable[[Harness], object]

@@ -273,7 +273,7 @@ def changed(random, data):
 
 
 def disagreement(path):
-    """Why a load refuses what a verification calls ok, or a verification ends; nothing if neither, or not for the file."""
+    """Return the reason for a load's refusal after a good verification, or for a verification's end; None if there is neither."""
     told: set[str] = set()
     try:
         report = epctx.verify_model(path, registry=REGISTRY)

@@ -16,7 +16,7 @@ from epctx_core.plugin import Compatibility, Severity
 
 SEVERITIES = {code: Severity(severity) for code, severity, *_ in documented_codes()}
 BEFORE = {"compiled": [], "handmade": ["manifest-missing"], "plain": []}
-"""What is found in each harness when nothing is damaged."""
+"""Findings in each harness when nothing is damaged."""
 INSTEAD = {
     # What is no model has no manifest to miss.
     "model-unreadable": ["model-unreadable"],
@@ -26,7 +26,7 @@ INSTEAD = {
     "container-not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
     "not-checked": ["manifest-missing", "container-not-checked", "not-checked"],
 }
-"""Where a damage gives more than its own code, and why."""
+"""Damages that give more than their own code."""
 
 
 @pytest.fixture

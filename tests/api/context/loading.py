@@ -95,7 +95,7 @@ def context_model(*nodes, said=None, values=()):
 
 
 class Given:
-    """What an EP was given to load: nodes, a reader, and the payloads that it gives."""
+    """Arguments of a load: nodes, a reader, and the payloads that it gives."""
 
     def __init__(self):
         self.nodes, self.reader = [], None

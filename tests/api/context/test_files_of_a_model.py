@@ -33,7 +33,7 @@ REFUSED = (
     "which leaves the model's folder.",
     ", a folder.",
 )
-"""How a message ends if nobody looked for the file."""
+"""End of a message if nobody looked for the file."""
 
 
 def naming(name):

@@ -24,7 +24,7 @@ ALL = {
     "max_size": 4096,
     "notes": "not for hardware",
 }
-"""What an EP says of a node; the core says the rest."""
+"""Attributes of a node that an EP chooses; the core writes the rest."""
 
 
 def described(*attributes, content=b"payload", doc_string="", path=None, primaries=1, ep=EP, prefix=""):

@@ -25,7 +25,7 @@ def manifest_of(model):
 
 
 class Target:
-    """Where a payload goes: into the model, or into a file of a folder."""
+    """Target of a payload: the model, or a file of a folder."""
 
     def __init__(self, folder=None):
         self.path = None if folder is None else folder / "m_ctx.onnx"

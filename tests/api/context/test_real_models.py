@@ -1,4 +1,4 @@
-"""What vendors' own compilers wrote is read as it is written."""
+"""Models of vendors' own compilers are read as they are written."""
 
 from __future__ import annotations
 

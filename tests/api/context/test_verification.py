@@ -1,4 +1,4 @@
-"""How far payloads are checked against the manifest, and when; copies that nobody else can change."""
+"""Depth and time of checking payloads against the manifest; copies that nobody else can change."""
 
 from __future__ import annotations
 

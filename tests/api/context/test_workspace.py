@@ -1,4 +1,4 @@
-"""What an EP's workspace keeps in a session without a share group, and for how long."""
+"""Content and lifetime of an EP's workspace in a session without a share group."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def expected():
 
 
 class HostError(Exception):
-    """What a host's callback raises."""
+    """Error that a host's callback raises."""
 
 
 def raising(*_):

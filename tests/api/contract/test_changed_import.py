@@ -1,4 +1,4 @@
-"""What a host finds that changes its import: functions of the module, runs with a callback."""
+"""Hosts that change their import: functions of the module, runs with a callback."""
 
 from __future__ import annotations
 

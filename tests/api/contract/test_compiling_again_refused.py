@@ -1,4 +1,4 @@
-"""What a context model is not compiled again for, and what both compiles say about who made it."""
+"""Refusals to compile a context model again, and the provenance that both compiles write."""
 
 from __future__ import annotations
 

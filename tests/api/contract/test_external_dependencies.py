@@ -1,4 +1,4 @@
-"""What a context model says that it needs besides its file (`external_dependencies`): true whoever writes it again."""
+"""Files that a context model needs besides its own (`external_dependencies`): true whoever writes it again."""
 
 from __future__ import annotations
 

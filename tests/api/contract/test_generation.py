@@ -37,7 +37,7 @@ def result(model, *eps, feeds=None, **entries):
 
 
 def plain(source, feeds=None):
-    """What the source computes on the CPU EP."""
+    """Results of the source on the CPU EP."""
     return epctx.InferenceSession(source, epctx.SessionOptions()).run(None, feeds or {"x": example()})[0]
 
 

@@ -1,4 +1,4 @@
-"""What a context model keeps of its source, what it leaves out, and that every write is looked at."""
+"""Parts of the source that a context model keeps and leaves out; and every write is checked."""
 
 from __future__ import annotations
 

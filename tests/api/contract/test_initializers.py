@@ -88,7 +88,7 @@ def tensors(model):
 
 
 def places(model):
-    """Where the external initializers of a model lie: name to (file, offset, length)."""
+    """Locations of a model's external initializers: name to (file, offset, length)."""
     found = {}
     for name, stored in tensors(model).items():
         entries = {e.key: e.value for e in stored.external_data}

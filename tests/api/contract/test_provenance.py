@@ -1,4 +1,4 @@
-"""What a context model says of who compiled it, with and for what; and that no secret is in it."""
+"""Provenance in a context model: compiler, versions, target; and no secret."""
 
 from __future__ import annotations
 

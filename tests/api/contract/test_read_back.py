@@ -206,7 +206,7 @@ def test_payloads_that_pass_through_are_not_read_back(tmp_path):
 
 
 def test_a_model_that_no_ep_could_load_again_is_not_compiled_with_success(tmp_path):
-    """What an exporter writes for an unknown length is no length (issue 8, 1)."""
+    """An exporter's value for an unknown length is not a length (issue 8, 1)."""
     model = chain(["Relu", "Add"])
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = -1

@@ -1,4 +1,4 @@
-"""What a host gives by value: initializers in place of the model's, lengths of open dimensions."""
+"""Values from the host: initializers in place of the model's, lengths of open dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the three EPs share: an EP with its options, models, and a look inside."""
+"""Harness of the three EPs' tests: an EP with its options, models, and a look inside."""
 
 from __future__ import annotations
 

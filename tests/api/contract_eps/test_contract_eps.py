@@ -33,7 +33,7 @@ CANNOT = {
     "ort_cpu": {"weight_sharing": False},
     "command_line": {"share_groups": False, "in_process": False},
 }
-"""What they say they cannot do."""
+"""Requirements that they declare not to meet."""
 SAMPLE = {
     "openvino": ("signatures", "claims", "nodes", "sharing", "payloads"),
     "ort_cpu": ("signatures", "claims", "nodes", "sharing", "payloads"),

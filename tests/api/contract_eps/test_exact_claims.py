@@ -16,7 +16,7 @@ OPERATORS = ("Relu", "Add", "Relu", "Add", "Sigmoid", "Relu")
 
 
 class Compiled:
-    """What a vendor's compiler made; another process could not be sent it."""
+    """Product of a vendor's compiler; it cannot be sent to another process."""
 
     def __init__(self, nodes, engine):
         self.nodes = nodes

@@ -22,7 +22,7 @@ OPERATORS = ("Relu", "Sigmoid", "Add", "Sigmoid", "Add", "Sigmoid", "Relu")
 
 
 class Runtime:
-    """What a vendor makes of one binary: holds all its graphs, and ends once."""
+    """Runtime object of one binary: holds all its graphs, and ends once."""
 
     def __init__(self, context, graphs):
         self.context = context

@@ -1,4 +1,4 @@
-"""What EPs see of bodies, who may claim what, and how the outcome is told."""
+"""Subgraphs as EPs see them: claims, and the report of the outcome."""
 
 from __future__ import annotations
 

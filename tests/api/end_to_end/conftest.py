@@ -1,4 +1,4 @@
-"""What the tests of bad input share: a small source, its compiled pair, and an eye on temporary files."""
+"""Fixtures for bad input: a small source, its compiled pair, and a watch on temporary files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import epctx_core as epctx
 
 @pytest.fixture
 def no_temporary_files(tmp_path_factory, monkeypatch):
-    """What a failure leaves in the system's temporary folder counts as left behind."""
+    """Count as left behind whatever a failure leaves in the system's temporary folder."""
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield

@@ -1,4 +1,4 @@
-"""How onnxruntime sees a model, without any optimisation of its own. Knows nothing of epctx."""
+"""Results and errors of onnxruntime without any optimisation of its own. Knows nothing of epctx."""
 
 from __future__ import annotations
 

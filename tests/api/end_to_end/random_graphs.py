@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import epctx_core as epctx
 
 DEPTH = 3
-"""How deep bodies go: a body in a body in a body of the main graph."""
+"""Depth of subgraphs: one in one in one of the main graph."""
 
 
 class Scope:

@@ -30,7 +30,7 @@ SCALE = 2.0**-4
 X = np.random.default_rng(1).standard_normal(SHAPE, dtype=np.float32)
 ORDER = (VITISAI, QNN, OPENVINO)
 TAKEN = {VITISAI: {"Conv"}, QNN: {"Tanh", "Where"}, OPENVINO: {"Erf", "QuantizeLinear"}}
-"""What only this one can take of the network, or gets in that order."""
+"""Operators that only this EP can take, or gets in that order."""
 
 
 class _Network:

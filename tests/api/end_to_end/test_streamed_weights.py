@@ -72,7 +72,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def hashed(monkeypatch):
-    """How many bytes each update of a digest took."""
+    """Bytes of each update of a digest."""
     lengths = []
 
     class Counting:

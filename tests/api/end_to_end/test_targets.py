@@ -1,4 +1,4 @@
-"""What a compile would write over: never a file that a model needs, and no name that cannot be written."""
+"""Targets of a compile: never a file that a model needs, and no name that cannot be written."""
 
 from __future__ import annotations
 

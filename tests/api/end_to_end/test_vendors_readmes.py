@@ -1,4 +1,4 @@
-"""What the simulated vendors' READMEs must tell: how to install and use them, every option, and that they simulate."""
+"""READMEs of the simulated vendors: how to install and use them, every option, and that they simulate."""
 
 from __future__ import annotations
 

@@ -59,4 +59,4 @@ def all_installed(real=importlib_metadata.distributions, **where):
 importlib.util.find_spec, importlib_metadata.distribution = seen, installed
 importlib_metadata.distributions = all_installed
 """
-"""What a program begins with that is to find neither onnxruntime nor epctx-onnxruntime."""
+"""Beginning of a program that is to find neither onnxruntime nor epctx-onnxruntime."""

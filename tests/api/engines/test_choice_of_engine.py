@@ -1,4 +1,4 @@
-"""Which engine runs what is decided by what the engines take, never by what onnxruntime says in words."""
+"""The engine of a node follows from the operators that engines take, never from onnxruntime's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine a session gets: by what is installed, by the host's word, and in place of one that is broken."""
+"""Choice of a session's engine: by installation, by the host, and in place of one that is broken."""
 
 from __future__ import annotations
 

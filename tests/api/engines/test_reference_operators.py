@@ -230,7 +230,7 @@ MADE = dict(made_cases())
 
 @pytest.fixture(scope="module")
 def answers():
-    """What sessions give where onnxruntime is not installed."""
+    """Results of sessions where onnxruntime is not installed."""
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, input=pickle.dumps(MADE), check=True, stdout=subprocess.PIPE, timeout=120)
     return pickle.loads(done.stdout)  # noqa: S301 - our own child

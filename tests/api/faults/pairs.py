@@ -189,4 +189,4 @@ class StoppedGroup(Group):
 
 
 HARNESSES = {"compile": OneModel, "share": Group, "share by options": StoppedGroup}
-"""What is killed and watched, by name; whatever writes files all or none can be added."""
+"""Publications that are killed and watched, by name; whatever writes files all or none can be added."""

@@ -1,4 +1,4 @@
-"""Who makes and reads each value, bodies included, and which values are constants."""
+"""Producer and readers of each value, subgraphs included, and the values that are constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What EPs see of a graph: read-only, equal by place, and never the model itself."""
+"""Views of a graph for EPs: read-only, equal by index, and never the model itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may end an isolated EP's work, and that nothing of it outlives its host."""
+"""Ends of an isolated EP's work; nothing of it outlives its host."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ print(epctx.ModelCompiler(options, sys.argv[1], registry=registry_of(Faulty)).co
 
 @pytest.fixture
 def note(tmp_path, monkeypatch):
-    """Where an EP says which process it is in."""
+    """File in which an EP names its process."""
     monkeypatch.setenv("EPCTX_TEST_NOTE", str(tmp_path / "note"))
     return tmp_path / "note"
 
 
 @pytest.fixture
 def services(note):
-    """What an EP left behind, as a function that gives the numbers of processes; it ends with the test."""
+    """Processes that an EP left behind, as a function that gives their numbers; they end with the test."""
 
     def started():
         return [int(line) for line in note.read_text().splitlines()] if note.exists() else []

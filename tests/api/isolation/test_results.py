@@ -1,4 +1,4 @@
-"""What isolated EPs compile, load and run is what they do without isolation, to the byte."""
+"""Isolated EPs compile, load and run as without isolation, to the byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an EP's partitions give in a run is checked against what the model says, compiled or loaded."""
+"""Results of an EP's partitions are checked against the model's declarations, compiled or loaded."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
     @property
     def taken(self) -> int:
-        """How many nodes the EP took."""
+        """Number of nodes that the EP took."""
         return sum(partition.nodes for partition in self.report.partitions)
 
 

@@ -1,4 +1,4 @@
-"""What the registry's tests share: real distributions, installed into a folder that is put on sys.path."""
+"""Fixtures of the registry's tests: real distributions, installed into a folder that is put on sys.path."""
 
 from __future__ import annotations
 

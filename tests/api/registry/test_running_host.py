@@ -84,7 +84,7 @@ def wheel(folder, version):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """What a host saw that refreshed after each step."""
+    """Providers seen by a host that refreshed after each step."""
     folder = tmp_path_factory.mktemp("host")
     site = folder / "site"
     site.mkdir()

@@ -1,4 +1,4 @@
-"""What loading a context model does not do: infer types that are declared."""
+"""Work that loading a context model avoids: inference of types that are declared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def context_model(tmp_path):
 
 @pytest.fixture
 def inferred(monkeypatch):
-    """How often onnx was asked for a model's types."""
+    """Number of times that onnx inferred a model's types."""
     calls = []
     real = onnx.shape_inference.infer_shapes
 

@@ -1,4 +1,4 @@
-"""What a host hears when an EP fails in `run`: whose fault it is, and what it was, however odd the exception."""
+"""Errors of an EP in `run`: the host hears whose fault it is and its cause, however odd the exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which EP a session imports for an EPContext node, and which it leaves alone."""
+"""EPs that a session imports for an EPContext node, and those that it leaves alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host may hand to a session, and what it hears when it is wrong."""
+"""Arguments of a session, and the errors for wrong ones."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROWS = 6
 """Length of each open first dimension in the inputs that are stored."""
 KEYS = " keys"
-"""What follows the name of an input that is a map, where its keys are stored."""
+"""Suffix of the name of an input that is a map, where its keys are stored."""
 
 
 Inputs = dict[str, "np.ndarray | dict[Any, float]"]

@@ -1,4 +1,4 @@
-"""What loading and running a context model imports, and that it asks nothing of the system that only POSIX has."""
+"""Imports of loading and running a context model; it asks nothing of the system that only POSIX has."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def compiled(network, folder):
 @pytest.fixture(scope="module")
 def context_model(tmp_path_factory):
     """A model of EPContext nodes and of others that are left to the CPU EP."""
-    return compiled("lstm", tmp_path_factory.mktemp("what_a_load_needs"))
+    return compiled("lstm", tmp_path_factory.mktemp("imports"))
 
 
 def seen_by(program, model):
