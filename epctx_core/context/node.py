@@ -104,8 +104,7 @@ def read_placed_nodes(places: Iterable[tuple[SubgraphPath, int, NodeProto]]) -> 
     """Decode EPContext nodes, each with the way to its graph and its place there; see `read_context_nodes`."""
     records = [read_context_node(node, i, path) for path, i, node in places]
     for record in records:
-        for wrong in wrong_switches(record):
-            raise wrong
+        check_switches(record)
     return named_apart(records)
 
 
@@ -141,7 +140,7 @@ def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> C
     values, cache = _read_attributes(name, node)
     outputs = tuple(node.output[:])
     if not outputs:
-        raise InvalidGraph(f"EPContext node {name!r} has no outputs.", node=name)
+        raise _refused(name, "has no outputs")
     return ContextNodeRecord(
         index=index,
         path=path,
@@ -157,16 +156,12 @@ def read_context_node(node: NodeProto, index: int, path: SubgraphPath = ()) -> C
     )
 
 
-def wrong_switches(record: ContextNodeRecord) -> Iterator[InvalidGraph]:
-    """Yield an error for each attribute that is 0 or 1 and has another value."""
+def check_switches(record: ContextNodeRecord) -> None:
+    """Raise InvalidGraph if an attribute that is 0 or 1 has another value."""
     for key in ("embed_mode", "main_context"):
         value = record.attributes[key]
         if value not in (0, 1):
-            yield InvalidGraph(
-                f"EPContext node {record.name!r} has {key}={value}; the operator has 0 and 1.",
-                node=record.name,
-                hint="Compile the source model again.",
-            )
+            raise _refused(record.name, f"has {key}={value}; the operator has 0 and 1")
 
 
 def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
@@ -193,9 +188,8 @@ def _decoded(name: str, attribute: AttributeProto) -> Any:
     try:
         return decode_attribute(attribute)
     except (ValueError, TypeError) as error:
-        raise InvalidGraph(
-            f"EPContext node {name!r} has the attribute {attribute.name!r}, which cannot be read: {error}.",
-            node=name,
+        raise _refused(
+            name, f"has the attribute {attribute.name!r}, which cannot be read: {error}"
         ) from error
 
 
@@ -204,14 +198,18 @@ def check_attribute(name: str, attribute: AttributeProto) -> None:
     wanted = _KINDS.get(attribute.name, attribute.type)
     if attribute.type != wanted:
         kinds = AttributeProto.AttributeType
-        raise InvalidGraph(
-            f"EPContext node {name!r} has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
-            f"the operator wants {kinds.Name(wanted)}.",
-            node=name,
+        raise _refused(
+            name,
+            f"has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
+            f"the operator wants {kinds.Name(wanted)}",
         )
 
 
 def _required_text(name: str, attribute: str, value: str | bytes) -> str:
     if isinstance(value, bytes):
-        raise InvalidGraph(f"EPContext node {name!r} has a {attribute!r} that is not UTF-8.", node=name)
+        raise _refused(name, f"has a {attribute!r} that is not UTF-8")
     return value
+
+
+def _refused(name: str, what: str) -> InvalidGraph:
+    return InvalidGraph(f"EPContext node {name!r} {what}.", node=name, hint="Compile the source model again.")

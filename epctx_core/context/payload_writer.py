@@ -287,23 +287,18 @@ class PayloadSet:
         Raises:
             PluginError: the EP started one of this name before, or the name cannot be part of a file's.
         """
-        if name is not None and not is_payload_name(name):
-            raise PluginError(
-                f"{self._ep} gave a payload the name {name!r:.100} in {_HOOK}.",
-                ep=self._ep,
-                hook=_HOOK,
-                hint="A name is 1 to 64 letters, digits, '_', '.' and '-': it becomes part of a file's name.",
-            )
         # Folders that do not tell cases apart are common enough.
-        key = name.casefold() if name is not None else None
-        if key in self._names:
-            raise PluginError(
-                f"{self._ep} started two payloads {'without a name' if name is None else f'named {name!r}'} "
-                f"in one call of {_HOOK}.",
-                ep=self._ep,
-                hook=_HOOK,
-                hint="Put all graphs into one payload; a second one needs a name of its own.",
-            )
+        key = name.casefold() if name is not None and is_payload_name(name) else None
+        wrong = hint = ""
+        if key is None and name is not None:
+            wrong = f"gave a payload the name {name!r:.100} in {_HOOK}"
+            hint = "A name is 1 to 64 letters, digits, '_', '.' and '-': it becomes part of a file's name."
+        elif key in self._names:
+            called = "without a name" if name is None else f"named {name!r}"
+            wrong = f"started two payloads {called} in one call of {_HOOK}"
+            hint = "Put all graphs into one payload; a second one needs a name of its own."
+        if wrong:
+            raise PluginError(f"{self._ep} {wrong}.", ep=self._ep, hook=_HOOK, hint=hint)
         self._names.add(key)
         file_name = self._file_name(name)
         sink = self._open_sink(file_name) if self._open_sink is not None else None

@@ -243,15 +243,18 @@ class SourceWeights:
         """
         weight = self._checked.get(name)
         if weight is None:
-            raise _missing(name, self._where)
+            raise InvalidGraph(
+                f"{self._where} has no weight {name!r}, which the context model refers to.", hint=_HINT
+            )
         return weight
 
     @cached_property
     def _checked(self) -> dict[str, Weight]:
         """The weights that payloads may refer to, as they were when the model was compiled."""
         found = self._find()
-        with compute_digests_ahead(found[name] for name in self._references):
-            for name, reference in self._references.items():
+        references = {name: r for name, r in self._references.items() if name in found}
+        with compute_digests_ahead(found[name] for name in references):
+            for name, reference in references.items():
                 _check(found[name], reference, self._where)
         return found
 
@@ -266,11 +269,7 @@ class SourceWeights:
         wanted = self._references.keys() - beside.keys()
         if not wanted and self._references:
             return beside
-        source = self._read(wanted if self._references else None)
-        for name in wanted:
-            if name not in source:
-                raise _missing(name, self._where)
-        return {**source, **beside}
+        return {**self._read(wanted if self._references else None), **beside}
 
     def _open_beside(self, location: str, name: str) -> OpenedFile:
         """Open a file of weights without the source model."""
@@ -362,7 +361,3 @@ def _check(weight: Weight, reference: SourceReference, where: str) -> None:
         )
     if mapping is not None:
         mapping[0].check_unchanged()
-
-
-def _missing(name: str, where: str) -> InvalidGraph:
-    return InvalidGraph(f"{where} has no weight {name!r}, which the context model refers to.", hint=_HINT)

@@ -56,7 +56,6 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "no-context-nodes": _INFO,
         # EPContext nodes.
         "node-refused": _ERROR,
-        "name-repeated": _WARNING,
         "source-missing": _ERROR,
         "primary-missing": _ERROR,
         "body-not-run": _ERROR,
@@ -70,7 +69,6 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "manifest-unknown": _WARNING,
         "manifest-damaged": _ERROR,
         "manifest-unlisted": _WARNING,
-        "manifest-unused": _WARNING,
         "digest-mismatch": _ERROR,
         "source-refused": _ERROR,
         "publication-unfinished": _WARNING,
@@ -82,7 +80,6 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "compatibility-damaged": _ERROR,
         "compatibility-unsupported": _ERROR,
         "compatibility-outdated": _WARNING,
-        "compatibility-not-judged": _INFO,
         # What EPs find in payloads.
         "container-refused": _ERROR,
         "kernel-missing": _WARNING,

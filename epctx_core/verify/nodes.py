@@ -6,7 +6,6 @@ Payloads are found and checked by the reader that a load has, which goes on with
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto, TypeProto
@@ -30,10 +29,10 @@ from epctx_core.context.named_files import (
 from epctx_core.context.node import (
     BOUNDARY_TYPES,
     ContextNodeRecord,
+    check_switches,
     is_context_node,
     named_apart,
     read_context_node,
-    wrong_switches,
 )
 from epctx_core.context.payload_reader import PayloadReader, Reading, payload_key, refuse_orphans
 from epctx_core.context.unfinished import STAGING_PREFIX
@@ -55,24 +54,16 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     for path, index, node in walk_indexed_nodes(subject.proto.graph):
         if not is_context_node(node):
             continue
-        with findings.collected("node-refused", hint="Compile the source model again."), require_text_names():
+        with findings.collected("node-refused"), require_text_names():
             for text in (node.name, *node.input, *node.output, *(a.name for a in node.attribute)):
                 decode_name(text)
             record = read_context_node(node, index, path)
-            for wrong in wrong_switches(record):
-                raise wrong
+            check_switches(record)
             decoded.append(record)
     records = named_apart(decoded)
-    for record, own in zip(records, decoded, strict=True):
-        if record.name != own.name:
-            findings.add(
-                "name-repeated",
-                f"two EPContext nodes are called {own.name!r}; a load tells them apart by their places.",
-                node=own.name,
-                hint="Give one of the models its own ep.context_node_name_prefix before they are joined.",
-            )
-        if subject.opened is not None:
-            with findings.collected("body-not-run", (NotImplementedByProvider,)):
+    for record in records:
+        with findings.collected("body-not-run", (NotImplementedByProvider,)):
+            if subject.opened is not None:
                 subject.opened.graph_of(record)
     return records
 
@@ -247,23 +238,4 @@ def check_dependencies(subject: Subject) -> None:
                 f"the model's {DEPENDENCIES_KEY} metadata is {';'.join(stated)!r:.80}, and {word} is "
                 f"{'needed' if is_needed else 'not needed'}.",
                 hint="A tool moved weights or payloads and left the metadata as it was: compile it again.",
-            )
-
-
-def check_unused(subject: Subject) -> None:
-    """Note payloads that the manifest knows and no node has, unless a node has lost its own."""
-    manifest, findings = subject.manifest, subject.findings
-    if manifest is None or findings.codes & {"node-refused", "payload-refused", "primary-missing"}:
-        return
-    carried = set()
-    for record in subject.records:
-        if record.main_context:
-            with suppress(InvalidGraph):
-                carried.add(payload_key(record))
-    for entry in manifest.payloads:
-        if (entry.name, entry.embedded) not in carried:
-            findings.add(
-                "manifest-unused",
-                f"the manifest describes the payload {entry.name!r}, which no node of the model carries.",
-                hint="The model lost a node, or a node was renamed; compile it again.",
             )

@@ -35,7 +35,6 @@ from epctx_core.verify.nodes import (
     check_manifest,
     check_references,
     check_types,
-    check_unused,
     find_payloads,
     read_nodes,
 )
@@ -133,7 +132,6 @@ def _verify(subject: Subject, providers: ProviderSession) -> list[PayloadReport]
     find_payloads(subject, providers.scratch)
     routing = route_nodes(subject)
     check_references(subject, routing)
-    check_unused(subject)
     looked: dict[str, str] = {}
     has_source = False
     with findings.collected("source-refused"):
@@ -236,12 +234,6 @@ def _judge(choice: ProviderChoice, info: str, routing: Routing, subject: Subject
         verdict = accept(choice, info)
     if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
         findings.add_error("compatibility-outdated", suboptimal(choice, info))
-    elif verdict == Compatibility.EP_NOT_APPLICABLE:
-        findings.add(
-            "compatibility-not-judged",
-            f"{choice.record.label} does not judge what an EP of that name wrote: the model was compiled for "
-            f"{info!r:.300}.",
-        )
 
 
 def nodes_to_look_at(ep: str, records: Sequence[ContextNodeRecord], subject: Subject) -> list[ContextNode]:

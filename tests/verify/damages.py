@@ -82,11 +82,6 @@ def _(harness):
     harness.edit_node(1, lambda node: node.attribute.append(helper.make_attribute("notes", 7)))
 
 
-@damage("name-repeated")
-def _(harness):
-    harness.edit_node(1, lambda node: setattr(node, "name", "a"))
-
-
 @damage("source-missing")
 def _(harness):
     harness.edit_node(1, lambda node: drop(node, "source"))
@@ -177,13 +172,6 @@ def _(harness):
     harness.edit_manifest(lambda content: content["payloads"].clear())
 
 
-@damage("manifest-unused", "compiled")
-def _(harness):
-    harness.edit_manifest(
-        lambda content: content["payloads"].append({**content["payloads"][0], "name": "gone.bin"})
-    )
-
-
 @damage("digest-mismatch", "compiled")
 def _(harness):
     harness.flip(len(harness.binary.read_bytes()) // 2)
@@ -243,11 +231,6 @@ def _(harness):
 @damage("compatibility-outdated")
 def _(harness):
     harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_SUPPORTED_PREFER_RECOMPILATION")
-
-
-@damage("compatibility-not-judged")
-def _(harness):
-    harness.edit_metadata(f"{INFO}{Alpha.name}", "EP_NOT_APPLICABLE")
 
 
 @damage("container-refused", "compiled")
