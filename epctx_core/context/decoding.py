@@ -108,10 +108,4 @@ def _read_operator(entry: dict[str, Any]) -> OperatorTypes:
     texts = (entry["domain"], entry["op_type"], *inputs, *outputs)
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("an operator has a name that is not text")
-    return OperatorTypes(
-        domain=entry["domain"],
-        op_type=entry["op_type"],
-        since_version=version,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-    )
+    return OperatorTypes(**{**entry, "inputs": tuple(inputs), "outputs": tuple(outputs)})

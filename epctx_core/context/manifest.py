@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -324,7 +324,7 @@ class Manifest:
     providers: Mapping[str, Mapping[str, Any]]
     payloads: Sequence[PayloadEntry]
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
-    pending: Sequence[str] = ()
+    pending: Collection[str] = ()
     kernel_providers: Sequence[str] = ()
 
     def entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
@@ -333,7 +333,7 @@ class Manifest:
 
     def is_pending(self, name: str) -> bool:
         """Return whether a binary is written when the model's share group ends."""
-        return name in self._pending
+        return name in self.pending
 
     def refuse_pending(self, name: str, node: str) -> None:
         """Raise InvalidGraph if a binary that a node names is written when the model's share group ends."""
@@ -344,10 +344,6 @@ class Manifest:
                 node=node,
                 hint="Compile the group's last model with ep.stop_share_ep_contexts=1, or use epctx.ShareGroup.",
             )
-
-    @cached_property
-    def _pending(self) -> frozenset[str]:
-        return frozenset(self.pending)
 
     @cached_property
     def _entries(self) -> dict[tuple[str, bool], PayloadEntry]:
@@ -389,7 +385,7 @@ def _read_manifest(data: Any) -> Manifest | None:
         providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),
         source_weights=references,
-        pending=tuple(map(str, data.get("pending", ()))),
+        pending=dict.fromkeys(map(str, data.get("pending", ()))),
         kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
     )
 

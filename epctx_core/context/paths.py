@@ -61,13 +61,14 @@ class ModelFolder:
                 return status if self._holds(real) and stat.S_ISREG(status.st_mode) else None
         return None
 
-    def open(self, name: str, *, what: str, node: str | None = None) -> OpenedFile:
+    def open(self, name: str, *, what: str, node: str | None = None, hint: str = "") -> OpenedFile:
         """Open a file that a model names, for reading.
 
         Args:
             name: as the model says it.
             what: what the name is in messages, such as "the context binary".
             node: the node or tensor that says it.
+            hint: what to do if the file is missing; by default, to copy it to the folder.
 
         Raises:
             InvalidGraph: the name is empty or leaves the folder, or there is no such regular file.
@@ -84,7 +85,8 @@ class ModelFolder:
             f"{owner} {name!r}, which is missing.",
             node=node,
             path=self.folder / relative,
-            hint=f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, or compile again.",
+            hint=hint
+            or f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, or compile again.",
         ) from missing
 
     def _open_inside(self, root: Path, relative: str, owner: str, node: str | None) -> OpenedFile:

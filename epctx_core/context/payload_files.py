@@ -30,19 +30,20 @@ def private_copy(descriptor: int, path: str) -> memoryview:
         InvalidGraph: the file was written to or cut while it was read.
     """
     before = os.fstat(descriptor)
-    content = bytearray(before.st_size)
-    whole, filled = memoryview(content), 0
     with io.FileIO(descriptor, closefd=False) as file:
-        while filled < len(content) and (count := file.readinto(whole[filled:])):
-            filled += count
+        content = file.readall()
     after = os.fstat(descriptor)
-    if filled < len(content) or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+    if (len(content), after.st_size, after.st_mtime_ns) != (
+        before.st_size,
+        before.st_size,
+        before.st_mtime_ns,
+    ):
         raise InvalidGraph(
             f"the file {path!r} was written to while it was read.",
             path=path,
             hint="Let whatever writes it finish, then start again.",
         )
-    return whole.toreadonly()
+    return memoryview(content)
 
 
 _ON_DISK = (
@@ -108,10 +109,8 @@ def _memory_file(content: memoryview) -> Iterator[str]:
         raise OSError(errno.ENOTSUP, "this system has no files in memory that have a path")
     descriptor = os.memfd_create("epctx-payload")
     try:
-        with open(descriptor, "wb", buffering=0, closefd=False) as file:
-            left = content
-            while left:
-                left = left[file.write(left) :]
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
         yield f"/proc/{os.getpid()}/fd/{descriptor}"
     finally:
         os.close(descriptor)

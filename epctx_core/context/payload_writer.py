@@ -73,17 +73,13 @@ class PayloadWriter:
         whole = memoryview(buffer)
         # An empty array has a shape that cannot be cast.
         view = whole.cast("B") if whole.nbytes else memoryview(b"")
-        for start in range(0, len(view), CHUNK):
-            piece = view[start : start + CHUNK]
-            left = piece
-            while left:
-                part = left[: BLOCK - self._block_length]
-                self._block.update(part)
-                self._block_length += len(part)
-                left = left[len(part) :]
-                if self._block_length == BLOCK:
-                    self._end_block()
-            self._put(piece)
+        while view:
+            part, view = view[: BLOCK - self._block_length], view[BLOCK - self._block_length :]
+            self._block.update(part)
+            self._block_length += len(part)
+            if self._block_length == BLOCK:
+                self._end_block()
+            self._put(part)
         return offset
 
     def align(self, alignment: int) -> int:

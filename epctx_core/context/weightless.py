@@ -276,14 +276,13 @@ class SourceWeights:
         if self._weights_folder is not None:
             return WeightsFolder(None, self._weights_folder).open(location, name)
         if self._folder is not None:
-            try:
-                return self._folder.open(location, what="the source's weights file", node=name)
-            except InvalidGraph as error:
-                error.hint = (
-                    f"Put it beside the context model, or set the session option {FOLDER_OPTION!r} to its folder "
-                    f"or {PATH_OPTION!r} to the source model."
-                )
-                raise
+            return self._folder.open(
+                location,
+                what="the source's weights file",
+                node=name,
+                hint=f"Put it beside the context model, or set the session option {FOLDER_OPTION!r} to its folder "
+                f"or {PATH_OPTION!r} to the source model.",
+            )
         raise InvalidGraph(
             f"the weight {name!r} lies in {location!r}, a file of the source model, and the context model was "
             "given as bytes.",
@@ -309,11 +308,7 @@ class SourceWeights:
             elif self._files:
                 why = f"the context model was given as bytes, which have no folder in which {self._files[0]!r} could lie"
             raise InvalidGraph(f"weights of the source model are needed, and {why}.", hint=_HINT)
-        try:
-            return self._folder.open(self._files[0], what="the source model")
-        except InvalidGraph as error:
-            error.hint = _HINT
-            raise
+        return self._folder.open(self._files[0], what="the source model", hint=_HINT)
 
     @property
     def _where(self) -> str:

@@ -89,8 +89,10 @@ def check_types(subject: Subject) -> None:
         tables = types_of(subject.proto.graph)
         for record in subject.records:
             declared = tables.find_subgraph(record.path)
-            for name in dict.fromkeys(record.outputs):
-                if name and not _is_known(declared.proto(name)):
+            for name in filter(None, dict.fromkeys((*record.inputs, *record.outputs))):
+                kind = declared.proto(name)
+                is_known = _is_known(kind)
+                if name in record.outputs and not is_known:
                     subject.findings.add(
                         "type-undeclared",
                         f"EPContext node {record.name!r} makes {name!r}, whose type the model does not declare; "
@@ -98,13 +100,11 @@ def check_types(subject: Subject) -> None:
                         node=record.name,
                         hint="Whatever changed the model dropped its value_info; compile the source model again.",
                     )
-            for name in dict.fromkeys((*record.inputs, *record.outputs)):
-                wrong = _wrong(declared.proto(name))
-                if name and wrong:
+                if kind is not None and is_known and kind.tensor_type.elem_type not in BOUNDARY_TYPES:
                     subject.findings.add(
                         "type-not-allowed",
-                        f"EPContext node {record.name!r} has the value {name!r} of type {wrong}, which the operator "
-                        "does not have.",
+                        f"EPContext node {record.name!r} has the value {name!r} of type {_type_name(kind)}, which the "
+                        "operator does not have.",
                         node=record.name,
                         hint="Compile the source model again; the EP has to leave such values to others.",
                     )
@@ -116,17 +116,10 @@ def _is_known(kind: TypeProto | None) -> bool:
     return not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
 
 
-def _wrong(kind: TypeProto | None) -> str:
-    """Return the name of a type that cannot be at the boundary; empty for one that can, or is not known."""
-    if kind is None or not _is_known(kind):
-        return ""
-    which = kind.WhichOneof("value")
-    if which != "tensor_type":
-        return str(which).removesuffix("_type")
-    elem_type = kind.tensor_type.elem_type
-    if elem_type in BOUNDARY_TYPES:
-        return ""
-    names = TensorProto.DataType
+def _type_name(kind: TypeProto) -> str:
+    if not kind.HasField("tensor_type"):
+        return str(kind.WhichOneof("value")).removesuffix("_type")
+    elem_type, names = kind.tensor_type.elem_type, TensorProto.DataType
     return names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
 
 

@@ -19,6 +19,7 @@ from epctx_core.context.payload_reader import plugin_nodes
 from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
+from epctx_core.graph.mapping import identify_file
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, EnginePolicy, Purpose
@@ -89,15 +90,11 @@ def verify_model(
     return _attempt(path_or_bytes, session, registry)
 
 
-def _state(path_or_bytes: str | os.PathLike[str] | bytes) -> tuple[int, ...] | None:
+def _state(path_or_bytes: str | os.PathLike[str] | bytes) -> object:
     """Return what changes with a model's file: where it was replaced meanwhile, its binary was, too."""
-    if isinstance(path_or_bytes, bytes):
-        return None
-    try:
-        status = Path(path_or_bytes).stat()
-    except (OSError, ValueError, TypeError):
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    with suppress(OSError, ValueError, TypeError):
+        return None if isinstance(path_or_bytes, bytes) else identify_file(Path(path_or_bytes).stat())
+    return None
 
 
 def _attempt(
