@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -126,9 +127,29 @@ ROOMS = {
 }  # fmt: skip
 
 
-def test_the_core_has_ten_rooms_and_at_most_140_modules():
+def test_the_core_has_ten_rooms_and_at_most_140_modules_no_two_of_one_name():
+    modules = list(CORE.rglob("*.py"))
+    names = [path.stem for path in modules if path.stem != "__init__"]
+
     assert {path.parent.name for path in CORE.glob("*/__init__.py")} == ROOMS
-    assert len(list(CORE.rglob("*.py"))) <= 140
+    assert len(modules) <= 140
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_no_shipped_function_is_named_by_a_clause():
+    names = {(shown(path), node.name) for path in sources() for node in definitions(path)}
+
+    clauses = {
+        f"{path}: {name}" for path, name in names if re.match(r"_*(what|how|who|why|whose)(_|$)", name)
+    }
+
+    assert len(names) > 2000
+    assert clauses <= {
+        "epctx_core/context/paths.py: _why_unsafe",
+        "plugins/epctx-cli/src/epctx_cli/commands/inspect.py: _whose",
+        "plugins/epctx-cli/src/epctx_cli/plugin_trial.py: _why",
+        "plugins/epctx-sim-sdk/src/epctx_sim_sdk/foreign.py: what_helps",
+    }
 
 
 PUBLIC = {
