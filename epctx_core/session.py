@@ -139,9 +139,9 @@ class InferenceSession(Strict):
         exporter = None
         if self._options.config().context_enable:
             # Loading and running need nothing of compiling to files.
-            from epctx_core.compiling.compile import session_export
+            from epctx_core.compiling.compile import prepare_export
 
-            exporter = session_export(model, self._options, registry)
+            exporter = prepare_export(model, self._options, registry)
         self._state: SessionState | None = _build_session(model, self._options, requested, registry, exporter)
         self._inputs, self._outputs = self._state.inputs, self._state.outputs
         self._defaults = self._state.defaults
@@ -487,7 +487,7 @@ def _build(
             routing.check_compatibility(model.source.proto, fail_on_suboptimal=config.fail_on_suboptimal)
             workspace_of: WorkspaceOf = private_workspace
             if exporter is not None:
-                workspace_of = stack.enter_context(exporter.settled(model, routing.choices))
+                workspace_of = stack.enter_context(exporter.settle(model, routing.choices))
             elif config.share_contexts:
                 from epctx_core.sessions.shared_workspaces import load_workspaces
 

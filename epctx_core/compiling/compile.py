@@ -11,10 +11,10 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_core.compiling.destination import Destination, Outputs, destination_of
+from epctx_core.compiling.destination import Destination, Outputs, make_destination
 from epctx_core.compiling.emit import NO_GRAPHS, ContextModel, GraphsByModel, check_names, make_context_model
-from epctx_core.compiling.group import Group, check_shared_options, open_groups
-from epctx_core.compiling.initializers import check_weights_fit, placement_of
+from epctx_core.compiling.group import Group, check_shared_options, join_group
+from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.provenance import PassThrough, check_mix
 from epctx_core.compiling.read_back import read_back
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
@@ -56,7 +56,7 @@ ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
 
 @dataclass(kw_only=True, eq=False)
 class Compile:
-    """One context model, stage by stage; each stage uses what those before it left in the attributes.
+    """Compile of one context model, stage by stage; each stage uses the results of those before it in the attributes.
 
     `run` takes all stages. A share group takes them to `compile` and writes its members together. A session that
     exports hands over what its own stages give: it calls `settled`, `start`, `check` and `write`.
@@ -64,12 +64,12 @@ class Compile:
     Args:
         session: EPs and options.
         input: the source, a path or bytes.
-        destination: where everything goes, as far as it is known before the model is read.
+        destination: destination of all files, as far as it is known before the model is read.
         embedded: whether payloads are stored in the model.
-        flags: what is an error.
+        flags: which outcomes are errors.
         level: how far the model is optimised before EPs see it.
         progress: called with (stage, done, total).
-        registry: where EPs are looked up.
+        registry: registry that finds the EPs.
         sink: gets the bytes of the model; None for the destination's file.
         deliver: the host's write callback; None for files.
         plain: whether a model of which nothing was compiled is written.
@@ -81,12 +81,12 @@ class Compile:
         providers: the live EPs.
         model: the source; once it is optimised, as EPs see it.
         existing: the EPContext nodes that the source has already.
-        assignment: which EP takes which nodes.
-        seconds: what each stage took.
+        assignment: the EP of each node.
+        seconds: time of each stage.
         cancel: the cancellation of the host, by flag or Ctrl-C.
         context: the context model; None if none is written.
-        payloads: of those written, the ones that are not embedded.
-        files: the file for initializers, then the model; those of them that are files of this compile.
+        payloads: payloads that were written outside of the model.
+        files: the file for initializers and the model, as far as this compile wrote them.
     """
 
     session: SessionOptions
@@ -112,12 +112,12 @@ class Compile:
     files: tuple[OutputFile, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        """Take the options as they are now."""
+        """Copy the options as they are now."""
         self.config = self.session.config()
         self.cancel = CompileCancellation(self.session.cancellation)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def time_stage(self, name: str) -> Iterator[None]:
         """Add the time spent inside to a stage."""
         start = time.perf_counter()
         try:
@@ -138,7 +138,7 @@ class Compile:
             self.open()
             with (
                 collection_paused(self.model.node_count),
-                self.settled(self.model, self.choices) as workspace_of,
+                self.settle(self.model, self.choices) as workspace_of,
             ):
                 self.compile(workspace_of)
                 self.progress("write", 0, 1)
@@ -147,7 +147,7 @@ class Compile:
             return make_report(self)
 
     def choose(self) -> None:
-        """Choose the EPs, and refuse what is wrong whatever the source holds."""
+        """Choose the EPs, and refuse mistakes that do not depend on the source."""
         session, registry = self.session, self.registry
         self.choices, skipped = choose_providers(session.providers, session, registry, Purpose.EXPORT)
         self.check_destination(has_payloads=bool(self.choices))
@@ -155,32 +155,32 @@ class Compile:
         self.providers.skipped = skipped
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
-        """Raise for what is wrong with the output whatever the source holds."""
+        """Raise for a mistake in the output that does not depend on the source."""
         if self.config.share_contexts or self.group is not None:
             check_shared_options(self)
-        self._destination_for("", has_payloads=has_payloads).check_path()
+        self._resolve_destination("", has_payloads=has_payloads).check_path()
 
     @property
     def writes_binaries(self) -> bool:
-        """Whether payloads go into files."""
+        """True if payloads go into files."""
         return not self.embedded and self.deliver is None
 
-    def _destination_for(self, name: str, *, has_payloads: bool) -> Destination:
-        return self.destination.for_model(name, writes_binaries=has_payloads and self.writes_binaries)
+    def _resolve_destination(self, name: str, *, has_payloads: bool) -> Destination:
+        return self.destination.resolve(name, writes_binaries=has_payloads and self.writes_binaries)
 
     def open(self) -> None:
         """Read the source."""
         self.progress("read", 0, 1)
-        with self.stage("read"):
+        with self.time_stage("read"):
             self.model = open_model(self.input, self.config, lambda: kept_functions(self.choices))
         share_digests(self.model.source.weights.values())
         self.progress("read", 1, 1)
 
     @contextmanager
-    def settled(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[WorkspaceOf]:
-        """Settle where everything goes, and in which share group, before an EP is made; a group is left at the end.
+    def settle(self, model: OpenModel, choices: Sequence[ProviderChoice]) -> Iterator[WorkspaceOf]:
+        """Settle destination and share group before an EP is made; the group is left at the end.
 
-        Gives what EPs share with other models of the group.
+        Gives the workspaces that EPs share with other models of the group.
 
         Raises:
             InvalidArgument, Fail: see `Destination.check`; a share group's model that is a context model already.
@@ -188,8 +188,8 @@ class Compile:
         """
         self.model, self.choices = model, choices
         destination = replace(
-            self._destination_for(model.source.name, has_payloads=bool(choices or model.context_nodes)),
-            reads=tuple(model.source.locations),
+            self._resolve_destination(model.source.name, has_payloads=bool(choices or model.context_nodes)),
+            source_files=tuple(model.source.locations),
         )
         with ExitStack() as stack:
             if self.config.share_contexts or self.group is not None:
@@ -202,10 +202,10 @@ class Compile:
                         path=model.source.path,
                         hint="Compile the model that it was made from.",
                     )
-                # Whether binaries may be written is looked at when the group ends and its models are known.
+                # Binaries are checked when the group ends and its models are known.
                 destination.check({})
                 if self.group is None:
-                    self.group = stack.enter_context(open_groups.get().joined(destination, choices))
+                    self.group = stack.enter_context(join_group(destination, choices))
                     # A session that reads its model again comes here again, and this group may be over by then.
                     stack.callback(setattr, self, "group", None)
                 self.group.share_digests(model)
@@ -229,14 +229,14 @@ class Compile:
             workspace_of=workspace_of,
         )
         self.start(self.providers)
-        with self.stage("optimise"):
+        with self.time_stage("optimise"):
             model = optimise_model(self.model, self.providers, self.level)
         progress("partition", 0, 1)
-        with self.stage("partition"):
+        with self.time_stage("partition"):
             assignment = assign_nodes(model, self.providers, list(self.providers.choices))
         progress("partition", 1, 1)
         self.check(model, assignment)
-        with self.stage("compile"):
+        with self.time_stage("compile"):
             compile_partitions(assignment, self.providers, Purpose.EXPORT)
 
     def start(self, providers: ProviderSession) -> None:
@@ -257,7 +257,7 @@ class Compile:
         self.providers = providers
 
     def check(self, model: OpenModel, assignment: Assignment) -> None:
-        """Take the model as EPs see it, and an assignment; raise if what they compile could not be written."""
+        """Take the model as EPs see it, and an assignment; raise if the results could not be written."""
         self.model, source = model, model.source
         if not assignment.partitions and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
             refusal = next(iter(assignment.refusals), None)
@@ -276,7 +276,7 @@ class Compile:
         self.assignment = assignment
 
     def write(self) -> None:
-        """Write the context model and its files, all or none; a share group's member as its group does."""
+        """Write the context model and its files, all or none; a share group writes its members itself."""
         is_written = bool(self.assignment.partitions or self.existing.records or self.plain)
         if self.group is None:
             if is_written:
@@ -295,8 +295,8 @@ class Compile:
         """Have EPs write their payloads and describe their nodes; return the context model, not yet written.
 
         Args:
-            outputs: where payloads go.
-            earlier: of its share group, the models before this one.
+            outputs: the outputs for payloads.
+            earlier: graphs of the share group's models before this one.
 
         Raises:
             PluginError: an EP describes its nodes wrongly.
@@ -310,16 +310,16 @@ class Compile:
         """Describe the model, have EPs read their payloads back, and bring all files to their names.
 
         Args:
-            named: of a share group, whose binaries are named as this destination's and are the group's business.
-            earlier: of its share group, the models before this one.
+            named: for a member of a share group, the destination that names the group's binaries, which the group writes.
+            earlier: graphs of the share group's models before this one.
 
         Raises:
-            Fail: the model exists meanwhile, a file belongs to another model, the disk is full, a callback of
-                the host's raised.
-            PluginError: an EP describes its nodes wrongly, or does not read what it wrote.
+            Fail: the model exists by now, a file belongs to another model, the disk is full, or a callback of
+                the host raised.
+            PluginError: an EP describes its nodes wrongly, or cannot read what it wrote.
             ModelLoadCanceled: the host asked to stop.
         """
-        destination = self.destination if named is None else self.destination.named_as(named)
+        destination = self.destination if named is None else self.destination.use_names_of(named)
         publication = None
         with collection_paused(self.model.node_count), ExitStack() as stack:
             if destination.folder is not None:
@@ -332,9 +332,9 @@ class Compile:
                 in_files=self.writes_binaries,
                 final=named is None,
             )
-            with self.stage("write"):
+            with self.time_stage("write"):
                 context = self.describe(outputs, earlier)
-            with self.stage("read_back"):
+            with self.time_stage("read_back"):
                 read_back(
                     context.proto,
                     context.to_read,
@@ -342,7 +342,7 @@ class Compile:
                     self.providers,
                     source_tensors=context.source_tensors,
                 )
-            with self.stage("write"):
+            with self.time_stage("write"):
                 self.finish(context, outputs)
                 self.cancel.raise_if_requested()
                 models = [] if publication is None or destination.model is None else [destination.model]
@@ -361,7 +361,7 @@ class Compile:
             InvalidArgument: the host wrote a file under a name that this compile writes.
             ModelLoadCanceled: the host asked to stop.
         """
-        model = context.serialized(embedded=self.embedded)
+        model = context.serialize(embedded=self.embedded)
         for name in context.named_files:
             if name in {*outputs.files, outputs.destination.model}:
                 raise InvalidArgument(
@@ -374,8 +374,10 @@ class Compile:
                 deliver(self.deliver, name, sink)
         if self.sink is not None:
             self.sink(self._unless_cancelled(model.chunks()))
-        self.payloads = tuple(OutputFile.of(entry) for entry in context.payloads if not entry.embedded)
-        self.files = () if context.initializers is None else (OutputFile.of(context.initializers),)
+        self.payloads = tuple(
+            OutputFile.from_entry(entry) for entry in context.payloads if not entry.embedded
+        )
+        self.files = () if context.initializers is None else (OutputFile.from_entry(context.initializers),)
         path = outputs.destination.model
         if outputs.publication is not None and path is not None:
             digest = hashlib.sha256()
@@ -392,15 +394,15 @@ class Compile:
 
 
 @convert_errors("loading the model")
-def session_export(
+def prepare_export(
     model: str | os.PathLike[str] | bytes, session: SessionOptions, registry: Registry
 ) -> Compile:
-    """Return what writes the context model of a session; never over one that exists, as in ONNX Runtime.
+    """Return the compile that writes the context model of a session; never over one that exists, as in ONNX Runtime.
 
     Args:
-        model: what the session runs, a path or bytes.
+        model: model of the session, a path or bytes.
         session: the session's options.
-        registry: where EPs are looked up.
+        registry: registry that finds the EPs.
 
     Raises:
         InvalidArgument: options that contradict a share group, or an output path that names a folder.
@@ -410,11 +412,11 @@ def session_export(
     export = Compile(
         session=session,
         input=model,
-        destination=destination_of(
+        destination=make_destination(
             path_of(model),
             config.context_file_path,
             replace=False,
-            placement=placement_of(None, 0, None, config.external_initializers_file),
+            placement=make_placement(None, 0, None, config.external_initializers_file),
         ),
         embedded=config.embed,
         registry=registry,

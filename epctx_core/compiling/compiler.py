@@ -1,4 +1,4 @@
-"""What a host compiles with: `ModelCompiler`, ONNX Runtime's compile API, and `ShareGroup` for several models."""
+"""Compile API of hosts: `ModelCompiler`, as in ONNX Runtime, and `ShareGroup` for several models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.compiling.compile import Compile, ModelSink
-from epctx_core.compiling.destination import Destination, destination_of
+from epctx_core.compiling.destination import Destination, make_destination
 from epctx_core.compiling.group import Group
-from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, placement_of
+from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, LocationFunc, make_placement
 from epctx_core.compiling.report import CompileReport, OutputFile, make_report
 from epctx_core.context.named_files import is_plain_name
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, convert_errors
@@ -63,17 +63,17 @@ class ModelCompiler:
             model; overrides `ep.context_model_external_initializers_file_name`, whose threshold is 0.
         external_initializers_size_threshold: bytes from which an initializer goes into that file.
         flags: `OrtCompileApiFlags`.
-        graph_optimization_level: how far the whole model is optimised before EPs see it: BASIC uses
-            ONNX's operators only; EXTENDED also onnxruntime's own, which few EPs take. Both need
-            onnxruntime. That of `sess_options` has no meaning here.
-        get_initializer_location_func: `f(name, value, where it lies now or None)` gives an
-            `OrtExternalInitializerInfo` that says where the host put an initializer, or None for in the
-            model; not together with a file.
+        graph_optimization_level: optimisation of the whole model before EPs see it: BASIC uses
+            ONNX's operators only, EXTENDED also onnxruntime's own, which few EPs take. Both need
+            onnxruntime. The level of `sess_options` has no meaning here.
+        get_initializer_location_func: `f(name, value, present location or None)` returns the
+            `OrtExternalInitializerInfo` of an initializer that the host stored itself, or None to store it
+            in the model; not together with a file.
         progress: called with (stage, done, total).
-        registry: where EPs are looked up.
+        registry: registry that finds the EPs.
 
     Raises:
-        InvalidArgument: an argument that is wrong, or two that contradict each other.
+        InvalidArgument: an argument is wrong, or two contradict each other.
 
     Example:
         >>> so = SessionOptions()
@@ -102,7 +102,7 @@ class ModelCompiler:
         config = self._session.config()
         self._level = check_level(graph_optimization_level, config.engine)
         self._embedded = embeds(embed_compiled_data_into_model, config)
-        self._placement = placement_of(
+        self._placement = make_placement(
             if_given(given_path, "external_initializers_file_path", external_initializers_file_path),
             external_initializers_size_threshold,
             if_given(given_function, "get_initializer_location_func", get_initializer_location_func),
@@ -118,27 +118,27 @@ class ModelCompiler:
 
     @property
     def report(self) -> CompileReport | None:
-        """What the last compile that succeeded did; None before the first."""
+        """Report of the last compile that succeeded; None before the first."""
         return self._report
 
     def set_ep_context_binary_information(
         self, output_directory: str | os.PathLike[str], model_name: str
     ) -> None:
-        """Say where binaries go and what they are named after, as the C API's SetEpContextBinaryInformation.
+        """Set the folder and the base name of binaries, as the C API's SetEpContextBinaryInformation.
 
         Args:
-            output_directory: for a compile to a file, its folder or one below it, which is made if need be;
+            output_directory: for a compile to a file, its folder or one below it, which is created if it is missing;
                 for bytes and streams any folder, or one below that of `ep.context_file_path`.
             model_name: a file name; its stem, without one trailing `_ctx`, begins the binaries' names.
 
         Raises:
-            InvalidArgument: the name is none of a file.
+            InvalidArgument: the name is not a file name.
             Fail: a compile is in progress.
         """
         self._refuse_while_running("where binaries go")
         if not is_plain_name(model_name):
             raise InvalidArgument(
-                f"binaries cannot be named after {model_name!r:.80}, which is no plain file name.",
+                f"binaries cannot be named after {model_name!r:.80}, which is not a plain file name.",
                 hint="Give a name such as model.onnx, and the folder apart from it.",
             )
         self._binary_information = Path(given_path("output_directory", output_directory), model_name)
@@ -149,7 +149,7 @@ class ModelCompiler:
         It is called once for each payload, before the model is written; `data` is an `OrtEpContextData`.
 
         Raises:
-            InvalidArgument: it is no function.
+            InvalidArgument: it is not a function.
             Fail: a compile is in progress.
         """
         self._refuse_while_running("the write callback")
@@ -168,14 +168,14 @@ class ModelCompiler:
         """Compile, and write the context model with its files, all or none.
 
         Args:
-            output_model_path: where; None for `ep.context_file_path`, and without that for the
-                input's name with `_ctx.onnx`. A missing folder is created. A model that is there is
+            output_model_path: path of the context model; None for `ep.context_file_path`, and without that
+                for the input's name with `_ctx.onnx`. A missing folder is created. An existing model is
                 replaced unless the flags forbid it, but never the source itself.
 
         Raises:
-            NoSuchFile: no such model.
-            InvalidArgument: an output path that is none or names a folder, an EP or option that does not exist.
-            InvalidProtobuf, InvalidGraph: the model is none, or is not valid.
+            NoSuchFile: the model does not exist.
+            InvalidArgument: the output path is wrong or names a folder, or an EP or option does not exist.
+            InvalidProtobuf, InvalidGraph: the file is not a model, or not a valid one.
             Fail: the output exists or nothing was compiled, and the flags forbid it; the folder is not
                 writable; a compile with this compiler is in progress; a callback raised; the model would exceed 2 GiB.
             EPFail: an EP raised while it compiled.
@@ -185,22 +185,22 @@ class ModelCompiler:
         return self._run(if_given(given_path, "output_model_path", output_model_path))
 
     def compile_to_bytes(self) -> bytes:
-        """Compile, and return the context model; `report` then says what was done.
+        """Compile, and return the context model; `report` then holds the report.
 
         Binaries, and initializers in a file, go into the folder of `ep.context_file_path` or the one that
         `set_ep_context_binary_information` names, never into the current one by accident.
 
         Raises:
-            InvalidArgument: there are such files, and nothing says where they go.
+            InvalidArgument: there are such files and no folder for them.
             EpctxError: see `compile_to_file`.
         """
         whole = io.BytesIO()
-        # Not joined: views of mapped weights would all be resident at once.
+        # Pieces are not joined: views of mapped weights would all be resident at once.
         self._run(None, whole.writelines)
         return whole.getvalue()
 
     def compile_to_stream(self, write_function: Callable[[bytes], object]) -> None:
-        """Compile, and hand the context model to a function; `report` then says what was done.
+        """Compile, and pass the context model to a function; `report` then holds the report.
 
         The function gets pieces of 65,536 bytes, the last one shorter. For other files see `compile_to_bytes`;
         they appear after the last piece was taken.
@@ -212,7 +212,7 @@ class ModelCompiler:
         write = given_function("compile_to_stream", write_function)
 
         def sink(pieces: Iterator[memoryview]) -> None:
-            for chunk in _resized(pieces, STREAM_CHUNK):
+            for chunk in _resize(pieces, STREAM_CHUNK):
                 try:
                     write(chunk)
                 except EpctxError:
@@ -229,12 +229,12 @@ class ModelCompiler:
     def _run(self, output: str | None, sink: ModelSink | None = None) -> CompileReport:
         """Compile; the model goes to the sink, or without one into the destination's file."""
         if not self._running.acquire(blocking=False):
-            raise _in_progress("Compilation is already in progress with this ModelCompiler.")
+            raise _busy_error("Compilation is already in progress with this ModelCompiler.")
         try:
             self._report = Compile(
                 session=self._session,
                 input=self._model,
-                destination=destination_of(
+                destination=make_destination(
                     path_of(self._model),
                     self._session.config().context_file_path if output is None else output,
                     replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
@@ -256,14 +256,14 @@ class ModelCompiler:
 
     def _refuse_while_running(self, what: str) -> None:
         if self._running.locked():
-            raise _in_progress(f"{what} cannot be changed while compilation is in progress.")
+            raise _busy_error(f"{what} cannot be changed while compilation is in progress.")
 
 
-def _in_progress(message: str) -> Fail:
+def _busy_error(message: str) -> Fail:
     return Fail(message, hint="Wait for it, or make another ModelCompiler.")
 
 
-def _resized(pieces: Iterable[memoryview], size: int) -> Iterator[bytes]:
+def _resize(pieces: Iterable[memoryview], size: int) -> Iterator[bytes]:
     """Yield the same bytes in pieces of one size; the last one may be shorter."""
     waiting = bytearray()
     for piece in pieces:
@@ -278,12 +278,12 @@ def _resized(pieces: Iterable[memoryview], size: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareReport:
-    """What a share group wrote.
+    """Report of a share group.
 
     Attributes:
-        folder: where all files are.
-        members: one report a model, in the order in which they were added.
-        binaries: one a payload; every model of the group needs those of its EPs.
+        folder: folder of all files.
+        members: one report for each model, in the order in which they were added.
+        binaries: one for each payload; every model of the group needs those of its EPs.
         saved_bytes: bytes of the models' weights that separate binaries would have stored again.
     """
 
@@ -294,11 +294,11 @@ class ShareReport:
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
-        """Every file written: binaries, then what each model wrote."""
+        """All files that were written: binaries, then those of each model."""
         return (*self.binaries, *(file for member in self.members for file in member.outputs))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form that `epctx share --json` prints."""
+        """Return the JSON that `epctx share --json` prints."""
         return {
             "folder": str(self.folder),
             "files": [file.as_dict() for file in self.outputs],
@@ -319,10 +319,10 @@ class ShareGroup:
         flags: `OrtCompileApiFlags`, for each model.
         graph_optimization_level: see `ModelCompiler`.
         progress: called with (stage, done, total).
-        registry: where EPs are looked up.
+        registry: registry that finds the EPs.
 
     Raises:
-        InvalidArgument: an argument is of a wrong kind.
+        InvalidArgument: an argument has a wrong type.
 
     Example:
         >>> with ShareGroup("out") as group:
@@ -332,7 +332,7 @@ class ShareGroup:
         ['prefill_qnn.bin', 'prefill_ctx.onnx', 'decode_ctx.onnx']
     """
 
-    _is_over = True  # until it was made: an object whose arguments are wrong has nothing to discard
+    _is_over = True  # until __init__ succeeds: a group whose arguments are wrong has nothing to discard
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class ShareGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the group, or discard it after an exception; nothing if it is over.
+        """Write the group, or discard it after an exception; do nothing if it is over.
 
         Raises:
             EpctxError: see `finish`. The group is discarded then.
@@ -386,10 +386,10 @@ class ShareGroup:
 
     @property
     def report(self) -> ShareReport:
-        """What was written.
+        """Report of what was written.
 
         Raises:
-            Fail: nothing was, so far.
+            Fail: the group was not written.
         """
         if self._report is None:
             raise Fail(
@@ -399,7 +399,7 @@ class ShareGroup:
         return self._report
 
     def discard(self) -> None:
-        """End the group without writing anything; nothing if it is over."""
+        """End the group without writing anything; do nothing if it is over."""
         self._is_over = True
         if os.getpid() != self._process:
             keep_forever((self._open, self._group))
@@ -418,14 +418,14 @@ class ShareGroup:
 
         Args:
             model: a path or bytes.
-            sess_options: EPs and session options; a copy is kept. EPs and their options must be those of
-                the group's first model, anything else may differ, such as lengths of open dimensions.
+            sess_options: EPs and session options; a copy is kept. EPs and their options must be the same as those
+                of the group's first model, anything else may differ, such as lengths of open dimensions.
             name: the stem of its context model, `<name>_ctx.onnx`; None for the model's own. Needed for
                 bytes, and where two models have one stem.
 
         Raises:
-            InvalidArgument: two models would have one name, other EPs than the group's, a name that is
-                none, a context model, or options that leave nothing to share, such as
+            InvalidArgument: two models would get one name, the EPs differ from those of the group, a name is not a
+                file name, the model is a context model, or options leave nothing to share, such as
                 `ep.context_embed_mode=1`.
             Fail: the group is over.
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
@@ -436,7 +436,7 @@ class ShareGroup:
             group = self._group if self._members else Group()
             if not self._members:
                 stack.callback(group.close)
-            member = self._member(model, given_options(sess_options), name, group)
+            member = self._make_member(model, given_options(sess_options), name, group)
             with member.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.providers))
@@ -447,13 +447,13 @@ class ShareGroup:
                         hint="Use a share group of its own for each set of EPs and options.",
                     )
                 member.open()
-                member.compile(stack.enter_context(member.settled(member.model, member.choices)))
+                member.compile(stack.enter_context(member.settle(member.model, member.choices)))
             self._open.push(stack.pop_all())
         self._eps, self._folder, self._group = eps, member.destination.folder, group
         self._group.add(member)
         self._members.append(member)
 
-    def _member(
+    def _make_member(
         self, model: str | os.PathLike[str] | bytes, session: SessionOptions, name: str | None, group: Group
     ) -> Compile:
         config = session.config()
@@ -468,7 +468,7 @@ class ShareGroup:
         return Compile(
             session=session,
             input=model,
-            destination=self._destination(path, name, config.external_initializers_file),
+            destination=self._make_destination(path, name, config.external_initializers_file),
             embedded=config.embed,
             group=group,
             flags=self._flags,
@@ -479,9 +479,9 @@ class ShareGroup:
 
     @convert_errors("writing the share group")
     def finish(self) -> ShareReport:
-        """Write all context models and the binaries, all or none; the group is over then.
+        """Write all context models and the binaries, all or none, and end the group.
 
-        The end of a `with` block does it. If it fails, the group stays as it was.
+        The end of a `with` block does this. If it fails, the group stays as it was.
 
         Raises:
             Fail: no model was compiled, a file belongs to a model outside of the group, or the system
@@ -503,7 +503,7 @@ class ShareGroup:
             folder=self._members[0].destination.folder or Path(),
             members=tuple(map(make_report, self._members)),
             binaries=binaries,
-            saved_bytes=shared_weight_bytes(m.assignment.partitions for m in self._members),
+            saved_bytes=count_shared_weight_bytes(m.assignment.partitions for m in self._members),
         )
         self.discard()
         return self._report
@@ -516,7 +516,7 @@ class ShareGroup:
                 hint="Write it in the process that made it, or make another ShareGroup.",
             )
 
-    def _destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
+    def _make_destination(self, path: Path | None, name: str | None, initializers: str | None) -> Destination:
         if path is None and (name is None or self._folder is None):
             raise InvalidArgument(
                 "a model that is given as bytes needs a name in a share group, and the group a folder.",
@@ -529,32 +529,29 @@ class ShareGroup:
             )
         folder = self._folder or (Path() if path is None else path.parent)
         output = folder / f"{path.stem if name is None and path is not None else name}_ctx.onnx"
-        taken = [
-            *(p.name for p in self._group.models),
-            *(m.destination.placement.file for m in self._members),
-        ]
+        names = (path.name for path in self._group.models)
+        files = (member.destination.placement.file for member in self._members)
+        taken = {name.casefold() for name in (*names, *files) if name is not None}
         for file in (output.name, initializers):
-            if file is not None and file.casefold() in {
-                other.casefold() for other in taken if other is not None
-            }:
+            if file is not None and file.casefold() in taken:
                 raise InvalidArgument(
                     f"two models of the share group would both be written to {file!r}.",
                     path=folder / file,
                     hint="Give one of them a name of its own: name= of compile(), --name of epctx share; files for "
                     "initializers get theirs in the model's own sess_options.",
                 )
-        return destination_of(
+        return make_destination(
             path,
             str(output),
             replace=not self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
-            placement=placement_of(None, DEFAULT_THRESHOLD, None, initializers),
+            placement=make_placement(None, DEFAULT_THRESHOLD, None, initializers),
         )
 
 
-def shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
-    """Return what the members' weights have each by itself, less what they have together.
+def count_shared_weight_bytes(members: Iterable[Iterable[GraphPartition]]) -> int:
+    """Count the bytes of weights that separate binaries would store again.
 
-    Counted are the models' own bytes; an EP may store them in another type. Equal weights inside one member
+    These are the models' own bytes; an EP may store them in another type. Equal weights inside one member
     count once.
     """
     shared = 0

@@ -1,4 +1,4 @@
-"""Where a context model and its files go, and every reason why they cannot, found before anything is compiled."""
+"""Destination of a context model and its files: names, folder, and the checks that refuse them before anything is compiled."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check_name(name: str, path: Path) -> None:
 
 
 def is_one_file(target: Path, other: str | Path | None) -> bool:
-    """Whether two paths lead to one file; one that is missing is not the same."""
+    """Return whether two paths lead to one file; a missing one is not the same."""
     try:
         return other is not None and target.samefile(other)
     except OSError:  # one of them does not exist
@@ -73,26 +73,26 @@ def is_one_file(target: Path, other: str | Path | None) -> bool:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name can stand in a model."""
+    """Return whether a model can hold a name."""
     return name.encode(errors="replace").decode() == name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """The output of a compile.
+    """Output of a compile.
 
     Attributes:
-        folder: where all files go; None if there is nothing that goes into files.
+        folder: folder of all files; None if nothing goes into files.
         model: the context model's file; None for bytes and streams.
-        named_after: the path whose stem begins the binaries' names; None for the model's name, see `for_model`.
+        named_after: path whose stem begins the binaries' names; None for the model's name, see `resolve`.
         binary_folder: of the binaries, relative to `folder`.
-        placement: where the initializers that stay go.
+        placement: placement of the initializers that stay.
         source: the model that is compiled, None for one from bytes.
         replace: whether a model that is there already may be replaced.
-        reads: the files that the source's weights lie in. None of them is ever written over.
+        source_files: the files that the source's weights lie in. None of them is ever written over.
         kept: the binaries of nodes that the model has already; new ones get other names.
-        carried: those of them that are written, too.
-        fellows: the other models of its share group, which name the same binaries.
+        copied: those of them that are written, too.
+        group_models: other models of its share group, which name the same binaries.
     """
 
     folder: Path | None
@@ -102,25 +102,25 @@ class Destination:
     placement: InitializerPlacement
     source: Path | None
     replace: bool
-    reads: tuple[str, ...] = ()
+    source_files: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    carried: tuple[str, ...] = ()
-    fellows: tuple[Path, ...] = ()
+    copied: tuple[str, ...] = ()
+    group_models: tuple[Path, ...] = ()
 
     @property
     def path(self) -> Path | None:
-        """The context model, None for bytes and streams."""
+        """Path of the context model, None for bytes and streams."""
         return None if self.folder is None or self.model is None else self.folder / self.model
 
-    def for_model(self, name: str, *, writes_binaries: bool) -> Destination:
-        """Return where a model of that name goes; one for bytes or a stream has a folder if files go into it.
+    def resolve(self, name: str, *, writes_binaries: bool) -> Destination:
+        """Return the destination of a model of that name; one for bytes or a stream has a folder if files go into it.
 
         Args:
-            name: what payloads are named after if nothing else says it.
+            name: name for payloads if nothing else gives one.
             writes_binaries: whether payloads go into files: not those that are embedded or go to a callback.
 
         Raises:
-            InvalidArgument: files and no folder for them.
+            InvalidArgument: there are files and no folder for them.
         """
         if self.model is not None:
             return self
@@ -143,7 +143,7 @@ class Destination:
             named_after=self.named_after or Path(f"{name if is_plain_name(name) else 'model'}.onnx"),
         )
 
-    def named_as(self, other: Destination) -> Destination:
+    def use_names_of(self, other: Destination) -> Destination:
         """Return this destination with the names of another's binaries."""
         return replace(self, named_after=other.named_after, binary_folder=other.binary_folder)
 
@@ -170,16 +170,16 @@ class Destination:
         """
         self.check_path(binaries)
         self.check_model()
-        for binary in (*binaries.values(), *self.carried):
+        for binary in (*binaries.values(), *self.copied):
             self.check_file(binary, "the context binary")
         if self.placement.file is not None:
             self.check_file(self.placement.file, "the file for initializers")
 
     def check_model(self) -> None:
-        """Raise if the model is a file of another; see `check`."""
+        """Raise if the model's path is a file of another model; see `check`."""
         path = self.path
         if path is not None:
-            self._keep_source(path)
+            self._refuse_source(path)
             # What another model names is its weights or its binary, and that is no model.
             if path.suffix != ".onnx" and path.exists():
                 self._refuse_owned(path, "the file")
@@ -188,11 +188,11 @@ class Destination:
         """Raise if a file of that name is there and belongs to another model, or to the source."""
         target = (self.folder or Path()) / name
         if target.exists():
-            self._keep_source(target)
+            self._refuse_source(target)
             self._refuse_owned(target, called)
 
     def check_path(self, binaries: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Raise for what is wrong with the output whatever the source holds; see `check`."""
+        """Raise for a mistake in the output that does not depend on the source; see `check`."""
         folder, path = self.folder, self.path
         if folder is None:
             return
@@ -212,12 +212,12 @@ class Destination:
             )
 
     def _check_names(self, folder: Path, binaries: Mapping[str, str]) -> None:
-        """Raise InvalidArgument for a name that could not be written, or that two files would have."""
+        """Raise InvalidArgument for a name that cannot be written, or that two files would get."""
         owners: dict[str, str] = {}
         names = [
             ("the context model", self.model),
             *binaries.items(),
-            *((f"the payload {name!r}", name) for name in self.carried),
+            *((f"the payload {name!r}", name) for name in self.copied),
             ("the initializers", self.placement.file),
         ]
         for owner, name in names:
@@ -243,9 +243,9 @@ class Destination:
                 hint="Choose other names, or set ep.context_embed_mode=1, which writes no binaries.",
             )
 
-    def _keep_source(self, target: Path) -> None:
-        """Raise InvalidArgument if a target is one of the files that the model being compiled consists of."""
-        if any(is_one_file(target, file) for file in (self.source, *self.reads)):
+    def _refuse_source(self, target: Path) -> None:
+        """Raise InvalidArgument if a target is a file of the model that is being compiled."""
+        if any(is_one_file(target, file) for file in (self.source, *self.source_files)):
             name = "the model" if self.source is None else repr(self.source.name)
             raise InvalidArgument(
                 f"the file {target.name!r} would be written, but {name}, which is being compiled, reads it.",
@@ -254,8 +254,8 @@ class Destination:
             )
 
     def _refuse_owned(self, target: Path, called: str) -> None:
-        """Raise Fail if a model in the target's folder, or in one between it and ours, names the target."""
-        own = {path for path in (self.path, *self.fellows) if path is not None}
+        """Raise Fail if a model in the target's folder, or in a folder between that and ours, names the target."""
+        own = {path for path in (self.path, *self.group_models) if path is not None}
         for above in target.parents:
             owner = next(models_naming(above, target.relative_to(above).as_posix(), besides=own), None)
             if owner is not None:
@@ -263,7 +263,7 @@ class Destination:
                     f"{called} {target.name!r} in {str(target.parent)!r} belongs to {owner.name!r}.",
                     path=target,
                     hint=f"Compile the source of {owner.name!r} into the share group, too, or use another folder."
-                    if self.fellows
+                    if self.group_models
                     else "Choose an output path with another name, so that the binary gets another name too.",
                 )
             if above == self.folder:
@@ -277,7 +277,7 @@ class Outputs:
     function that gets its bytes. Files get their names when the publication is committed, after all that the host hears of.
 
     Args:
-        destination: where files go.
+        destination: destination of the files.
         publication: stages the files; None for an output without files.
         embedded: whether payloads are stored in the model.
         in_files: whether payloads go into files; without embedding them, they are for the host's write callback.
@@ -307,7 +307,7 @@ class Outputs:
         self._in_files = in_files
 
     def open_payload(self, name: str) -> BinaryIO:
-        """Open where a payload goes.
+        """Open the file or buffer for a payload.
 
         Raises:
             Fail: a file of that name belongs to another model.
@@ -328,13 +328,13 @@ class Outputs:
         if self.publication is None:
             raise InvalidArgument(f"there is no folder for the file {name!r}.")
         file = self.publication.create(name)
-        # Looked at once the publication knows whether the name is free: whose file comes later, it keeps.
+        # Checked once the publication knows whether the name is free: a file that comes later stays.
         self.destination.check_file(name, called)
         self.files.append(name)
         return file
 
 
-def destination_of(
+def make_destination(
     source: Path | None,
     output: str | None,
     *,
@@ -343,11 +343,11 @@ def destination_of(
     binaries: Path | None = None,
     in_memory: bool = False,
 ) -> Destination:
-    """Return where the context model of a source goes; see `Destination` for `replace` and `placement`.
+    """Return the destination for the context model of a source; see `Destination` for `replace` and `placement`.
 
     Args:
         source: the model's path, None for one from bytes.
-        output: what the host asked for; None for the default name beside the source.
+        output: the path that the host gave; None for the default name beside the source.
         binaries: a model's file whose stem begins the binaries' names, in the folder where they go: the context
             model's or one below it, for bytes and streams any; None for beside the model.
         in_memory: whether the model is handed over as bytes or to a stream. Its files lie in one folder, from
@@ -377,15 +377,15 @@ def destination_of(
         folder=home,
         model=None if path is None or in_memory else path.name,
         named_after=binaries or path,
-        binary_folder=_inside(home, binaries.parent) if binaries and home else "",
+        binary_folder=_get_relative_folder(home, binaries.parent) if binaries and home else "",
         placement=placement,
         source=source,
         replace=replace,
     )
 
 
-def _inside(home: Path, folder: Path) -> str:
-    """Return a folder relative to the one that it must lie in, empty for that one itself."""
+def _get_relative_folder(home: Path, folder: Path) -> str:
+    """Return a folder relative to the one that contains it, empty for that one itself."""
     relative = os.path.relpath(os.path.realpath(folder), os.path.realpath(home))
     if relative == ".." or relative.startswith(f"..{os.sep}"):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Context model of a compile: EPs describe their nodes, which are checked and spliced in; then comes the metadata."""
+"""Context model of a compile: EPs describe their nodes, which are checked and spliced in, and the metadata is written."""
 
 from __future__ import annotations
 
@@ -43,48 +43,50 @@ if TYPE_CHECKING:
     from epctx_core.sessions.source import OpenModel
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
-"""EP type to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
+"""EP name to its partitions in each model of a share group: their names, and those of their graphs in the payload."""
 
 NO_GRAPHS: GraphsByModel = {}
 
 
-def staying_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
-    """Yield, for each operator outside of partitions, what EPs or the model's own metadata say of it.
+def list_remaining_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
+    """Yield a description of each operator outside of partitions, from EPs or from the model's own metadata.
 
-    What an EP says comes before what the model says, and EPs stand in order of priority.
+    EPs come before the model, in order of priority.
     """
     tables = [*(matcher.own for matcher in assignment.matchers.values()), assignment.carried]
     if not any(tables):
         return
     first: dict[tuple[str, str], Node] = {}
-    for part, index in _staying(assignment.main):
+    for part, index in _iterate_remaining(assignment.main):
         node = Node(part.graph, index)
         first.setdefault((node.domain, node.op_type), node)
     for operators in tables:
         yield from filter(None, (find_operator_types(operators, node) for node in first.values()))
 
 
-def _staying(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
+def _iterate_remaining(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
     """Yield the nodes outside of partitions, at any depth."""
     compiled = set(chain.from_iterable(partition.node_indices for partition in part.partitions))
     for index in range(len(part.graph.nodes)):
         if index not in compiled:
             yield part, index
             for body in part.subgraphs.get(index, {}).values():
-                yield from _staying(body)
+                yield from _iterate_remaining(body)
 
 
 def check_names(model: OpenModel, assignment: Assignment) -> None:
-    """Check that no partition will have the name of a node that stays, at any depth.
+    """Check that no partition gets the name of a node that stays, at any depth.
 
-    Partitions differ among each other by their numbers.
+    Partitions differ from each other by their numbers.
 
     Raises:
-        InvalidGraph: one will, as where a context model is compiled again.
+        InvalidGraph: one does, as when a context model is compiled again.
     """
     # A partition's whole name takes a digest of its weights; its beginning costs nothing.
     starts = tuple({f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions})
-    staying = (part.graph.names[index] for part, index in _staying(assignment.main)) if starts else ()
+    staying = (
+        (part.graph.names[index] for part, index in _iterate_remaining(assignment.main)) if starts else ()
+    )
     suspects = [name for name in staying if name.startswith(starts)]
     names = {partition.name for partition in assignment.partitions} if suspects else set()
     for name in names.intersection(suspects):
@@ -102,13 +104,13 @@ def check_graph_names(
     partitions: Sequence[GraphPartition],
     earlier: Sequence[Mapping[str, str]],
 ) -> None:
-    """Check that the names that an EP gave its graphs tell them apart; see `EPContextNode.graph_name`.
+    """Check that the names that an EP gave its graphs are unique; see `EPContextNode.graph_name`.
 
     Args:
-        model: its EPContext nodes are of an earlier compile.
+        model: the source, whose EPContext nodes are of an earlier compile.
         choice: the EP.
-        partitions: those whose nodes it described.
-        earlier: of its share group, the partitions of the models before this one and their graphs' names.
+        partitions: the partitions whose nodes it described.
+        earlier: for each earlier model of the share group, the names of partitions and of their graphs.
 
     Raises:
         PluginError: two partitions that are not equal got one name.
@@ -119,11 +121,11 @@ def check_graph_names(
     forms: dict[str, str] = {}
     for graphs in (*earlier, {partition.name: partition.graph_name for partition in partitions}):
         for name, graph_name in graphs.items():
-            if forms.setdefault(graph_name, form_of(name)) != form_of(name):
+            if forms.setdefault(graph_name, strip_number(name)) != strip_number(name):
                 problem = f"gave {name} the graph_name {graph_name!r}, which another partition has"
                 raise contract_error(choice.record, "get_ep_context_nodes", problem)
     for record in model.context_nodes:
-        form = form_of(record.name)
+        form = strip_number(record.name)
         if record.source in choice.record.sources and forms.get(record.partition_name, form) != form:
             raise InvalidGraph(
                 f"{model.source.where} has the EPContext node {record.name!r} with the partition_name "
@@ -135,7 +137,7 @@ def check_graph_names(
             )
 
 
-def form_of(name: str) -> str:
+def strip_number(name: str) -> str:
     """Return a partition's name without the number at its end: equal for equal partitions."""
     return name.rpartition("_")[0]
 
@@ -146,19 +148,19 @@ class ContextModel:
 
     Attributes:
         proto: the model.
-        payloads: one entry a payload; those not embedded were written to their sinks.
-        written: what a primary's `ep_cache_context` says to what EPs wrote now.
-        contents: what stands in `proto` for an embedded payload or a weight, and the bytes.
-        initializers: what was written into the file for initializers, None for nothing.
-        named_files: the files in which the host put initializers itself.
-        kept_files: binaries of nodes that were there already, written or not.
-        source_files: the source's files in which payloads leave weights.
+        payloads: one entry for each payload; those not embedded were written to their sinks.
+        written: `ep_cache_context` of a primary to the payload that EPs wrote now.
+        contents: marker in `proto` to the bytes of the embedded payload or weight.
+        initializers: entry of the file for initializers, None without one.
+        named_files: files in which the host put initializers itself.
+        kept_files: binaries of nodes that the source has already, written or not.
+        source_files: files of the source in which payloads leave weights.
         source_tensors: those weights, by their names there.
         pending: names of the payloads that its share group writes at its end.
-        to_read: names of the nodes by which EPs read back what they wrote: a primary for each payload, and one node
+        to_read: names of the nodes that EPs read back: a primary for each payload, and one node
             for each form of partition. A model of many equal layers has as many nodes of one form, which only
-            their names tell apart; those whose graphs their EP named are all read. Nodes that were there already
-            are none of them.
+            their names tell apart; those whose graphs their EP named are all read. Nodes that the source has already
+            are not among them.
     """
 
     proto: ModelProto
@@ -173,7 +175,7 @@ class ContextModel:
     pending: tuple[str, ...] = ()
     to_read: frozenset[str] = frozenset()
 
-    def serialized(self, *, embedded: bool) -> SerializedModel:
+    def serialize(self, *, embedded: bool) -> SerializedModel:
         """Return the bytes; the same model gives the same bytes.
 
         Args:
@@ -201,8 +203,8 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
 
     Args:
         compile_: the compile.
-        outputs: where payloads go.
-        earlier: of its share group, the models before this one.
+        outputs: outputs for the payloads.
+        earlier: graphs of the share group's models before this one.
 
     Raises:
         PluginError: an EP describes its nodes wrongly.
@@ -216,9 +218,9 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
     writers = [writer for part in parts for writer in part.payloads.writers.values()]
     inside = {mark: view for writer in writers for mark, view in writer.embedded_bytes().items()}
     used = {name: r for part in parts for name, r in part.payloads.references.used.items()}
-    taken = _replacements(assignment.main, nodes, existing)
+    taken = _make_replacements(assignment.main, nodes, existing)
     proto = splice(source.proto, compile_.model.graph, assignment.main.execution_order(), taken)
-    # Without `final` nothing was written: an entry has the payload's name and nothing else.
+    # Without `final` nothing was written: an entry has only the payload's name.
     pending = () if outputs.final else tuple(entry.name for entry in entries)
     entries = [] if pending else entries
     contents, initializers, named_files = place_initializers(
@@ -238,7 +240,7 @@ def make_context_model(compile_: Compile, outputs: Outputs, earlier: GraphsByMod
             context_binary=not outputs.embedded,
         )
         add_metadata(proto, compile_, [*existing.entries, *entries], used, pending)
-        write_kernel_types(proto, staying_operators(assignment))
+        write_kernel_types(proto, list_remaining_operators(assignment))
     return ContextModel(
         proto=proto,
         payloads=(*existing.written, *entries),
@@ -260,12 +262,12 @@ class ProviderPart:
     Args:
         compile_: the compile.
         choice: the EP.
-        outputs: where payloads go.
-        earlier: its partitions in the models of the share group before this one.
+        outputs: outputs for the payloads.
+        earlier: its partitions in the share group's models before this one.
 
     Attributes:
-        payloads: what it wrote.
-        nodes: a partition to its EPContext node.
+        payloads: payloads that it wrote.
+        nodes: partition to its EPContext node.
         entries: of the payloads; of several, each with the nodes that refer to it.
         to_read: see `ContextModel`.
     """
@@ -289,12 +291,14 @@ class ProviderPart:
             # A partition's name has the digests of its weights.
             graphs = (*map(tuple, earlier), tuple(p.name for p in partitions))
             references = SourceReferences(compile_.providers.weightless, source.locations)
-            self.payloads = _payload_set(choice, outputs, graphs, references)
-            said = compile_.providers.instances.call(
+            self.payloads = _make_payload_set(choice, outputs, graphs, references)
+            results = compile_.providers.instances.call(
                 choice.name, "get_ep_context_nodes", writer=self.payloads.handle
             )
-            with blame(choice.record, "get_ep_context_nodes"):  # whose attributes and flags are looked at
-                described = self._ordered(said)
+            with blame(
+                choice.record, "get_ep_context_nodes"
+            ):  # reading attributes and flags runs the EP's code
+                described = self._sort_nodes(results)
             file = source.path.name if references.used and source.path is not None else None
             self._make_nodes(described, {} if file is None else {FILE_ATTRIBUTE: file})
         if len(self.entries) == 1 and compile_.existing.records:
@@ -303,12 +307,12 @@ class ProviderPart:
             self.entries = [replace(self.entries[0], references=names)]
         check_graph_names(compile_.model, choice, partitions, earlier)
 
-    def _ordered(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
+    def _sort_nodes(self, described: Sequence[EPContextNode]) -> list[EPContextNode]:
         """Return one description for each partition, in the partitions' order, checked."""
-        by_partition = {id(node.partition): self._checked_node(node) for node in described}
+        by_partition = {id(node.partition): self._check_node(node) for node in described}
         missing = [p for p in self._partitions if id(p) not in by_partition]
         if missing or len(described) != len(self._partitions):
-            raise self._broken(
+            raise self._error(
                 f"described {len(described)} nodes for its {len(self._partitions)} partitions"
                 + (f"; {missing[0].name} is missing" if missing else "")
             )
@@ -317,17 +321,17 @@ class ProviderPart:
         found = {id(node.payload) for node in ordered if node.payload is not None and node.main_context}
         for key, writer in self.payloads.writers.items():
             if key not in found:
-                raise self._broken(
+                raise self._error(
                     f"wrote the payload {writer.name!r}, which no node carries with main_context=1"
                 )
             if self.payloads.final and not writer.size:
                 # A load takes an empty file for one that was lost.
-                raise self._broken(f"wrote nothing into the payload {writer.name!r}")
+                raise self._error(f"wrote nothing into the payload {writer.name!r}")
         if not found:
-            raise self._broken("gave no node a payload, so that nothing could be loaded again")
+            raise self._error("gave no node a payload, so that nothing could be loaded again")
         return ordered
 
-    def _checked_node(self, node: EPContextNode) -> EPContextNode:
+    def _check_node(self, node: EPContextNode) -> EPContextNode:
         if type(node.attributes) is not dict:
             # What was checked is what is written, whatever a mapping says when it is asked again.
             node = replace(node, attributes=dict(to_plain(node.attributes)))
@@ -336,37 +340,37 @@ class ProviderPart:
             owned = CORE_ATTRIBUTES & node.attributes.keys()
             if owned:
                 hint = "; EPContextNode.graph_name says another name" * ("partition_name" in owned)
-                raise self._broken(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
+                raise self._error(f"set {', '.join(sorted(owned))}, which only the core writes{hint}")
             for key, value in node.attributes.items():
                 try:
                     check_attribute(str(node.partition), onnx.helper.make_attribute(key, value))
                 except (TypeError, ValueError, InvalidGraph) as error:
-                    raise self._broken(
+                    raise self._error(
                         f"set {key!r} to a value that the attribute cannot hold ({error})"
                     ) from error
-        name = self._text(node.graph_name, "graph_name")
+        name = self._check_text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):
-            raise self._broken(f"gave the graph_name {name!r:.100}, which is not printable text")
+            raise self._error(f"gave the graph_name {name!r:.100}, which is not printable text")
         if isinstance(node.partition, GraphPartition):
             node.partition.stated_name = name or ""
-        self._text(node.doc_string, "doc_string")
+        self._check_text(node.doc_string, "doc_string")
         if node.main_context and node.payload is None:
-            raise self._broken("gave a node main_context=1 without a payload")
+            raise self._error("gave a node main_context=1 without a payload")
         if node.payload is not None and id(node.payload) not in self.payloads.writers:
-            raise self._broken("gave a payload that did not come from this call's writer")
+            raise self._error("gave a payload that did not come from this call's writer")
         return node
 
-    def _text(self, value: Any, what: str) -> str | None:
+    def _check_text(self, value: Any, what: str) -> str | None:
         text = to_plain(value)
         if text is not None and type(text) is not str:
-            raise self._broken(f"gave a {type(text).__name__} instead of a text as {what}")
+            raise self._error(f"gave a {type(text).__name__} instead of a text as {what}")
         return text
 
-    def _broken(self, what: str) -> PluginError:
+    def _error(self, what: str) -> PluginError:
         return contract_error(self._choice.record, "get_ep_context_nodes", what)
 
     def _make_nodes(self, described: Sequence[EPContextNode], common: Mapping[str, str]) -> None:
-        """Make the EPContext nodes and the payloads' entries; `common` is what all nodes say besides their attributes."""
+        """Make the EPContext nodes and the payloads' entries; `common` holds attributes of all nodes."""
         ep, writers = self._choice.name, self.payloads.writers
         embedded = any(writer.embedded for writer in writers.values())
         # A load finds a payload through nodes with main_context=1: the first of them carries it where it is embedded.
@@ -386,8 +390,8 @@ class ProviderPart:
                     users[id(node.payload)].append(partition.name)
             # A graph that its EP named has to be found by just that name.
             is_named = partition.graph_name != partition.name
-            if is_named or form_of(partition.name) not in forms or (main and cache not in carried):
-                forms.add(form_of(partition.name))
+            if is_named or strip_number(partition.name) not in forms or (main and cache not in carried):
+                forms.add(strip_number(partition.name))
                 carried.add(cache if main else None)
                 self.to_read.append(partition.name)
             doc = node.doc_string or f"EPContext node for {ep}"
@@ -427,7 +431,7 @@ class ProviderPart:
 def write_shared_payloads(
     last: Compile, outputs: Outputs, graphs: GraphsByModel
 ) -> dict[bytes, PayloadWriter]:
-    """Have EPs write what they keep of all members of a share group.
+    """Have EPs write the payloads of all members of a share group.
 
     Args:
         last: the group's last member, whose EPs write; it need not have partitions of them.
@@ -435,7 +439,7 @@ def write_shared_payloads(
         graphs: the partitions of all members.
 
     Returns:
-        The payloads, finished, by what `ep_cache_context` says to them.
+        The finished payloads, by the `ep_cache_context` of their primaries.
 
     Raises:
         PluginError: an EP wrote nothing.
@@ -443,7 +447,7 @@ def write_shared_payloads(
     written: dict[bytes, PayloadWriter] = {}
     for ep, by_model in graphs.items():
         choice = last.providers.choices[ep]
-        payloads = _payload_set(choice, outputs, tuple(map(tuple, by_model)))
+        payloads = _make_payload_set(choice, outputs, tuple(map(tuple, by_model)))
         last.providers.instances.call(ep, "get_ep_context_nodes", writer=payloads.handle)
         for writer in payloads.writers.values():
             if not writer.size:
@@ -454,13 +458,13 @@ def write_shared_payloads(
     return written
 
 
-def _payload_set(
+def _make_payload_set(
     choice: ProviderChoice,
     outputs: Outputs,
     graphs: tuple[tuple[str, ...], ...],
     references: SourceReferences | None = None,
 ) -> PayloadSet:
-    """Return what takes one EP's payloads."""
+    """Return the payload set of one EP."""
     return PayloadSet(
         choice.name,
         file_name=lambda name: outputs.destination.binary_name(choice.binary_suffix, name),
@@ -471,10 +475,10 @@ def _payload_set(
     )
 
 
-def _replacements(
+def _make_replacements(
     part: GraphAssignment, nodes: Mapping[GraphPartition, Replacement], existing: PassThrough
 ) -> dict[int, Replacement]:
-    """Return first node of a group to what takes its place in one graph: EPContext nodes, rebuilt control flow."""
+    """Return the replacements of one graph, by the first node of a group: EPContext nodes and rebuilt control flow."""
     replacements: dict[int, Replacement] = {
         partition.node_indices[0]: nodes[partition] for partition in part.partitions
     }
@@ -483,7 +487,7 @@ def _replacements(
         bodies = {name: GraphProto() for name in part.subgraphs[node]}
         for name, body in part.subgraphs[node].items():
             splice_graph(
-                bodies[name], body.graph, body.execution_order(), _replacements(body, nodes, existing)
+                bodies[name], body.graph, body.execution_order(), _make_replacements(body, nodes, existing)
             )
         replacements[node] = replace_subgraphs(part.graph.nodes[node], bodies)
     return replacements

@@ -1,7 +1,7 @@
-"""Share group: its members, what their EPs have in common, and the publication at its end.
+"""Share group: its members, the workspaces of their EPs, and the publication at its end.
 
-Core of `ShareGroup` and of groups that session options drive. Of these there is one table a process: models meet in a
-group if they go into one folder and are compiled by the same EPs with the same options.
+Core of `ShareGroup` and of groups that session options drive. Each process has one table of the latter: models belong to
+one group if they are written into one folder by the same EPs with the same options.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logging.getLogger("epctx.sharing")
 
 
 def check_shared_options(compile_: Compile) -> None:
-    """Raise InvalidArgument for options that leave nothing to share; before a model is read."""
+    """Raise InvalidArgument for options that leave nothing to share, before a model is read."""
     refuse_isolated(compile_.config)
     for problem, is_set in {
         "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other": compile_.embedded,
@@ -87,41 +87,41 @@ def read_published(path: Path, digest: str) -> bytes:
 
 @dataclass(kw_only=True, eq=False)
 class Group:
-    """One share group. The first member that is written decides the binaries' names.
+    """Share group. The first member that is written determines the names of the binaries.
 
     Attributes:
-        models: the paths of the members that were added, in order.
-        names: of groups that session options drive, the models that are being compiled.
+        models: paths of the members that were added, in order.
+        compiling: for groups that session options drive, names of the models that are being compiled.
         is_ending: whether its end is being written, or was.
         finished: whether its end was written.
     """
 
     models: list[Path] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
+    compiling: set[str] = field(default_factory=set)
     is_ending: bool = False
     finished: bool = False
-    _named: Destination | None = None
+    _naming: Destination | None = None
     _graphs: GraphsByModel = field(default_factory=dict)
     _published: dict[Path, tuple[str, frozenset[str]]] = field(default_factory=dict)
     """File of each model that was published before the end: SHA-256 (hex), and its `ContextModel.to_read`."""
     _digests: ExtentDigests = field(default_factory=dict)
     _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
-    _held: dict[str, SharedWorkspace] = field(default_factory=dict)
+    _workspaces_in_use: dict[str, SharedWorkspace] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
-        """Return what an EP's instances have in common; it lives as long as the group."""
+        """Return the workspace that an EP's instances share; it lives as long as the group."""
         with self._lock:
-            if choice.name not in self._held:
-                self._held[choice.name] = self._workspaces.join(choice.name)
+            if choice.name not in self._workspaces_in_use:
+                self._workspaces_in_use[choice.name] = self._workspaces.join(choice.name)
             return self._workspaces.join(choice.name)
 
     def share_digests(self, model: OpenModel) -> None:
-        """Let a member that was read have what others found out: a file of weights is digested once."""
+        """Give a member the digests that others made: a file of weights is digested once."""
         share_digests(model.source.weights.values(), self._digests)
 
     def abandon(self) -> None:
-        """Say which models were published and will never be completed, and let go of what EPs keep."""
+        """Warn of models that were published and will never be completed, and release what EPs keep."""
         pending = []
         for path, (digest, _) in [] if self.finished else [*self._published.items()]:
             with suppress(Fail):
@@ -136,7 +136,7 @@ class Group:
         self.close()
 
     def add(self, member: Compile) -> None:
-        """Take a member whose partitions were compiled."""
+        """Add a member whose partitions were compiled."""
         with self._lock:
             if member.destination.path is not None:
                 self.models.append(member.destination.path)
@@ -145,11 +145,11 @@ class Group:
         """Publish a member at once, its binaries pending."""
         with self._lock:
             self._refuse_finished(member)
-            named = self._named or member.destination
+            named = self._naming or member.destination
             context = member.publish(named, self._graphs)
             # Only now: of a member that failed, nothing may count.
             self.add(member)
-            self._named, self._graphs = named, _with(self._graphs, member)
+            self._naming, self._graphs = named, _add_names(self._graphs, member)
             if context.pending and member.destination.folder is not None:
                 file = member.files[-1]
                 path = Path(os.path.realpath(member.destination.folder)) / file.path
@@ -159,32 +159,32 @@ class Group:
         """Write binaries and models in one publication: these members' and those published before; return the binaries.
 
         Args:
-            members: those to be written, added before.
-            last: its EPs write the binaries.
+            members: members to write, which were added before.
+            last: the member whose EPs write the binaries.
 
         Raises:
             Fail: a published model was replaced meanwhile, or a file belongs to a model outside of the group.
-            PluginError: an EP wrote nothing, or does not read what it wrote.
+            PluginError: an EP wrote nothing, or cannot read what it wrote.
         """
         folder = last.destination.folder or Path()
         with (
             collection_paused(sum(member.model.node_count for member in members)),
             self._lock,
-            self._ending(),
-            last.stage("write"),
+            self._mark_ending(),
+            last.time_stage("write"),
             Publication(folder, before_writing=last.cancel.raise_if_requested) as publication,
         ):
-            named = self._named or members[0].destination
+            named = self._naming or members[0].destination
             graphs = self._graphs
             models: list[tuple[Compile, Outputs, ContextModel]] = []
-            # First all nodes: an EP knows what to write when it was asked for those of every member.
+            # All nodes first: an EP knows what to write after it was asked for those of every member.
             for member in members:
-                outputs = Outputs(member.destination.named_as(named), publication, final=False)
+                outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
                 models.append((member, outputs, member.describe(outputs, graphs)))
-                graphs = _with(graphs, member)
+                graphs = _add_names(graphs, member)
             # As this member's folder is spelled: its files are compared by path.
-            fellows = tuple(folder / path.name for path in self.models)
-            destination = replace(last.destination.named_as(named), fellows=fellows)
+            group_models = tuple(folder / path.name for path in self.models)
+            destination = replace(last.destination.use_names_of(named), group_models=group_models)
             payloads = write_shared_payloads(last, Outputs(destination, publication), graphs)
             entries = {writer.name: writer.finish() for writer in payloads.values()}
             earlier = {
@@ -209,14 +209,13 @@ class Group:
                 digests = {name: digest for *_, c in models for name, digest in c.digests.items()}
                 note_published(states, {**digests, **{entry.name: entry.root for entry in entries.values()}})
             self.finished = True
-        return tuple(OutputFile.of(entry) for entry in entries.values())
+        return tuple(OutputFile.from_entry(entry) for entry in entries.values())
 
     def stop(self, last: Compile, *, is_member: bool) -> None:
         """Write the end by the EPs of a last model, and that model too if it is a member."""
         with self._lock:
             self._refuse_finished(last)
             if is_member:
-                # What is said of it includes the binaries.
                 last.payloads = self.finish([last], last)
                 self.add(last)
             elif self._published:
@@ -224,10 +223,10 @@ class Group:
             self.is_ending = self.finished = True
 
     def close(self) -> None:
-        """Let go of what EPs keep for the group; further calls do nothing."""
+        """Release what EPs keep for the group; further calls do nothing."""
         with self._lock:
-            held, self._held = self._held, {}
-        for workspace in held.values():
+            in_use, self._workspaces_in_use = self._workspaces_in_use, {}
+        for workspace in in_use.values():
             close_quietly(workspace.close, "what an EP kept for a share group")
 
     def _refuse_finished(self, member: Compile) -> None:
@@ -239,8 +238,8 @@ class Group:
             )
 
     @contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Take nobody in while the end is written; if that fails, the group is open again."""
+    def _mark_ending(self) -> Iterator[None]:
+        """Accept no member while the end is written; if that fails, the group is open again."""
         self.is_ending = True
         try:
             yield
@@ -249,70 +248,70 @@ class Group:
             raise
 
 
-def _with(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
-    """Return the names of all members' graphs with those of a further one, whose nodes EPs described."""
+def _add_names(graphs: GraphsByModel, member: Compile) -> GraphsByModel:
+    """Return the names of the graphs of all members, with those of one more, whose nodes EPs described."""
     more = {ep: {p.name: p.graph_name for p in member.assignment.of(ep)} for ep in member.providers.choices}
     return {**graphs, **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names}}
 
 
-class OpenGroups:
-    """Groups by what their models have in common, until they end."""
+def _make_table() -> tuple[threading.Lock, dict[Hashable, Group]]:
+    # The lock is held only to read and change the table: nothing is read, compiled, logged or closed under it.
+    return threading.Lock(), {}
 
-    def __init__(self) -> None:
-        # Held for a look at the table only: nothing is read, compiled, logged or closed under it.
-        self._lock = threading.Lock()
-        self._groups: dict[Hashable, Group] = {}
 
-    @contextmanager
-    def joined(self, destination: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
-        """Give the group of a model while it is compiled and written.
+_open_groups = PerProcess(_make_table)
+"""Open share groups of each process, by folder, EPs and options."""
 
-        A group whose first model fails is forgotten. A new one begins where the old one is being ended, and where it
-        was never stopped and has the model already.
 
-        Raises:
-            Fail: the model is being compiled into its group already.
-        """
-        key = (os.path.realpath(destination.folder or ""), fingerprint(choices))
-        model = destination.model or ""
-        with self._lock:
-            group = replaced = self._groups.get(key)
-            if group is not None and model in group.names:
-                raise Fail(
-                    f"{model!r} is being compiled into its share group already.",
-                    hint="Give each model of a group a name of its own, and compile it once.",
-                )
-            if group is None or group.is_ending or any(path.name == model for path in group.models):
-                group = self._groups[key] = Group()
-            group.names.add(model)
-        try:
-            if replaced is not None and replaced is not group and not replaced.names:
-                # Whoever uses it still closes it.
-                replaced.abandon()
-            yield group
-        finally:
-            is_over = False
-            with self._lock:
-                group.names.discard(model)
-                if not group.names:
-                    is_over = group.finished or not group.models
-                    if not is_over:
-                        # One whose end failed may be ended yet, unless another has its place by now.
-                        is_over = self._groups.setdefault(key, group) is not group
-                    elif self._groups.get(key) is group:
-                        del self._groups[key]
-            if is_over:
-                group.abandon()
+@contextmanager
+def join_group(destination: Destination, choices: Sequence[ProviderChoice]) -> Iterator[Group]:
+    """Give the group of a model while it is compiled and written.
 
-    def abandon(self) -> None:
-        """Abandon the groups that are open still; the process ends."""
-        with self._lock:
-            groups, self._groups = list(self._groups.values()), {}
-        for group in groups:
+    A group whose first model fails is forgotten. A new one begins where the old one is being ended, and where it
+    was never stopped and has the model already.
+
+    Raises:
+        Fail: the model is being compiled into its group already.
+    """
+    lock, groups = _open_groups.get()
+    key = (os.path.realpath(destination.folder or ""), fingerprint(choices))
+    model = destination.model or ""
+    with lock:
+        group = replaced = groups.get(key)
+        if group is not None and model in group.compiling:
+            raise Fail(
+                f"{model!r} is being compiled into its share group already.",
+                hint="Give each model of a group a name of its own, and compile it once.",
+            )
+        if group is None or group.is_ending or any(path.name == model for path in group.models):
+            group = groups[key] = Group()
+        group.compiling.add(model)
+    try:
+        if replaced is not None and replaced is not group and not replaced.compiling:
+            # Whoever uses it still closes it.
+            replaced.abandon()
+        yield group
+    finally:
+        is_over = False
+        with lock:
+            group.compiling.discard(model)
+            if not group.compiling:
+                is_over = group.finished or not group.models
+                if not is_over:
+                    # A group whose end failed may still be ended, unless another one has replaced it by now.
+                    is_over = groups.setdefault(key, group) is not group
+                elif groups.get(key) is group:
+                    del groups[key]
+        if is_over:
             group.abandon()
 
 
-open_groups = PerProcess(OpenGroups)
-"""Of each process."""
-
-atexit.register(lambda: open_groups.get().abandon())
+@atexit.register
+def abandon_open_groups() -> None:
+    """Abandon the groups that are still open; the process ends."""
+    lock, groups = _open_groups.get()
+    with lock:
+        abandoned = list(groups.values())
+        groups.clear()
+    for group in abandoned:
+        group.abandon()

@@ -1,8 +1,7 @@
-"""Where the initializers that stay go: into the model, into one file beside it, or wherever the host says.
+"""Placement of the initializers that stay: in the model, in one file beside it, or where the host says.
 
-What a protobuf cannot hold is said as early as it can be known. Bytes are not copied on the way: the model holds a
-marker for them (`context.embedding`), a file gets them streamed like a payload's weights. Knows no folder and opens no
-file.
+A model that is too large for a protobuf is refused as early as possible. Bytes are not copied on the way: the model holds
+a marker for them (`context.node_writer`), a file gets them streamed like a payload's weights.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ PROTOBUF_LIMIT = (2 << 30) - 1
 
 _PAGE = 4096
 _LINE = 64
-"""Large weights lie on pages, so that they can be mapped and written directly; small ones on cache lines."""
+"""Alignment: large weights start at pages, so that they can be mapped and written directly, small ones at cache lines."""
 
 
 @dataclass(frozen=True)
 class OrtExternalInitializerInfo:
-    """Where an initializer's bytes lie outside the model; as `onnxruntime.OrtExternalInitializerInfo`.
+    """Location of an initializer's bytes outside of the model; as `onnxruntime.OrtExternalInitializerInfo`.
 
     Attributes:
         filepath: the file; relative to the context model's folder, or absolute inside that folder.
-        file_offset: of the first byte.
-        byte_size: how many bytes.
+        file_offset: offset of the first byte.
+        byte_size: number of bytes.
     """
 
     filepath: str
@@ -80,7 +79,7 @@ class InitializerValue:
         return self._weight.array()
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the raw bytes in pieces of bounded size, to write them without having all in memory."""
+        """Yield the raw bytes in chunks of bounded size, to write them without having all in memory."""
         return self._weight.chunks()
 
     def shape(self) -> list[int]:
@@ -92,7 +91,7 @@ class InitializerValue:
         return self._weight.elem_type
 
     def data_type(self) -> str:
-        """Return the type in ONNX Runtime's words, such as `tensor(float)`."""
+        """Return the type as ONNX Runtime spells it, such as `tensor(float)`."""
         return f"tensor({TensorProto.DataType.Name(self._weight.elem_type).lower()})"
 
     def tensor_size_in_bytes(self) -> int:
@@ -100,7 +99,7 @@ class InitializerValue:
         return self._weight.nbytes
 
     def device_name(self) -> str:
-        """Return where the bytes are: `cpu`."""
+        """Return the device of the bytes: `cpu`."""
         return "cpu"
 
     def is_tensor(self) -> bool:
@@ -115,36 +114,36 @@ class InitializerValue:
 LocationFunc: TypeAlias = Callable[
     [str, InitializerValue, OrtExternalInitializerInfo | None], OrtExternalInitializerInfo | None
 ]
-"""`locate(name, value, where it lies now or None)` says where a host put an initializer; None: into the model."""
+"""`locate(name, value, present location or None)` returns where the host put an initializer; None: in the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitializerPlacement:
-    """What a host wants for the initializers that stay.
+    """Placement of the initializers that stay, as the host asks for it.
 
     Attributes:
-        file: the file for them, relative to the context model; None for none.
+        file: file for them, relative to the context model; None for no file.
         threshold: bytes from which one goes into the file.
-        locate: says for each where the host put it; not together with `file`.
+        locate: the host's function that locates each of them; not together with `file`.
     """
 
     file: str | None = None
     threshold: int = 0
     locate: LocationFunc | None = None
 
-    def stays_inside(self, nbytes: int) -> bool:
-        """Whether an initializer of that size is certain to be stored in the model."""
-        # What has no bytes needs no place in a file.
+    def is_stored_inside(self, nbytes: int) -> bool:
+        """Return whether an initializer of that size is certain to be stored in the model."""
+        # A tensor without bytes is never stored in a file.
         return self.locate is None and (self.file is None or nbytes < max(self.threshold, 1))
 
 
-def placement_of(
+def make_placement(
     file: str | None, threshold: int, locate: LocationFunc | None, option: str | None
 ) -> InitializerPlacement:
-    """Return where initializers go; the arguments of a compiler win over the session option.
+    """Return the placement of initializers; the arguments of a compiler override the session option.
 
     Raises:
-        InvalidArgument: two contradict each other, one is wrong, or a name leaves the model's folder.
+        InvalidArgument: two arguments contradict each other, one is wrong, or a name leaves the model's folder.
     """
     if file is not None and locate is not None:
         raise InvalidArgument(
@@ -174,14 +173,14 @@ def place_initializers(
 
     Args:
         model: changed in place.
-        weights: those of the main graph by name.
-        placement: where they go.
+        weights: weights of the main graph by name.
+        placement: the placement that the host asked for.
         open_file: opens the file for them; called only if one goes there.
-        folder: the context model's, None if it has none.
+        folder: folder of the context model, None without one.
 
     Returns:
-        Marker in the model to the bytes that belong there; what was written into the file of their own, None for
-        nothing; the files in which the host put some, as the model names them.
+        Marker in the model to the bytes that belong there; entry of the file for them, None without one; the files in
+        which the host put some, as the model names them.
 
     Raises:
         Fail: the host's function raised.
@@ -201,7 +200,7 @@ def place_initializers(
             if placement.locate is not None:
                 location = _ask(weight, placement.locate, folder)
                 named.update({} if location is None else {location[0]: None})
-            elif placement.file is not None and not placement.stays_inside(weight.nbytes):
+            elif placement.file is not None and not placement.is_stored_inside(weight.nbytes):
                 if writer is None:
                     writer = PayloadWriter(placement.file, open_file(placement.file), embedded=False)
                 key = (weight.digest, weight.nbytes)
@@ -239,14 +238,14 @@ def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str
     try:
         path, offset, size = os.fsdecode(info.filepath), index(info.file_offset), index(info.byte_size)
     except (AttributeError, TypeError):
-        problem = f"gave {info!r:.80}, no OrtExternalInitializerInfo of a path and two numbers"
-        raise _bad_location(weight.name, problem) from None
+        problem = f"gave {info!r:.80}, which is not an OrtExternalInitializerInfo of a path and two numbers"
+        raise _location_error(weight.name, problem) from None
     if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
         problem = f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
-        raise _bad_location(weight.name, problem)
+        raise _location_error(weight.name, problem)
     name = path
     if Path(path).is_absolute() and "\0" not in path and folder is not None:
-        # As given first: what lies here may be a link into a cache.
+        # The path as given first: a file in the folder may be a link into a cache.
         name = os.path.relpath(path, folder)
         if name.startswith(".."):
             name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
@@ -255,12 +254,12 @@ def _ask(weight: Weight, locate: LocationFunc, folder: Path | None) -> tuple[str
     except InvalidArgument:
         name = ""
     if not name or not is_utf8(name):
-        problem = f"gave {path!r:.200}, which is no file in the context model's folder"
-        raise _bad_location(weight.name, problem)
+        problem = f"gave {path!r:.200}, which is not a file in the context model's folder"
+        raise _location_error(weight.name, problem)
     return name, offset
 
 
-def _bad_location(tensor: str, what: str) -> InvalidArgument:
+def _location_error(tensor: str, what: str) -> InvalidArgument:
     return InvalidArgument(
         f"get_initializer_location_func {what}, for the initializer {tensor!r}.",
         hint="Give None to keep it in the model, or where its bytes lie: a file in the folder of the context model, "
@@ -274,8 +273,8 @@ def check_weights_fit(
     """Raise before anything is compiled if the weights alone exceed what a context model can hold.
 
     Args:
-        assignment: who takes what.
-        placement: where the initializers that stay go.
+        assignment: the EP of each node.
+        placement: placement of the initializers that stay.
         weightless: which weights payloads leave in the source.
         embedded: whether payloads with the weights that EPs took are stored in the model.
 
@@ -286,14 +285,14 @@ def check_weights_fit(
     if embedded and weightless is not WeightlessMode.ALL:
         every = (weight for partition in assignment.partitions for weight in partition.weights.values())
         taken = [w for w in every if weightless is WeightlessMode.NONE or w.extent is None]
-    # Those of the main graph alone lie outside the protobuf.
+    # Only weights of the main graph lie outside of the protobuf.
     graph = assignment.main.graph
     read = (name for node in assignment.main.left_over() for name in graph.inputs[node])
     left = (graph.weights[name] for name in read if name in graph.weights)
-    stored = [*taken, *(weight for weight in left if placement.stays_inside(weight.nbytes))]
+    stored = [*taken, *(weight for weight in left if placement.is_stored_inside(weight.nbytes))]
     once = {id(weight): weight for weight in stored}.values()
     if sum(weight.nbytes for weight in once) > PROTOBUF_LIMIT:
-        # Equal weights are stored once in a payload. To know it costs reading them, so only here.
+        # Equal weights are stored once in a payload. Digests cost reading all bytes, so only here.
         by_content = {weight.digest: weight.nbytes for weight in once}
         check_size(sum(by_content.values()), embedded=embedded and bool(taken), at_least=True)
 

@@ -1,8 +1,8 @@
-"""Where a context model comes from: EPContext nodes of an earlier compile, and what it says about who made it.
+"""Provenance of a context model: EPContext nodes of an earlier compile, and the metadata about the EPs that made them.
 
 Nodes that a model has already pass through unchanged; their payloads stay beside the model, are copied to its new
-folder, or move into it or out of it. Nothing of their EPs is needed. Whether nodes of two compiles may stand in one
-model is checked; then come the manifest, and each EP's compatibility text.
+folder, or move into it or out of it. Their EPs need not be installed. The module also checks whether nodes
+of two compiles fit into one model, and writes the manifest and each EP's compatibility text.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class _Carried:
-    """A payload on its way.
+class _KeptPayload:
+    """Payload of the source model, and its place in the new one.
 
     Attributes:
-        nodes: those that carry it; the first primary comes first.
+        nodes: nodes that carry it; the first primary comes first.
         file: its file, as names are compared; None for an embedded one.
-        entry: what the manifest says about it.
-        target: the name of its file from now on; None for an embedded one.
+        entry: its entry in the manifest.
+        target: name of its file in the new model; None for an embedded one.
         stays: whether the new model finds the very file that the old one names.
     """
 
@@ -75,17 +75,17 @@ class _Carried:
 
     @property
     def forget(self) -> Callable[[int, int], None] | None:
-        """Takes ranges of the payload that need not stay in memory."""
+        """Function that releases ranges of the payload from memory; None if it is not mapped."""
         return self.payload.mapped.forget if self.payload.mapped is not None else None
 
-    def verified(self) -> PayloadEntry | None:
-        """Return what the manifest says, checked against all bytes."""
+    def verify(self) -> PayloadEntry | None:
+        """Return the entry of the manifest, checked against all bytes."""
         if self.entry is not None:
             self.entry.check_whole(self.payload.view, self.nodes[0].name, forget=self.forget)
         return self.entry
 
     def lies_in(self, folder: Path | None) -> bool:
-        """Whether a model in a folder that names the file gets the very file that was read."""
+        """Return whether a model in a folder that names the file finds the very file that was read."""
         mapped = self.payload.mapped
         if folder is None or mapped is None or self.file is None:
             return False
@@ -97,7 +97,7 @@ class _Carried:
 
 
 class PassThrough:
-    """The EPContext nodes of a model that is compiled again, and their payloads.
+    """EPContext nodes of a model that is compiled again, and their payloads.
 
     Args:
         model: the model; one without such nodes has nothing that passes through.
@@ -108,8 +108,8 @@ class PassThrough:
 
     Attributes:
         records: the nodes.
-        manifest: what the model says about them, if it does.
-        destination: the one that knows what passes through.
+        manifest: manifest of the model, None without one.
+        destination: the destination with the names of the payloads that pass through.
         nodes: for each graph, a node's index to the node as it is written, where that is not as it was.
         entries: of payloads, for the manifest.
         contents: what stands for each embedded payload, and the payload.
@@ -140,12 +140,12 @@ class PassThrough:
         self.contents: dict[bytes, LoadedPayload] = {}
         self.written: list[PayloadEntry] = []
         self.files: list[str] = []
-        self._payloads: list[_Carried] = []
+        self._payloads: list[_KeptPayload] = []
         if self.records:
             self.manifest = read_manifest(model.source.proto, config.input_budget.manifest_entries)
             for record in self.records:
                 model.graph_of(record)
-            self._payloads = self._find(config)
+            self._payloads = self._find_payloads(config)
         if embedded:
             check_size(sum(c.payload.nbytes for c in self._payloads), embedded=True, at_least=True)
         self._embedded = embedded
@@ -165,19 +165,22 @@ class PassThrough:
         kept = {c.target: c.stays for c in self._payloads if c.target is not None}
         self.destination = replace(
             destination,
-            reads=(*destination.reads, *(c.payload.mapped.path for c in self._payloads if c.payload.mapped)),
+            source_files=(
+                *destination.source_files,
+                *(c.payload.mapped.path for c in self._payloads if c.payload.mapped),
+            ),
             kept=tuple(kept),
-            carried=() if delivered else tuple(name for name, stays in kept.items() if not stays),
+            copied=() if delivered else tuple(name for name, stays in kept.items() if not stays),
         )
 
     def keep(self, open_file: Callable[[str], BinaryIO]) -> None:
         """Bring each payload to its place, verified on the way by the manifest's digests.
 
         Args:
-            open_file: opens where a file goes.
+            open_file: opens a file of the new model.
 
         Raises:
-            InvalidGraph: a payload is not what the manifest says, or was written to meanwhile.
+            InvalidGraph: a payload does not match the manifest, or was written to meanwhile.
             Fail: a file that was to stay was replaced meanwhile, or the disk is full.
         """
         now = {record.name: (record.main_context, record.cache) for record in self.records}
@@ -185,7 +188,7 @@ class PassThrough:
             if carried.target is None:
                 marker = new_marker()
                 self.contents[marker] = carried.payload
-                entry, first = carried.verified(), carried.nodes[0]
+                entry, first = carried.verify(), carried.nodes[0]
                 # A record's name is made up where the node has none: the next reader would make another.
                 is_named = self._model.graph_of(first).nodes[first.index].name == first.name
                 entry = replace(entry, name=first.name, embedded=True) if entry and is_named else None
@@ -197,7 +200,7 @@ class PassThrough:
                 self.files.append(carried.target)
                 now.update((n.name, (n.main_context, carried.target.encode())) for n in carried.nodes)
             if entry is not None:
-                entry = self._with_references(entry, carried)
+                entry = self._add_references(entry, carried)
                 self.entries.append(entry)
                 if carried.target is not None and not carried.stays:
                     self.written.append(entry)
@@ -206,12 +209,12 @@ class PassThrough:
             # Rewritten if anything of the core's changed in it.
             if (main, cache, self._embedded) != (record.main_context, record.cache, record.embed_mode):
                 node = self._model.graph_of(record).nodes[record.index]
-                self.nodes.setdefault(record.path, {})[record.index] = _rewritten(
+                self.nodes.setdefault(record.path, {})[record.index] = _rewrite(
                     node, main_context=int(main), embed_mode=int(self._embedded), ep_cache_context=cache
                 )
 
-    def _find(self, config: SessionConfig) -> list[_Carried]:
-        """Return the payloads, each with all nodes that carry it."""
+    def _find_payloads(self, config: SessionConfig) -> list[_KeptPayload]:
+        """Find the payloads, each with all nodes that carry it."""
         records = {record.name: record for record in self.records}
         folder = context_folder(self._model, config, compiles=True)
         mapped = replace(config, entries={**config.entries, SessionConfig.map_binaries.key: "1"})
@@ -222,7 +225,7 @@ class PassThrough:
             scratch=ExitStack(),
             reading=reading_of(self._model, mapped),
         )
-        found: dict[tuple[str, bool], _Carried] = {}
+        found: dict[tuple[str, bool], _KeptPayload] = {}
         # Primaries first, so that one of them carries what several nodes share.
         for record in sorted(self.records, key=lambda r: not r.main_context):
             if not record.cache and not record.main_context:
@@ -235,15 +238,15 @@ class PassThrough:
                 continue
             called, manifest = record.name if name is None else name, self.manifest
             entry = None if manifest is None else manifest.entry(called, embedded=file is None)
-            found[key] = _Carried(nodes=[record], file=file, payload=payload, entry=entry)
+            found[key] = _KeptPayload(nodes=[record], file=file, payload=payload, entry=entry)
         return list(found.values())
 
     def _keep_file(
-        self, carried: _Carried, name: str, open_file: Callable[[str], BinaryIO]
+        self, carried: _KeptPayload, name: str, open_file: Callable[[str], BinaryIO]
     ) -> PayloadEntry | None:
-        """Copy a payload into its file, or see that it is still there; return its entry."""
+        """Copy a payload into its file, or check that it is still there; return its entry."""
         if not carried.stays:
-            entry = carried.verified() or digested(name, carried.payload.view, carried.forget)
+            entry = carried.verify() or digested(name, carried.payload.view, carried.forget)
             carried.payload.copy_to(open_file(name))
             return replace(entry, name=name, embedded=False)
         if not carried.lies_in(self._folder):
@@ -254,8 +257,8 @@ class PassThrough:
             )
         return None if carried.entry is None else replace(carried.entry, name=name)
 
-    def _with_references(self, entry: PayloadEntry, carried: _Carried) -> PayloadEntry:
-        """Return an entry that says which nodes without a payload belong to it, as far as that is known."""
+    def _add_references(self, entry: PayloadEntry, carried: _KeptPayload) -> PayloadEntry:
+        """Return an entry with the names of the nodes that refer to its payload, as far as they are known."""
         source = carried.nodes[0].source
         said = set(carried.entry.references) if carried.entry is not None else set()
         only = sum(c.nodes[0].source == source for c in self._payloads) == 1
@@ -268,7 +271,7 @@ class PassThrough:
         return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
 
 
-def _rewritten(node: NodeProto, **values: int | bytes | None) -> NodeProto:
+def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
     """Return a copy of a node with other attributes; None takes one away. The old payload is not copied."""
     copy = NodeProto()
     for field_, value in node.ListFields():
@@ -287,7 +290,7 @@ def _rewritten(node: NodeProto, **values: int | bytes | None) -> NodeProto:
 def check_mix(
     model: OpenModel, manifest: Manifest | None, assignment: Assignment, providers: ProviderSession
 ) -> None:
-    """Check, before anything is compiled, that what EPs add to a context model can be loaded with what is there.
+    """Check, before anything is compiled, that the nodes that EPs add to a context model load together with those it has.
 
     Raises:
         InvalidGraph: another distribution of an EP made the nodes that are there, or the EP does not
@@ -342,7 +345,7 @@ def add_metadata(
     for ep, choice in providers.choices.items():
         partitions = assignment.of(ep)
         if partitions:
-            facts[ep] = _maker_of(choice)
+            facts[ep] = _describe_provider(choice)
         elif exist:
             # What is said about this EP's nodes is about those that are there.
             continue
@@ -364,7 +367,7 @@ def add_metadata(
         source_digest=compile_.model.source.digest,
         providers=facts,
         payloads=payloads,
-        source_weights=_source_weights(old, used),
+        source_weights=_merge_source_weights(old, used),
         pending=pending,
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
     )
@@ -374,7 +377,7 @@ def add_metadata(
 
 
 def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
-    """Put what a share group wrote at its end into the manifest of one of its models.
+    """Complete the manifest of a model of a share group with the payloads that were written at the end.
 
     Args:
         proto: its context model; one without pending payloads stays as it is.
@@ -394,8 +397,8 @@ def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) ->
         set_metadata(proto, MANIFEST, dump_manifest(complete))
 
 
-def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
-    """Return what the manifest says about an EP: who it is, what it compiled with and for."""
+def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:
+    """Return the facts about an EP for the manifest: its distribution, options and target."""
     idle = {option.name for option in choice.cls.options if not option.effect}
     # Neither secret ones nor those without effect.
     counted = {name: value for name, value in choice.public_options().items() if name not in idle}
@@ -410,7 +413,7 @@ def _maker_of(choice: ProviderChoice) -> dict[str, Any]:
     }
 
 
-def _source_weights(old: Manifest, used: Mapping[str, SourceReference]) -> Mapping[str, Any]:
+def _merge_source_weights(old: Manifest, used: Mapping[str, SourceReference]) -> Mapping[str, Any]:
     for name, reference in used.items():
         if old.source_weights.get(name, reference) != reference:
             raise InvalidArgument(

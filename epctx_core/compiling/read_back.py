@@ -1,7 +1,7 @@
-"""Reading back: before anything is published, EPs load what they wrote, so that a successful compile can be loaded.
+"""Reading back: before anything is published, EPs load the payloads that they wrote, so that a successful compile can be loaded.
 
-A payload is read where it was written, in staging or in memory. An EP that can loads its nodes whole, by an
-instance that compiled nothing; another looks into its payloads as far as it does for a verification.
+A payload is read where it was written, in staging or in memory. An EP that loads without a device loads its nodes
+whole, by an instance that compiled nothing; another one checks its payloads as for a verification.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ def read_back(
     *,
     source_tensors: Mapping[str, TensorView] = MappingProxyType({}),
 ) -> None:
-    """Have each EP read back what it wrote for a context model.
+    """Have each EP read back the payloads that it wrote for a context model.
 
     Args:
         proto: the context model with its manifest, embedded payloads not yet in place.
-        names: the nodes to read; see `ContextModel.to_read`.
-        written: what a primary's `ep_cache_context` says to what was written; all of it is finished.
+        names: names of the nodes to read; see `ContextModel.to_read`.
+        written: `ep_cache_context` of a primary to its payload, which is finished.
         providers: the live EPs.
         source_tensors: weights that payloads left in the source model, by their names there.
 
     Raises:
-        PluginError: an EP does not read what it wrote.
-        Fail: the system gives back other bytes than were written.
+        PluginError: an EP cannot read what it wrote.
+        Fail: the system returns other bytes than were written.
         ModelLoadCanceled: the host asked to stop.
     """
     if not written or not providers.session.config().read_back:
@@ -87,13 +87,13 @@ def read_back(
                 scratch=scratch,
                 source_tensor=source_tensors.__getitem__,
             )
-            reader.loaded = _payloads(own, written, scratch)
+            reader.loaded = _open_payloads(own, written, scratch)
             nodes = plugin_nodes(own, types, ep, manifest)
             with collection_resumed():
-                _read(ep, nodes, reader, providers)
+                _read_nodes(ep, nodes, reader, providers)
 
 
-def _payloads(
+def _open_payloads(
     records: Sequence[ContextNodeRecord], written: Mapping[bytes, PayloadWriter], scratch: ExitStack
 ) -> dict[tuple[str, bool], LoadedPayload]:
     """Return the payloads by their keys."""
@@ -123,8 +123,10 @@ def _payloads(
     return made
 
 
-def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession) -> None:
-    """Have one EP read its nodes: whole, or as far as it looks into payloads."""
+def _read_nodes(
+    ep: str, nodes: Sequence[ContextNode], reader: ContextReader, providers: ProviderSession
+) -> None:
+    """Have one EP read its nodes: whole, or as far as it checks payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
     is_isolated = providers.session.config().isolation is not Isolation.NONE
@@ -148,7 +150,6 @@ def _read(ep: str, nodes: Sequence[ContextNode], reader: ContextReader, provider
                 if finding.severity is Severity.ERROR:
                     raise InvalidGraph(finding.message, node=finding.node, hint=finding.hint)  # noqa: TRY301 - as those that EPs raise
     except (InvalidGraph, InvalidProtobuf, NotImplementedByProvider, EPFail, PluginError) as error:
-        # Nobody else had its payloads in hand.
         node = error.node or nodes[0].name
         found = plugin_error(
             f"{choice.record.label} cannot read back what it wrote for {node}: {error.message}",

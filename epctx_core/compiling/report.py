@@ -1,4 +1,4 @@
-"""Report of a compile: the files that it wrote, and the partitions that it made."""
+"""Report of a compile: the files that it wrote, and the partitions that it compiled."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ _log = logging.getLogger("epctx.compile")
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFile:
-    """One file that was written, or one payload that the host's write callback got.
+    """File that was written, or payload that the host's write callback got.
 
     Attributes:
-        path: relative to the context model's folder; of a payload the name that the callback got.
+        path: path relative to the context model's folder; for a payload, the name that the callback got.
         bytes: its length.
-        digest: SHA-256 of a model; of a binary the root digest that the manifest holds; of a file for
-            initializers the same kind of digest.
+        digest: SHA-256 of a model; root digest of a binary, as in the manifest, or of a file for initializers.
     """
 
     path: str
@@ -35,18 +34,18 @@ class OutputFile:
     digest: str
 
     @classmethod
-    def of(cls, entry: PayloadEntry) -> OutputFile:
+    def from_entry(cls, entry: PayloadEntry) -> OutputFile:
         """Return the file of a payload."""
         return cls(path=entry.name, bytes=entry.size, digest=entry.root)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
+        """Return it as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionReport:
-    """One compiled partition."""
+    """Compiled partition."""
 
     name: str
     ep: str
@@ -57,7 +56,7 @@ class PartitionReport:
 
     @property
     def nodes(self) -> int:
-        """How many nodes it replaced."""
+        """Number of nodes that it replaced."""
         return len(self.node_names)
 
 
@@ -72,25 +71,25 @@ class RefusalReport:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileReport:
-    """What `ModelCompiler` did.
+    """Report of `ModelCompiler`.
 
     Attributes:
-        output: the context model's path, None if it was handed over as bytes or to a stream.
-        folder: where the files are; None if nothing says where they would go.
-        outputs: every file written: binaries, initializers, the model.
+        output: path of the context model, None for bytes or a stream.
+        folder: folder of the files; None without one.
+        outputs: all files that were written: binaries, initializers, the model.
         partitions: in the order of the model.
-        assignments: EP type to the number of nodes it runs; the CPU EP last.
-        refusals: what EPs did not take and why.
+        assignments: EP name to the number of nodes it runs; the CPU EP last.
+        refusals: nodes that EPs did not take, with the reasons.
         timings: stage to seconds.
-        required_files: what has to travel together: names relative to the context model's folder. Also
+        required_files: files that belong together, as names relative to the context model's folder. Includes
             files in which the host put initializers itself.
-        delivered: payloads that the host's write callback got, and its read callback has to give.
-        source_files: in weightless mode, the source's files that a load needs besides: beside the
-            context model, or where session options say.
-        kept_nodes: names of EPContext nodes that the model had already and that passed through.
-        skipped_providers: optional EPs that could not be had.
-        providers: the EPs that were asked, with the distribution and version of each.
-        contradictions: for each value of which the model declares a shape that its operators do not give, both.
+        delivered: payloads that the host's write callback got, and its read callback has to supply.
+        source_files: in weightless mode, files of the source that a load also needs, beside the
+            context model or where session options say.
+        kept_nodes: names of EPContext nodes of the source that passed through.
+        skipped_providers: optional EPs that were not available.
+        providers: EPs that were asked, with the distribution and version of each.
+        contradictions: for each value whose declared shape its operators contradict, both shapes.
     """
 
     output: Path | None
@@ -110,11 +109,11 @@ class CompileReport:
 
     @property
     def compiled(self) -> bool:
-        """Whether the context model has an EPContext node; without one it is a plain model."""
+        """True if the context model has an EPContext node; without one it is a plain model."""
         return bool(self.partitions or self.kept_nodes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form that `epctx compile --json` prints."""
+        """Return the JSON that `epctx compile --json` prints."""
         said = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
         del said["folder"], said["outputs"]
         facts = ("name", "distribution", "version", "vendor", "simulated")
@@ -134,7 +133,7 @@ class CompileReport:
 
 
 def make_report(compile_: Compile) -> CompileReport:
-    """Say what a compile did; nothing compiled is a warning."""
+    """Return the report of a compile; warn if nothing was compiled."""
     assignment, context = compile_.assignment, compile_.context
     delivered = compile_.payloads if compile_.deliver is not None and not compile_.embedded else ()
     outputs = (*([] if delivered else compile_.payloads), *compile_.files)

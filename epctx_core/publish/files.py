@@ -1,4 +1,4 @@
-"""Steps of a publication that the operating system does, and how its errors become typed ones; knows no journal."""
+"""Steps of a publication that the operating system performs, and typed errors for its refusals; independent of the journal."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.publish")
 
 _AT_ONCE = 64 << 20
-"""Bytes that are written or copied between two questions whether to go on."""
+"""Bytes that are written or copied between two checks for a cancellation."""
 
 _TICK_NS = 20_000_000
-"""Nanoseconds that no system's clock for files lags behind: a tick of it is at most a hundredth of a second."""
+"""Nanoseconds, more than a tick of any system's clock for files, which is at most a hundredth of a second."""
 
 _NO_HARD_LINKS = frozenset(
     # EPERM: FAT and others; also Linux's protected_hardlinks for another user's file.
     {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 )
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
-"""Some network file systems cannot sync a folder and say so with one of these."""
+"""Errors of network file systems that cannot sync a folder."""
 
 _holders: dict[tuple[int, int, int], int] = {}
 """(process, device, inode) of a locked folder to the thread that holds the lock."""
 
 
 @contextmanager
-def reported(doing: str, folder: Path) -> Iterator[None]:
+def report_errors(doing: str, folder: Path) -> Iterator[None]:
     """Turn each OSError of the block into a `Fail`.
 
     Args:
-        doing: what the block does, such as "renaming the files"; it completes the sentence.
+        doing: description of the block, such as "renaming the files"; it completes the sentence.
         folder: the folder that is being published into.
     """
     try:
@@ -65,11 +65,11 @@ def reported(doing: str, folder: Path) -> Iterator[None]:
         raise Fail(
             f"Publishing into {folder} failed while {doing}: {error.strerror or error}{f' ({file})' if file else ''}.",
             path=folder,
-            hint=_hint(error.errno, folder),
+            hint=_suggest_fix(error.errno, folder),
         ) from error
 
 
-def _hint(code: int | None, folder: Path) -> str:
+def _suggest_fix(code: int | None, folder: Path) -> str:
     if code in {errno.ENOSPC, errno.EDQUOT}:
         return "Free some space on that disk, or choose another output folder, then compile again."
     if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
@@ -125,12 +125,12 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 class StagedFile(io.FileIO):
-    """A new file in staging, unbuffered, to write and read. `write` takes everything or raises `Fail`.
+    """New file in staging, unbuffered, to write and read. `write` takes everything or raises `Fail`.
 
     Args:
-        path: of the new file.
-        folder: where it is to be published, for messages.
-        before_writing: called before each piece; what it raises passes.
+        path: path of the new file.
+        folder: folder of the publication, for messages.
+        before_writing: called before each piece is written; its exceptions pass.
     """
 
     def __init__(self, path: Path, folder: Path, before_writing: Callable[[], None] = lambda: None) -> None:
@@ -150,7 +150,7 @@ class StagedFile(io.FileIO):
         if not view.nbytes:
             return 0
         view, done = view.cast("B"), 0
-        with reported("writing a file", self._folder):
+        with report_errors("writing a file", self._folder):
             while done < len(view):
                 self._before_writing()
                 done += os.write(self.fileno(), view[done : done + _AT_ONCE])
@@ -164,7 +164,7 @@ class StagedFile(io.FileIO):
             InvalidGraph: the mapped file was cut or written to.
         """
         position = self.tell()
-        with reported("writing a file", self._folder):
+        with report_errors("writing a file", self._folder):
             for done in range(0, length, _AT_ONCE):
                 self._before_writing()
                 step = min(_AT_ONCE, length - done)
@@ -176,11 +176,11 @@ class StagedFile(io.FileIO):
         self.seek(position + length)
 
 
-def stamp(path: Path) -> os.stat_result | None:
-    """Give a complete file a time of change that no later write can give it; return what the system says then.
+def backdate(path: Path) -> os.stat_result | None:
+    """Give a complete file a modification time that no later write can give it; return its status.
 
     The system's clock for files ticks every few milliseconds: a write in the tick of another leaves the same time. So
-    the time given lies before this tick. None where the file system does not keep such a time exactly.
+    the new time lies before this tick. None where the file system does not keep such a time exactly.
     """
     time_ns = time.time_ns() - _TICK_NS
     try:
@@ -191,7 +191,7 @@ def stamp(path: Path) -> os.stat_result | None:
     return status if status.st_mtime_ns == time_ns else None
 
 
-def keep(final: Path, kept: Path) -> None:
+def keep_copy(final: Path, kept: Path) -> None:
     """Make `kept` hold the bytes of `final`: by a hard link, or by a copy where links are not possible.
 
     For a link, the file that it leads to is kept: a relative link would lead elsewhere from staging.
@@ -231,7 +231,7 @@ def claim(staged: Path, final: Path) -> None:
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Whether two names are hard links of one file; links are not followed, missing ones are not the same."""
+    """Return whether two names are hard links of one file; links are not followed, missing files are not the same."""
     try:
         return os.path.samestat(os.lstat(one), os.lstat(other))
     except FileNotFoundError:
@@ -266,7 +266,7 @@ def sync_folders(root: Path, names: Iterable[str]) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all below it, without following links; a missing one is fine, and so are others who remove it, too.
+    """Remove a folder and all below it, without following links; a missing one is fine, and so is a concurrent removal.
 
     Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a RecursionError.
     """

@@ -1,7 +1,7 @@
-"""One publication: files are staged in the folder itself, then brought to their names all or none.
+"""Publication: files are staged in the folder itself, then get their names all or none.
 
-A journal in its final place is the commit point. What a killed publication left is finished or discarded; each step
-may be stopped anywhere and started again. Knows nothing of what the files mean.
+A journal under its final name is the commit point. A killed publication is finished or discarded by the next one; each
+step may be stopped anywhere and started again. Independent of the meaning of the files.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from epctx_core.context.unfinished import (
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.publish.files import (
     StagedFile,
+    backdate,
     claim,
     folder_lock,
     is_same_file,
-    keep,
+    keep_copy,
     make_folders,
     remove_tree,
-    reported,
-    stamp,
+    report_errors,
     sync,
     sync_folders,
 )
@@ -52,14 +52,14 @@ UNDO = "undo.json"
 _MAX_BYTES = 16 << 20
 
 Journal: TypeAlias = dict[str, bool]
-"""Names to bring files to, in the order of the steps: binaries, then models; whether each held a file before.
+"""Final names in the order of the steps, binaries before models; for each, whether a file had it before.
 
-The file that a name held is kept in `old/`. A name that held none is claimed: nothing is replaced there.
+A file that had the name is kept in `old/`. A name that was free is claimed: nothing is replaced there.
 """
 
 
 def write_journal(folder: Path, staging: Path, journal: Journal) -> None:
-    """Put a journal in place durably. When it is there under its final name, the publication is committed.
+    """Write a journal durably. Once it has its final name, the publication is committed.
 
     Raises:
         Fail, OSError: the disk is full or broken.
@@ -76,8 +76,8 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
     """Return the journal that lies in a staging folder, or None if there is none that can be followed.
 
     Raises:
-        OSError: the journal exists but the disk or its permissions keep us from reading it. That is
-            not the same as a bad one: discarding a half-done publication would lose both states.
+        OSError: the journal exists but the disk or its permissions prevent reading it. It is
+            not a bad one: discarding a half-done publication would lose both states.
     """
     path = staging / file_name
     if not is_file(path) or path.stat().st_size > _MAX_BYTES:
@@ -94,7 +94,7 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
 
 
 def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
-    """Whether no name lies in another, and no step would pass through a link or move anything but a regular file."""
+    """Return whether no name lies in another, and no step would pass through a link or move anything but a regular file."""
     if not {sub for name in names for sub in folders_of(name)}.isdisjoint(names):
         return False
     for name in names:
@@ -130,8 +130,8 @@ def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
 def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
     """Take a committed publication back.
 
-    The journal becomes an order to undo before anything is undone: rolling forward what is half
-    undone would pair a new model with an old binary.
+    The journal is renamed to `undo.json` before anything is undone: rolling forward a half-undone
+    publication would pair a new model with an old binary.
     """
     (staging / COMMITTED).replace(staging / UNDO)
     sync(staging)
@@ -139,7 +139,7 @@ def withdraw(folder: Path, staging: Path, journal: Journal) -> None:
 
 
 def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
-    """Restore what every name held before, models first, durably; sub-folders that are empty then go.
+    """Restore the files that the names had before, models first, durably; remove sub-folders that are then empty.
 
     Raises:
         OSError: a step failed; calling again continues.
@@ -160,20 +160,20 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
 
 
 def discard(staging: Path) -> None:
-    """Remove a staging folder; without its journal, what remains of it after a kill is only garbage."""
+    """Remove a staging folder, its journal first: what remains after a kill is then only garbage."""
     for name in (COMMITTED, UNDO):
         if is_file(staging / name):
             (staging / name).unlink()
     remove_tree(staging)
 
 
-def settle_all(folder: Path) -> None:
-    """Finish or discard what killed publications left in a folder, for a caller that holds its lock.
+def settle_interrupted(folder: Path) -> None:
+    """Finish or discard killed publications in a folder, for a caller that holds its lock.
 
     Raises:
-        Fail: the system refused a step; what was left stays as it is.
+        Fail: the system refused a step; nothing else is changed.
     """
-    with reported("finishing what an interrupted compile left there", folder):
+    with report_errors("finishing what an interrupted compile left there", folder):
         for staging in staging_folders(folder):
             if undo := read_journal(folder, staging, UNDO):
                 roll_back(folder, staging, undo)
@@ -189,15 +189,14 @@ class Publication:
     """Context manager: one atomic publication into one folder, which is created if it is missing.
 
     Entering takes an exclusive lock on the folder (waiting for other publications), finishes or
-    discards what a killed publication left there, and creates `.epctx-<id>/`. Leaving without a
-    commit discards everything staged, and removes the folder if it was created for it. At every
-    moment, also after a kill, a reader of a context
-    model finds the bytes it names beside it or through `interrupted_copies`.
+    discards killed publications there, and creates `.epctx-<id>/`. Leaving without a commit discards
+    everything staged, and removes the folder if it was created for it. At every moment, also after a
+    kill, a reader of a context model finds the bytes it names beside it or through `interrupted_copies`.
 
     Args:
-        folder: where the files shall appear; a link to a folder is resolved on entry.
-        before_writing: called before each piece that is written into a staged file, so that whoever
-            waits for a large one can stop it by an exception.
+        folder: folder of the files; a link to a folder is resolved on entry.
+        before_writing: called before each piece is written into a staged file; an exception stops
+            the publication.
     """
 
     def __init__(self, folder: Path, *, before_writing: Callable[[], None] = lambda: None) -> None:
@@ -208,46 +207,46 @@ class Publication:
         self._is_over = False
 
     def __enter__(self) -> Self:
-        """Lock the folder, settle what was left there, and create the staging folder.
+        """Lock the folder, settle killed publications, and create the staging folder.
 
         Raises:
             InvalidArgument: this thread is publishing into it already.
-            Fail: it is no folder, or can't be created, locked or written.
+            Fail: it is not a folder, or cannot be created, locked or written.
         """
         self.folder = Path(os.path.realpath(self.folder))
         with ExitStack() as stack:
             made: list[Path] = []
             stack.callback(_remove_empty, made)
-            self._lock(stack, made)
+            self._lock_folder(stack, made)
             stack.callback(_remove_empty, made)  # while it is locked: whoever waits then makes it again
-            settle_all(self.folder)
+            settle_interrupted(self.folder)
             self._staging = self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             stack.callback(self._discard)
-            with reported("creating a staging folder in it", self.folder):
+            with report_errors("creating a staging folder in it", self.folder):
                 for path in (self._staging, self._staging / NEW, self._staging / OLD):
                     path.mkdir()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Discard what was not committed, close the files, and give the lock back."""
+        """Discard what was not committed, close the files, and release the lock."""
         self._stack.close()
 
     def create(self, name: str, *, replace: bool = True) -> BinaryIO:
         """Open the staged file for a final name, to write and read, unbuffered; the publication closes it.
 
-        A name at which nothing lies when it is created is claimed at the commit, never replaced.
+        A name that is free now is claimed at the commit, and never replaces a file.
 
         Args:
             name: relative to the folder, with "/" between parts; sub-folders are created.
-            replace: whether a file that lies there already may be replaced.
+            replace: whether an existing file may be replaced.
 
         Raises:
             InvalidArgument: the name leaves the folder, or passes through a link.
             Fail: the disk is full, the folder was removed, the name was created already, or must not be replaced.
         """
         key = canonical(name)
-        with reported(f"preparing {name!r}", self.folder):
+        with report_errors(f"preparing {name!r}", self.folder):
             if link_free(self.folder, key) is None:
                 raise InvalidArgument(
                     f"The file {name!r} can't be published: a folder on its way is a link or no folder.",
@@ -272,21 +271,21 @@ class Publication:
         in one step of the system that replaces nothing; if that fails, all before it is taken back.
 
         Args:
-            models: names of context models, as they were created. All other files are what models depend on, such as
+            models: names of context models, as they were created. All other files are files that models name, such as
                 context binaries and external initializers.
 
         Returns:
-            What the system says of each binary now: any later change of the file changes that, too. Without those
-            of file systems that count time too coarsely for it.
+            The status of each binary: any later change of the file changes it, too. Files on file systems with too
+            coarse times are left out.
 
         Raises:
-            Fail: a name that was free is taken, one is taken by something that is no file, or the
-                system refused a step. The old state is there, or reachable as after a kill if the disk
+            Fail: a name that was free is taken, a name is taken by something that is not a file, or the
+                system refused a step. The old state is restored, or reachable as after a kill if the disk
                 refuses that as well; the hint then says so.
         """
-        with reported("looking at what is there", self.folder):
+        with report_errors("looking at what is there", self.folder):
             binaries = [name for name in self._files if name not in models]
-            journal = {name: self._holds_file(name) for name in (*binaries, *models)}
+            journal = {name: self._has_file(name) for name in (*binaries, *models)}
         self._is_over = True  # whatever interrupts us now, leaving must not discard a journal
         try:
             stamped = self._carry_out(journal)
@@ -295,12 +294,12 @@ class Publication:
             raise
         self._is_over = False
         self._discard()
-        return self._states({name: stamped[name] for name in binaries})
+        return self._read_states({name: stamped[name] for name in binaries})
 
-    def _lock(self, stack: ExitStack, made: list[Path]) -> None:
+    def _lock_folder(self, stack: ExitStack, made: list[Path]) -> None:
         """Create the folder and those above it that are missing, which are added to `made`, and lock it."""
         while True:
-            with reported("creating the folder", self.folder):
+            with report_errors("creating the folder", self.folder):
                 missing = [each for each in (self.folder, *self.folder.parents) if mode_of(each) is None]
                 for each in reversed(missing):
                     with suppress(FileExistsError):
@@ -308,16 +307,16 @@ class Publication:
                         made.append(each)
                         sync(each.parent)
             # Whoever created it first may have published nothing, and removed it again.
-            with reported("locking the folder", self.folder), suppress(FileNotFoundError):
+            with report_errors("locking the folder", self.folder), suppress(FileNotFoundError):
                 stack.enter_context(folder_lock(self.folder))
                 return
 
-    def _holds_file(self, name: str) -> bool:
-        """Whether a name holds a file, which is going to be replaced.
+    def _has_file(self, name: str) -> bool:
+        """Return whether a file has a name, which is going to be replaced.
 
         Raises:
             FileExistsError: it was free.
-            Fail: it holds something that is not a file.
+            Fail: something that is not a file has the name.
         """
         final = self.folder / name
         if name in self._free and mode_of(final) is not None:
@@ -337,31 +336,31 @@ class Publication:
         return True
 
     def _carry_out(self, journal: Journal) -> dict[str, os.stat_result | None]:
-        """Do all steps; return what the system said of the files when they were complete."""
+        """Perform all steps; return the status of the files when they were complete."""
         folder, staging = self.folder, self._staging
-        with reported("writing the files to disk", folder):
+        with report_errors("writing the files to disk", folder):
             for file in self._files.values():
                 file.close()
-            stamped = {name: stamp(staging / NEW / name) for name in journal}
+            stamped = {name: backdate(staging / NEW / name) for name in journal}
             for name in journal:
                 sync(staging / NEW / name)
             sync_folders(staging / NEW, journal)
-        with reported("keeping what will be replaced", folder):
+        with report_errors("keeping what will be replaced", folder):
             for name, existed in journal.items():
                 make_folders(staging / OLD, name)
                 if existed:
-                    keep(folder / name, staging / OLD / name)
+                    keep_copy(folder / name, staging / OLD / name)
             sync_folders(staging / OLD, journal)
-        with reported("writing the journal", folder):
+        with report_errors("writing the journal", folder):
             sync(staging)
             sync(folder)
             write_journal(folder, staging, journal)
-        with reported("renaming the files", folder):
+        with report_errors("renaming the files", folder):
             roll_forward(folder, staging, journal)
         return stamped
 
-    def _states(self, stamped: dict[str, os.stat_result | None]) -> dict[str, os.stat_result]:
-        """Return what the system says of binaries by their final names; renaming them changed it."""
+    def _read_states(self, stamped: dict[str, os.stat_result | None]) -> dict[str, os.stat_result]:
+        """Return the status of binaries under their final names; renaming them changed it."""
         states = {}
         for name, status in stamped.items():
             with suppress(OSError):
@@ -385,7 +384,7 @@ class Publication:
                 )
 
     def _discard(self) -> None:
-        """Remove staging, once. What can't be removed does no harm, and the next publication tries again."""
+        """Remove staging, once. Remains do no harm, and the next publication tries again."""
         if self._is_over:
             return
         self._is_over = True

@@ -13,7 +13,7 @@ from end_to_end.engine_eps import scripted
 from end_to_end.routes import compile_with
 from end_to_end.small_models import chain, saved
 from faults.pairs import NEW, OLD, Group, OneModel, files, put, staging
-from publish.scenes import at_final, coming_last
+from publish.harness import at_final, take_name_last
 
 import epctx_core as epctx
 from epctx_core import Fail
@@ -104,7 +104,7 @@ def test_without_clobbering_a_file_that_appears_at_the_last_moment_stays(source,
     output = tmp_path / "out" / "m_ctx.onnx"
     output.parent.mkdir()
 
-    with coming_last(name, links=links), pytest.raises(Fail, match=f"{name} exists already"):
+    with take_name_last(name, links=links), pytest.raises(Fail, match=f"{name} exists already"):
         compile_with(scripted(), source, output, flags=NO_CLOBBER)
 
     assert list(contents(output.parent)) == [name]

@@ -1,4 +1,4 @@
-"""What the publication tests share: the real scenes from `scenes.py`, loaded by path."""
+"""Fixture of the publication tests: the module `harness.py`, loaded by path."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def scenes() -> ModuleType:
+def harness() -> ModuleType:
     """The module that prepares folders, publishes into them and reads them."""
-    path = Path(__file__).with_name("scenes.py")
-    spec = importlib.util.spec_from_file_location("publish_scenes", path)
+    path = Path(__file__).with_name("harness.py")
+    spec = importlib.util.spec_from_file_location("publish_harness", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

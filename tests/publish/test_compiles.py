@@ -297,7 +297,7 @@ class Describing(scripted()):
         return [EPContextNode(partition, payload)]
 
     def before_piece(self):
-        """What a test does meanwhile."""
+        """Hook for a test."""
 
     @hookimpl
     def load_context(self, nodes, reader):

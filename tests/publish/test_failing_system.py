@@ -21,73 +21,73 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def calls_of_one_publication(scenes: ModuleType, parent: Path, *, replace: bool) -> int:
-    folder = prepared(scenes, parent, 0, replace=replace)
-    with scenes.failing_call(0, errno.EIO, for_ever=False) as count:
-        scenes.put(folder, scenes.NEW, replace=replace)
+def calls_of_one_publication(harness: ModuleType, parent: Path, *, replace: bool) -> int:
+    folder = prepared(harness, parent, 0, replace=replace)
+    with harness.fail_call(0, errno.EIO, for_ever=False) as count:
+        harness.put(folder, harness.NEW, replace=replace)
     return int(count())
 
 
-def prepared(scenes: ModuleType, parent: Path, n: int, *, replace: bool) -> Path:
+def prepared(harness: ModuleType, parent: Path, n: int, *, replace: bool) -> Path:
     folder = parent / str(n)
     folder.mkdir()
     if replace:
-        scenes.put(folder, scenes.OLD)
+        harness.put(folder, harness.OLD)
     else:
-        (folder / "a_qnn.bin").write_bytes(scenes.OLD["a_qnn.bin"])
+        (folder / "a_qnn.bin").write_bytes(harness.OLD["a_qnn.bin"])
     return folder
 
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_one_refused_call_gives_the_new_state_or_an_error_and_the_old_state(
-    scenes: ModuleType, tmp_path: Path, code: int, *, replace: bool
+    harness: ModuleType, tmp_path: Path, code: int, *, replace: bool
 ) -> None:
-    calls = calls_of_one_publication(scenes, tmp_path, replace=replace)
+    calls = calls_of_one_publication(harness, tmp_path, replace=replace)
     failures = 0
 
     for n in range(1, calls + 1):
-        folder = prepared(scenes, tmp_path, n, replace=replace)
-        before = scenes.snapshot(folder)
+        folder = prepared(harness, tmp_path, n, replace=replace)
+        before = harness.snapshot(folder)
         try:
-            with scenes.failing_call(n, code, for_ever=False):
-                scenes.put(folder, scenes.NEW, replace=replace)
+            with harness.fail_call(n, code, for_ever=False):
+                harness.put(folder, harness.NEW, replace=replace)
         except Fail as failure:
             failures += 1
             assert isinstance(failure.__cause__, OSError)
             assert failure.__cause__.errno == code
             assert str(folder) in failure.message
             assert failure.hint
-            assert scenes.snapshot(folder) == before
+            assert harness.snapshot(folder) == before
         else:
-            assert scenes.snapshot(folder) == scenes.NEW
-        scenes.finish_interrupted(folder)
-        assert scenes.staging_left(folder) == []
+            assert harness.snapshot(folder) == harness.NEW
+        harness.finish_interrupted(folder)
+        assert harness.list_staging(folder) == []
 
     assert failures > calls / 3
 
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_a_disk_that_dies_during_a_publication_leaves_what_readers_and_the_next_one_can_use(
-    scenes: ModuleType, tmp_path: Path, *, replace: bool
+    harness: ModuleType, tmp_path: Path, *, replace: bool
 ) -> None:
-    calls = calls_of_one_publication(scenes, tmp_path, replace=replace)
+    calls = calls_of_one_publication(harness, tmp_path, replace=replace)
 
     for n in range(1, calls + 1):
-        folder = prepared(scenes, tmp_path, n, replace=replace)
-        before = scenes.snapshot(folder)
+        folder = prepared(harness, tmp_path, n, replace=replace)
+        before = harness.snapshot(folder)
         with (
             pytest.raises(Fail) if n < calls / 2 else _maybe_failing(),
-            scenes.failing_call(n, errno.EIO, for_ever=True),
+            harness.fail_call(n, errno.EIO, for_ever=True),
         ):
-            scenes.put(folder, scenes.NEW, replace=replace)
+            harness.put(folder, harness.NEW, replace=replace)
 
         for model in folder.glob("*.onnx"):
-            assert scenes.broken_names(folder, model.name) == []
-        scenes.finish_interrupted(folder)
+            assert harness.list_missing_binaries(folder, model.name) == []
+        harness.finish_interrupted(folder)
 
-        assert scenes.staging_left(folder) == []
-        assert scenes.snapshot(folder) in (before, scenes.NEW)
+        assert harness.list_staging(folder) == []
+        assert harness.snapshot(folder) in (before, harness.NEW)
 
 
 @contextmanager
@@ -98,8 +98,8 @@ def _maybe_failing() -> Iterator[None]:
         assert failure.hint
 
 
-def test_the_error_says_what_is_left_when_even_taking_back_fails(scenes: ModuleType, tmp_path: Path) -> None:
-    scenes.put(tmp_path, scenes.OLD)
+def test_the_error_says_what_is_left_when_even_taking_back_fails(harness: ModuleType, tmp_path: Path) -> None:
+    harness.put(tmp_path, harness.OLD)
     renames = 0
 
     def before(name: str, _args: tuple[object, ...]) -> None:
@@ -110,30 +110,30 @@ def test_the_error_says_what_is_left_when_even_taking_back_fails(scenes: ModuleT
 
     with (
         pytest.raises(Fail, match="renaming the files") as caught,
-        scenes.intercepted(before, scenes.ALL_CALLS),
+        harness.intercepted(before, harness.ALL_CALLS),
     ):
-        scenes.put(tmp_path, scenes.NEW)
+        harness.put(tmp_path, harness.NEW)
 
     assert "the next compile into the folder finishes" in str(caught.value.hint)
-    assert scenes.broken_names(tmp_path, "a_ctx.onnx") == []
+    assert harness.list_missing_binaries(tmp_path, "a_ctx.onnx") == []
 
 
-def test_what_can_not_be_finished_stays_for_a_later_attempt(scenes: ModuleType, tmp_path: Path) -> None:
-    scenes.in_program("finishing", tmp_path, "prepare")
+def test_what_can_not_be_finished_stays_for_a_later_attempt(harness: ModuleType, tmp_path: Path) -> None:
+    harness.run_program("finishing", tmp_path, "prepare")
     n = 0
 
-    while scenes.staging_left(tmp_path):
+    while harness.list_staging(tmp_path):
         n += 1
         try:
-            with scenes.failing_call(n, errno.EIO, for_ever=True):
-                scenes.finish_interrupted(tmp_path)
+            with harness.fail_call(n, errno.EIO, for_ever=True):
+                harness.finish_interrupted(tmp_path)
         except EpctxError as failure:
             assert isinstance(failure, Fail)
-        for model in scenes.MODELS:
-            assert scenes.broken_names(tmp_path, model) == []
+        for model in harness.MODELS:
+            assert harness.list_missing_binaries(tmp_path, model) == []
 
     assert n > 10
-    assert scenes.snapshot(tmp_path) == scenes.NEW
+    assert harness.snapshot(tmp_path) == harness.NEW
 
 
 def test_a_write_that_the_system_cuts_short_raises_and_leaves_nothing(tmp_path: Path) -> None:

@@ -46,21 +46,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 def assert_discarded(
-    scenes: ModuleType, folder: Path, *, also: dict[str, bytes | None] | None = None
+    harness: ModuleType, folder: Path, *, also: dict[str, bytes | None] | None = None
 ) -> None:
-    scenes.finish_interrupted(folder)
+    harness.finish_interrupted(folder)
 
-    assert scenes.snapshot(folder) == {"kept": b"kept", **(also or {})}
-    assert scenes.staging_left(folder) == []
-    assert scenes.snapshot(folder.parent / "outside") == {"victim": b"outside"}
+    assert harness.snapshot(folder) == {"kept": b"kept", **(also or {})}
+    assert harness.list_staging(folder) == []
+    assert harness.snapshot(folder.parent / "outside") == {"victim": b"outside"}
 
 
-def test_the_planted_journal_is_one_that_would_be_followed(scenes: ModuleType, folder: Path) -> None:
+def test_the_planted_journal_is_one_that_would_be_followed(harness: ModuleType, folder: Path) -> None:
     commit(folder, plant(folder, "x"))
 
-    scenes.finish_interrupted(folder)
+    harness.finish_interrupted(folder)
 
-    assert scenes.snapshot(folder) == {"kept": b"kept", "x": b"new x"}
+    assert harness.snapshot(folder) == {"kept": b"kept", "x": b"new x"}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_the_planted_journal_is_one_that_would_be_followed(scenes: ModuleType, f
 )
 @pytest.mark.parametrize("file", ["journal.json", "undo.json"])
 def test_a_journal_with_a_name_that_leaves_is_discarded(
-    scenes: ModuleType, folder: Path, name: str, file: str
+    harness: ModuleType, folder: Path, name: str, file: str
 ) -> None:
     commit(folder, {**plant(folder, "x"), name: True}, file)
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
 BAD_JOURNALS: dict[str, object] = {
@@ -93,41 +93,43 @@ BAD_JOURNALS: dict[str, object] = {
 
 @pytest.mark.parametrize("what", BAD_JOURNALS)
 def test_a_journal_that_no_publication_writes_is_discarded(
-    scenes: ModuleType, folder: Path, what: str
+    harness: ModuleType, folder: Path, what: str
 ) -> None:
     plant(folder, "x")
     commit(folder, BAD_JOURNALS[what])
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
-def test_a_journal_cut_anywhere_is_discarded(scenes: ModuleType, folder: Path) -> None:
+def test_a_journal_cut_anywhere_is_discarded(harness: ModuleType, folder: Path) -> None:
     whole = json.dumps(plant(folder, "x")).encode()
 
     for length in range(len(whole)):
         plant(folder, "x")
         (folder / STAGING / "journal.json").write_bytes(whole[:length])
-        assert_discarded(scenes, folder)
+        assert_discarded(harness, folder)
 
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b"9" * 100_000, b"\xff\xfe", b'{"a":' * 5000])
-def test_a_journal_that_breaks_parsers_is_discarded(scenes: ModuleType, folder: Path, data: bytes) -> None:
+def test_a_journal_that_breaks_parsers_is_discarded(harness: ModuleType, folder: Path, data: bytes) -> None:
     plant(folder, "x")
     (folder / STAGING / "journal.json").write_bytes(data)
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
-def test_a_journal_of_a_size_that_no_publication_writes_is_not_read(scenes: ModuleType, folder: Path) -> None:
+def test_a_journal_of_a_size_that_no_publication_writes_is_not_read(
+    harness: ModuleType, folder: Path
+) -> None:
     plant(folder, "x")
     with (folder / STAGING / "journal.json").open("wb") as file:
         file.truncate(1 << 40)
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_a_journal_that_is_no_file_is_discarded(scenes: ModuleType, folder: Path, kind: str) -> None:
+def test_a_journal_that_is_no_file_is_discarded(harness: ModuleType, folder: Path, kind: str) -> None:
     journal = plant(folder, "x")
     path = folder / STAGING / "journal.json"
     if kind == "pipe":
@@ -138,50 +140,50 @@ def test_a_journal_that_is_no_file_is_discarded(scenes: ModuleType, folder: Path
         (folder / STAGING / "real.json").write_text(json.dumps(journal))
         path.symlink_to("real.json")
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
-def test_a_staged_link_is_not_brought_to_a_name(scenes: ModuleType, folder: Path) -> None:
+def test_a_staged_link_is_not_brought_to_a_name(harness: ModuleType, folder: Path) -> None:
     commit(folder, plant(folder, "x"))
     (folder / STAGING / "new" / "x").unlink()
     (folder / STAGING / "new" / "x").symlink_to(folder.parent / "outside" / "victim")
 
     assert list(interrupted_copies(folder, "x")) == [folder / STAGING / "old" / "x"]
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
 @pytest.mark.parametrize("side", ["new", "old"])
 @pytest.mark.parametrize("file", ["journal.json", "undo.json"])
 def test_a_file_is_not_taken_through_a_link_in_staging(
-    scenes: ModuleType, folder: Path, side: str, file: str
+    harness: ModuleType, folder: Path, side: str, file: str
 ) -> None:
     commit(folder, plant(folder, "a", "victim", existed=True), file)
     (folder / STAGING / side).rename(folder / STAGING / "aside")
     (folder / STAGING / side).symlink_to(folder.parent / "outside")
 
     assert side not in {path.parent.name for path in interrupted_copies(folder, "victim")}
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
 @pytest.mark.parametrize("file", ["journal.json", "undo.json"])
-def test_a_file_is_not_put_through_a_link_in_the_folder(scenes: ModuleType, folder: Path, file: str) -> None:
+def test_a_file_is_not_put_through_a_link_in_the_folder(harness: ModuleType, folder: Path, file: str) -> None:
     commit(folder, plant(folder, "sub/victim", existed=True), file)
     (folder / "sub").symlink_to(folder.parent / "outside")
 
-    scenes.finish_interrupted(folder)
+    harness.finish_interrupted(folder)
 
     assert (folder.parent / "outside" / "victim").read_bytes() == b"outside"
-    assert scenes.staging_left(folder) == []
+    assert harness.list_staging(folder) == []
 
 
-def test_a_name_taken_by_a_folder_is_discarded(scenes: ModuleType, folder: Path) -> None:
+def test_a_name_taken_by_a_folder_is_discarded(harness: ModuleType, folder: Path) -> None:
     commit(folder, plant(folder, "x"))
     (folder / "x").mkdir()
 
-    assert_discarded(scenes, folder, also={"x": None})
+    assert_discarded(harness, folder, also={"x": None})
 
 
-def test_a_staging_folder_that_is_a_link_is_ignored(scenes: ModuleType, folder: Path) -> None:
+def test_a_staging_folder_that_is_a_link_is_ignored(harness: ModuleType, folder: Path) -> None:
     away = folder.parent / "outside"
     commit(folder, plant(folder, "x"))
     (folder / STAGING).rename(away / "staging")
@@ -196,21 +198,21 @@ def test_a_staging_folder_that_is_a_link_is_ignored(scenes: ModuleType, folder: 
     assert not (folder / "x").exists()
 
 
-def test_links_in_staging_are_removed_and_not_what_they_lead_to(scenes: ModuleType, folder: Path) -> None:
+def test_links_in_staging_are_removed_and_not_what_they_lead_to(harness: ModuleType, folder: Path) -> None:
     plant(folder, "x")
     (folder / STAGING / "new" / "out").symlink_to(folder.parent / "outside")
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
-def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(scenes: ModuleType, folder: Path) -> None:
+def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(harness: ModuleType, folder: Path) -> None:
     deep = folder / STAGING
     deep.mkdir()
     for _ in range(1500):
         deep /= "d"
         deep.mkdir()
 
-    assert_discarded(scenes, folder)
+    assert_discarded(harness, folder)
 
 
 def test_copies_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
@@ -218,12 +220,12 @@ def test_copies_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
     assert list(interrupted_copies(tmp_path / "gone" / ".." / "x\0", "x")) == []
 
 
-def test_copies_that_vanish_while_listing_give_nothing(scenes: ModuleType, folder: Path) -> None:
+def test_copies_that_vanish_while_listing_give_nothing(harness: ModuleType, folder: Path) -> None:
     plant(folder, "x")
     copies = interrupted_copies(folder, "x")
 
     first = next(copies)
-    scenes.finish_interrupted(folder)
+    harness.finish_interrupted(folder)
 
     assert first == folder / STAGING / "old" / "x"
     assert list(copies) == []
@@ -231,13 +233,13 @@ def test_copies_that_vanish_while_listing_give_nothing(scenes: ModuleType, folde
 
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_journal_are_discarded(
-    scenes: ModuleType, tmp_path_factory: pytest.TempPathFactory, data: bytes
+    harness: ModuleType, tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("folder")
     plant(folder, "x")
     (folder / STAGING / "journal.json").write_bytes(data)
 
-    scenes.finish_interrupted(folder)
+    harness.finish_interrupted(folder)
 
-    assert scenes.snapshot(folder) == {}
-    assert scenes.staging_left(folder) == []
+    assert harness.snapshot(folder) == {}
+    assert harness.list_staging(folder) == []

@@ -22,92 +22,92 @@ TAKEN_BACK = ["into sub-folders, taken back", "taken back", "losing a race"]
 RECOVERING = ["finishing", "finishing where a name is taken"]
 
 
-def played(scenes: ModuleType, name: str, parent: Path) -> list[Path]:
-    """Play a scene; return the folders, the one killed first in front, the one not killed last."""
-    count = int(scenes.in_program(name, parent, "play"))
+def played(harness: ModuleType, name: str, parent: Path) -> list[Path]:
+    """Play a scenario; return the folders, the one killed first in front, the one not killed last."""
+    count = int(harness.run_program(name, parent, "play"))
     return [parent / str(n) for n in range(1, count + 1)]
 
 
-def assert_models_load(scenes: ModuleType, folder: Path) -> None:
-    for name in scenes.snapshot(folder):
+def assert_models_load(harness: ModuleType, folder: Path) -> None:
+    for name in harness.snapshot(folder):
         if name.endswith(".onnx"):
-            assert scenes.broken_names(folder, name) == [], (folder.name, name)
+            assert harness.list_missing_binaries(folder, name) == [], (folder.name, name)
 
 
-def tidied(scenes: ModuleType, folder: Path) -> dict[str, bytes | None]:
-    scenes.finish_interrupted(folder)
+def tidied(harness: ModuleType, folder: Path) -> dict[str, bytes | None]:
+    harness.finish_interrupted(folder)
 
-    assert scenes.staging_left(folder) == [], folder.name
-    found: dict[str, bytes | None] = scenes.snapshot(folder)
+    assert harness.list_staging(folder) == [], folder.name
+    found: dict[str, bytes | None] = harness.snapshot(folder)
     return found
 
 
-def test_every_scene_is_played(scenes: ModuleType) -> None:
-    assert sorted(scenes.SCENES) == sorted(COMMITTING + TAKEN_BACK + RECOVERING)
+def test_every_scene_is_played(harness: ModuleType) -> None:
+    assert sorted(harness.SCENARIOS) == sorted(COMMITTING + TAKEN_BACK + RECOVERING)
 
 
 @pytest.mark.parametrize("name", COMMITTING)
 def test_a_kill_before_the_commit_point_is_discarded_and_after_it_is_finished(
-    scenes: ModuleType, name: str, tmp_path: Path
+    harness: ModuleType, name: str, tmp_path: Path
 ) -> None:
-    folders = played(scenes, name, tmp_path)
-    old, new = scenes.SCENES[name].ends
+    folders = played(harness, name, tmp_path)
+    old, new = harness.SCENARIOS[name].ends
     finished = 0
 
     for folder in folders:
-        assert_models_load(scenes, folder)
-        committed = any(folder.glob(".epctx-*/journal.json")) or scenes.snapshot(folder) == new
+        assert_models_load(harness, folder)
+        committed = any(folder.glob(".epctx-*/journal.json")) or harness.snapshot(folder) == new
         finished += committed
 
-        assert tidied(scenes, folder) == (new if committed else old), folder.name
+        assert tidied(harness, folder) == (new if committed else old), folder.name
 
     assert 1 < finished < len(folders) - 5
 
 
 @pytest.mark.parametrize("name", TAKEN_BACK)
 def test_a_kill_while_a_publication_is_taken_back_leaves_one_of_the_two_states(
-    scenes: ModuleType, name: str, tmp_path: Path
+    harness: ModuleType, name: str, tmp_path: Path
 ) -> None:
-    folders = played(scenes, name, tmp_path)
-    ends = scenes.SCENES[name].ends
+    folders = played(harness, name, tmp_path)
+    ends = harness.SCENARIOS[name].ends
     seen = []
 
     for folder in folders:
-        assert_models_load(scenes, folder)
-        seen.append(ends.index(tidied(scenes, folder)))
+        assert_models_load(harness, folder)
+        seen.append(ends.index(tidied(harness, folder)))
 
-    assert len(folders) > len(scenes.NEW)
+    assert len(folders) > len(harness.NEW)
     assert seen[0] == 0
-    assert ends[seen[-1]] != scenes.NEW  # the last one was not killed: it was taken back in the end
+    assert ends[seen[-1]] != harness.NEW  # the last one was not killed: it was taken back in the end
 
 
 @pytest.mark.parametrize("name", RECOVERING)
 def test_a_recovery_that_is_killed_itself_is_continued_by_the_next_one(
-    scenes: ModuleType, name: str, tmp_path: Path
+    harness: ModuleType, name: str, tmp_path: Path
 ) -> None:
-    folders = played(scenes, name, tmp_path)
-    (end,) = scenes.SCENES[name].ends
+    folders = played(harness, name, tmp_path)
+    (end,) = harness.SCENARIOS[name].ends
 
     for folder in folders:
-        assert_models_load(scenes, folder)
+        assert_models_load(harness, folder)
 
-        assert tidied(scenes, folder) == end, folder.name
+        assert tidied(harness, folder) == end, folder.name
 
-    assert len(folders) > len(scenes.NEW)
+    assert len(folders) > len(harness.NEW)
 
 
 def test_the_bytes_of_the_old_binary_are_found_until_a_killed_publication_is_finished(
-    scenes: ModuleType, tmp_path: Path
+    harness: ModuleType, tmp_path: Path
 ) -> None:
-    scenes.in_program("finishing", tmp_path, "prepare")
+    harness.run_program("finishing", tmp_path, "prepare")
 
-    copies = [path.read_bytes() for path in scenes.interrupted_copies(tmp_path, "./x/../a_qnn.bin")]
+    copies = [path.read_bytes() for path in harness.interrupted_copies(tmp_path, "./x/../a_qnn.bin")]
 
-    assert (tmp_path / "a_qnn.bin").read_bytes() == scenes.NEW["a_qnn.bin"]
-    assert (tmp_path / "a_ctx.onnx").read_bytes() == scenes.OLD["a_ctx.onnx"]
-    assert copies == [scenes.OLD["a_qnn.bin"]]
+    assert (tmp_path / "a_qnn.bin").read_bytes() == harness.NEW["a_qnn.bin"]
+    assert (tmp_path / "a_ctx.onnx").read_bytes() == harness.OLD["a_ctx.onnx"]
+    assert copies == [harness.OLD["a_qnn.bin"]]
 
-    scenes.finish_interrupted(tmp_path)
+    harness.finish_interrupted(tmp_path)
 
-    assert scenes.snapshot(tmp_path) == scenes.NEW
-    assert list(scenes.interrupted_copies(tmp_path, "a_qnn.bin")) == []
+    assert harness.snapshot(tmp_path) == harness.NEW
+    assert list(harness.interrupted_copies(tmp_path, "a_qnn.bin")) == []

@@ -1,4 +1,4 @@
-"""What a publication does for its caller: all or none, names, no clobbering, order of durability."""
+"""Publication: all or none, names, no clobbering, order of durability."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 
 class StopHere(Exception):
-    """What a caller's own code may raise."""
+    """Exception of a caller's own code."""
 
 
 def test_a_commit_brings_every_file_to_its_name_and_leaves_nothing_else(
-    scenes: ModuleType, tmp_path: Path
+    harness: ModuleType, tmp_path: Path
 ) -> None:
-    scenes.put(tmp_path, scenes.OLD)
+    harness.put(tmp_path, harness.OLD)
 
-    scenes.put(tmp_path, scenes.NEW)
+    harness.put(tmp_path, harness.NEW)
 
-    assert scenes.snapshot(tmp_path) == scenes.NEW
-    assert scenes.staging_left(tmp_path) == []
+    assert harness.snapshot(tmp_path) == harness.NEW
+    assert harness.list_staging(tmp_path) == []
 
 
-def test_an_exception_before_the_commit_leaves_nothing(scenes: ModuleType, tmp_path: Path) -> None:
-    scenes.put(tmp_path, scenes.OLD)
+def test_an_exception_before_the_commit_leaves_nothing(harness: ModuleType, tmp_path: Path) -> None:
+    harness.put(tmp_path, harness.OLD)
 
     with pytest.raises(StopHere), Publication(tmp_path) as publication:
         publication.create("a_qnn.bin").write(b"half a bin")
         raise StopHere
 
-    assert scenes.snapshot(tmp_path) == scenes.OLD
-    assert scenes.staging_left(tmp_path) == []
+    assert harness.snapshot(tmp_path) == harness.OLD
+    assert harness.list_staging(tmp_path) == []
 
 
 def test_leaving_without_a_commit_discards_what_was_staged(tmp_path: Path) -> None:
@@ -58,39 +58,39 @@ def test_leaving_without_a_commit_discards_what_was_staged(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_ctrl_c_between_two_renames_restores_the_old_state(scenes: ModuleType, tmp_path: Path) -> None:
-    scenes.put(tmp_path, scenes.OLD)
+def test_a_ctrl_c_between_two_renames_restores_the_old_state(harness: ModuleType, tmp_path: Path) -> None:
+    harness.put(tmp_path, harness.OLD)
 
     def interrupt(_path: Path) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), scenes.at_final("replace", "b_ctx.onnx", interrupt):
-        scenes.put(tmp_path, scenes.NEW)
+    with pytest.raises(KeyboardInterrupt), harness.at_final("replace", "b_ctx.onnx", interrupt):
+        harness.put(tmp_path, harness.NEW)
 
-    assert scenes.snapshot(tmp_path) == scenes.OLD
-    assert scenes.staging_left(tmp_path) == []
+    assert harness.snapshot(tmp_path) == harness.OLD
+    assert harness.list_staging(tmp_path) == []
 
 
 def test_a_rename_that_fails_restores_the_old_state_and_names_the_reason(
-    scenes: ModuleType, tmp_path: Path
+    harness: ModuleType, tmp_path: Path
 ) -> None:
     with (
         pytest.raises(Fail, match="renaming the files: Input/output error") as caught,
-        scenes.at_final("link", "a_ctx.onnx", scenes.refuse),
+        harness.at_final("link", "a_ctx.onnx", harness.refuse),
     ):
-        scenes.put(tmp_path, scenes.NESTED)
+        harness.put(tmp_path, harness.NESTED)
 
     assert isinstance(caught.value.__cause__, OSError)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sub_folders_are_created_and_existing_ones_are_kept(scenes: ModuleType, tmp_path: Path) -> None:
+def test_sub_folders_are_created_and_existing_ones_are_kept(harness: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "other").write_bytes(b"other")
 
-    scenes.put(tmp_path, scenes.NESTED)
+    harness.put(tmp_path, harness.NESTED)
 
-    assert scenes.snapshot(tmp_path) == {**scenes.NESTED_END, "bin/other": b"other"}
+    assert harness.snapshot(tmp_path) == {**harness.NESTED_END, "bin/other": b"other"}
 
 
 def test_a_staged_file_can_be_read_back_and_patched(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_a_staged_file_can_be_read_back_and_patched(tmp_path: Path) -> None:
     assert (tmp_path / "a.bin").read_bytes() == content
 
 
-def test_a_link_to_a_folder_is_published_through(scenes: ModuleType, tmp_path: Path) -> None:
+def test_a_link_to_a_folder_is_published_through(harness: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 
-    scenes.put(tmp_path / "link", scenes.NEW)
+    harness.put(tmp_path / "link", harness.NEW)
 
     assert (tmp_path / "link").is_symlink()
-    assert scenes.snapshot(tmp_path / "real") == scenes.NEW
+    assert harness.snapshot(tmp_path / "real") == harness.NEW
 
 
 def test_a_link_to_a_file_is_replaced_and_what_it_leads_to_is_kept(tmp_path: Path) -> None:
@@ -149,16 +149,16 @@ def test_a_link_that_leads_nowhere_is_replaced(tmp_path: Path) -> None:
 
 
 def test_without_replace_an_existing_model_is_refused_before_anything_changes(
-    scenes: ModuleType, tmp_path: Path
+    harness: ModuleType, tmp_path: Path
 ) -> None:
-    scenes.put(tmp_path, scenes.OLD)
+    harness.put(tmp_path, harness.OLD)
 
     with pytest.raises(Fail, match="exists already") as caught:
-        scenes.put(tmp_path, scenes.NEW, replace=False)
+        harness.put(tmp_path, harness.NEW, replace=False)
 
     assert caught.value.path == tmp_path / "a_ctx.onnx"
     assert caught.value.hint
-    assert scenes.snapshot(tmp_path) == scenes.OLD
+    assert harness.snapshot(tmp_path) == harness.OLD
 
 
 def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_path: Path) -> None:
@@ -170,51 +170,51 @@ def test_without_replace_a_link_that_leads_nowhere_also_counts_as_existing(tmp_p
     assert (tmp_path / "m.onnx").readlink() == Path("nowhere")
 
 
-def test_without_replace_a_lost_race_takes_the_binaries_back(scenes: ModuleType, tmp_path: Path) -> None:
+def test_without_replace_a_lost_race_takes_the_binaries_back(harness: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "a_qnn.bin").write_bytes(b"orphan")
 
     with (
         pytest.raises(Fail, match=r"b_ctx\.onnx exists already"),
-        scenes.at_final("link", "b_ctx.onnx", scenes.take_name),
+        harness.at_final("link", "b_ctx.onnx", harness.take_name),
     ):
-        scenes.put(tmp_path, scenes.NEW, replace=False)
+        harness.put(tmp_path, harness.NEW, replace=False)
 
-    assert scenes.snapshot(tmp_path) == {"a_qnn.bin": b"orphan", "b_ctx.onnx": scenes.FOREIGN}
-    assert scenes.staging_left(tmp_path) == []
+    assert harness.snapshot(tmp_path) == {"a_qnn.bin": b"orphan", "b_ctx.onnx": harness.FOREIGN}
+    assert harness.list_staging(tmp_path) == []
 
 
 @pytest.mark.parametrize("links", [True, False])
 def test_a_binary_whose_name_was_free_is_not_put_over_what_came_since(
-    scenes: ModuleType, tmp_path: Path, *, links: bool
+    harness: ModuleType, tmp_path: Path, *, links: bool
 ) -> None:
     with (
-        nullcontext() if links else scenes.without_hard_links(),
+        nullcontext() if links else harness.without_hard_links(),
         pytest.raises(Fail, match=r"a_qnn\.bin exists already") as caught,
         Publication(tmp_path) as publication,
     ):
-        for name, data in scenes.NEW.items():
+        for name, data in harness.NEW.items():
             publication.create(name).write(data)
         (tmp_path / "a_qnn.bin").write_bytes(b"a stranger's")
-        publication.commit(models=scenes.MODELS)
+        publication.commit(models=harness.MODELS)
 
     assert caught.value.hint
-    assert scenes.snapshot(tmp_path) == {"a_qnn.bin": b"a stranger's"}
-    assert scenes.staging_left(tmp_path) == []
+    assert harness.snapshot(tmp_path) == {"a_qnn.bin": b"a stranger's"}
+    assert harness.list_staging(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["a_qnn.bin", "a.data", "a_ctx.onnx", "b_ctx.onnx"])
 @pytest.mark.parametrize("links", [True, False])
 def test_a_file_that_comes_just_before_it_would_be_replaced_stays_and_all_else_is_taken_back(
-    scenes: ModuleType, tmp_path: Path, name: str, *, links: bool
+    harness: ModuleType, tmp_path: Path, name: str, *, links: bool
 ) -> None:
     with (
-        scenes.coming_last(name, links=links),
+        harness.take_name_last(name, links=links),
         pytest.raises(Fail, match=f"{re.escape(name)} exists already"),
     ):
-        scenes.put(tmp_path, scenes.NEW, replace=False)
+        harness.put(tmp_path, harness.NEW, replace=False)
 
-    assert scenes.snapshot(tmp_path) == {name: scenes.FOREIGN}
-    assert scenes.staging_left(tmp_path) == []
+    assert harness.snapshot(tmp_path) == {name: harness.FOREIGN}
+    assert harness.list_staging(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
@@ -293,7 +293,7 @@ def test_a_commit_returns_what_the_system_says_of_each_binary(tmp_path: Path) ->
 
 @pytest.mark.parametrize("change", ["written to", "replaced"])
 def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
-    scenes: ModuleType, tmp_path: Path, change: str
+    harness: ModuleType, tmp_path: Path, change: str
 ) -> None:
     def meddle(_name: str, args: tuple[object, ...]) -> None:
         if Path(str(args[0])).name == "journal.json":  # it goes when all files have their names
@@ -304,7 +304,7 @@ def test_a_binary_that_was_changed_before_the_commit_returns_is_left_out(
             if change == "replaced":
                 shutil.copystat(tmp_path / "away", binary)
 
-    with Publication(tmp_path) as publication, scenes.intercepted(meddle, ("unlink",)):
+    with Publication(tmp_path) as publication, harness.intercepted(meddle, ("unlink",)):
         publication.create("a.bin").write(b"a")
         states = publication.commit(models=[])
 
@@ -359,9 +359,9 @@ def test_a_canonical_name_stays_in_the_folder_and_has_one_spelling(name: str) ->
 
 
 def test_everything_is_on_disk_before_the_commit_point_and_before_the_journal_goes(
-    scenes: ModuleType, tmp_path: Path
+    harness: ModuleType, tmp_path: Path
 ) -> None:
-    scenes.put(tmp_path, scenes.OLD)
+    harness.put(tmp_path, harness.OLD)
     calls: list[tuple[str, str]] = []
 
     def before(name: str, args: tuple[object, ...]) -> None:
@@ -370,15 +370,15 @@ def test_everything_is_on_disk_before_the_commit_point_and_before_the_journal_go
         parts = path.relative_to(tmp_path).parts
         calls.append((name, "/".join("staging" if p.startswith(".epctx-") else p for p in parts)))
 
-    with scenes.intercepted(before, ("fsync", "replace", "unlink")):
-        scenes.put(tmp_path, scenes.NEW)
+    with harness.intercepted(before, ("fsync", "replace", "unlink")):
+        harness.put(tmp_path, harness.NEW)
     commit = calls.index(("replace", "staging/journal.json"))
     synced = {path for call, path in calls[:commit] if call == "fsync"}
     renames = [i for i, (call, _) in enumerate(calls) if call == "replace"]
     gone = calls.index(("unlink", "staging/journal.json"))
 
-    staged = {f"staging/new/{name}" for name in scenes.NEW}
+    staged = {f"staging/new/{name}" for name in harness.NEW}
     assert synced == {*staged, "staging/new", "staging/old", "staging", "staging/journal.tmp", ""}
     assert calls[commit + 1] == ("fsync", "staging")
-    assert [calls[i][1] for i in renames[1:]] == [*scenes.BINARIES, *scenes.MODELS]
+    assert [calls[i][1] for i in renames[1:]] == [*harness.BINARIES, *harness.MODELS]
     assert ("fsync", "") in calls[renames[-1] : gone]

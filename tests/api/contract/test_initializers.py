@@ -396,7 +396,7 @@ def test_what_lies_in_a_file_already_may_stay_there(external):
 def test_files_elsewhere_are_refused_for_the_model_could_not_be_loaded(external, tmp_path):
     output = folder_in(tmp_path, "out") / "m_ctx.onnx"
 
-    with refused(InvalidArgument, "no file in the context model's folder", folder=output.parent):
+    with refused(InvalidArgument, "not a file in the context model's folder", folder=output.parent):
         compiler(external, Alpha, get_initializer_location_func=lambda _n, _v, info: info).compile_to_file(
             output
         )
@@ -408,11 +408,12 @@ def info(path="w.data", offset=0, size=4 * SIZE):
 
 @pytest.mark.parametrize(
     ("answer", "match"),
-    [("w.data", "no OrtExternalInitializerInfo"), (info(size=1), "byte_size 1"), (info(offset=-1), "offset -1"),
-     (info(""), "no file"), (info("../w"), "no file"), (info("/elsewhere/w"), "no file"),
-     (info("m_ctx.onnx"), "writes itself"), (info("m_alpha.bin"), "writes itself"), (info(3), "no OrtExternal"),
-     (info(offset="0"), "no OrtExternal"), (info(offset=0.0), "no OrtExternal"), (info(offset=1 << 63), "offset 9,"),
-     (info(size="4"), "no OrtExternal"), (info("w\0"), "no file"), (info("w\ud800"), "no file"), (info(b"\xff"), "no file")],
+    [("w.data", "not an OrtExternalInitializerInfo"), (info(size=1), "byte_size 1"), (info(offset=-1), "offset -1"),
+     (info(""), "not a file"), (info("../w"), "not a file"), (info("/elsewhere/w"), "not a file"),
+     (info("m_ctx.onnx"), "writes itself"), (info("m_alpha.bin"), "writes itself"), (info(3), "not an OrtExternal"),
+     (info(offset="0"), "not an OrtExternal"), (info(offset=0.0), "not an OrtExternal"), (info(offset=1 << 63), "offset 9,"),
+     (info(size="4"), "not an OrtExternal"), (info("w\0"), "not a file"),
+     (info("w\ud800"), "not a file"), (info(b"\xff"), "not a file")],
 )  # fmt: skip
 def test_a_place_that_the_model_could_not_name_is_refused_and_nothing_is_written(source, answer, match):
     def locate(name, _value, _info):

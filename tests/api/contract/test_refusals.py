@@ -269,7 +269,7 @@ def test_binaries_outside_of_the_models_folder_are_refused_before_compiling(sour
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b.onnx", "a\\b.onnx", "C:/m.onnx", None, 3])
 def test_binaries_are_named_after_a_plain_file_name(source, name):
-    with refused(InvalidArgument, "no plain file name"):
+    with refused(InvalidArgument, "not a plain file name"):
         compiler(source, Alpha).set_ep_context_binary_information(source.parent, name)
 
 

@@ -1,8 +1,8 @@
-"""Folders to publish into, and a way to stop the process at its n-th call of the system.
+"""Folders to publish into, and ways to stop the process at its n-th call of the system.
 
-Also a program, since a test process with threads had better not fork: `scenes.py SCENE FOLDER play`
-plays a scene again and again, each time in a folder of its own and killed one call later, until a run
-ends by itself, and prints how many folders there are; `scenes.py SCENE FOLDER prepare` only prepares.
+Also a program, since a test process with threads should not fork: `harness.py SCENARIO FOLDER play`
+plays a scenario again and again, each time in a folder of its own and killed one call later, until a run
+ends by itself, and prints how many folders there are; `harness.py SCENARIO FOLDER prepare` only prepares.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ALL_CALLS = (*CHANGING, "lstat", "scandir")
 Files = dict[str, bytes]
 
 
-# --- content: a model names the digests of its binaries -------------------------------------------
+# --- files: a model names the digests of its binaries -------------------------------------------
 
 
-def content(version: str, models: tuple[str, ...], binaries: tuple[str, ...]) -> Files:
-    """Files of one publication; every byte of them says which version it is."""
+def make_files(version: str, models: tuple[str, ...], binaries: tuple[str, ...]) -> Files:
+    """Make the files of one publication, which differ from those of other versions."""
     data = {name: f"{name} of {version}\n".encode() * 50 for name in binaries}
     digests = {name: hashlib.sha256(blob).hexdigest() for name, blob in data.items()}
     for name in models:
@@ -55,23 +55,23 @@ def put(folder: Path, files: Files, *, replace: bool = True) -> None:
 
 
 def finish_interrupted(folder: Path) -> None:
-    """Finish or discard what killed publications left, as the next compile does."""
+    """Finish or discard killed publications, as the next compile does."""
     with Publication(folder):
         pass
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """All files and sub-folders (None) outside staging."""
+    """Return all files and sub-folders (None) outside of staging."""
     found = (p for p in sorted(folder.rglob("*")) if not p.relative_to(folder).parts[0].startswith(".epctx-"))
     return {str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes() for p in found}
 
 
-def staging_left(folder: Path) -> list[str]:
-    """Names of staging folders in a folder."""
+def list_staging(folder: Path) -> list[str]:
+    """Return the names of the staging folders in a folder."""
     return [path.name for path in folder.iterdir() if path.name.startswith(".epctx-")]
 
 
-def broken_names(folder: Path, model: str) -> list[str]:
+def list_missing_binaries(folder: Path, model: str) -> list[str]:
     """Read a model as a loader does; return the binaries whose bytes are nowhere to be found."""
     fields = json.loads((folder / model).read_bytes())
     return [name for name, digest in fields["binaries"].items() if not _is_found(folder, name, digest)]
@@ -94,7 +94,7 @@ def _candidates(folder: Path, name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def killed_before_call(n: int) -> Iterator[None]:
+def kill_before_call(n: int) -> Iterator[None]:
     """Kill this process, without any chance to clean up, before its n-th changing call."""
     seen = 0
 
@@ -109,8 +109,8 @@ def killed_before_call(n: int) -> Iterator[None]:
 
 
 @contextmanager
-def failing_call(n: int, code: int, *, for_ever: bool) -> Iterator[Callable[[], int]]:
-    """Make the n-th call fail, or all from the n-th; gives a function that says how many were made."""
+def fail_call(n: int, code: int, *, for_ever: bool) -> Iterator[Callable[[], int]]:
+    """Make the n-th call fail, or all from the n-th; gives a function that returns the number of calls."""
     seen = 0
 
     def before(name: str, _args: tuple[object, ...]) -> None:
@@ -125,7 +125,7 @@ def failing_call(n: int, code: int, *, for_ever: bool) -> Iterator[Callable[[], 
 
 @contextmanager
 def without_hard_links() -> Iterator[None]:
-    """A file system that has no hard links."""
+    """Refuse hard links, as some file systems do."""
 
     def before(_name: str, _args: tuple[object, ...]) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -149,7 +149,7 @@ def at_final(call: str, name: str, act: Callable[[Path], None]) -> Iterator[None
 
 
 @contextmanager
-def coming_last(name: str, *, links: bool) -> Iterator[None]:
+def take_name_last(name: str, *, links: bool) -> Iterator[None]:
     """Have a stranger take a name at the last moment before a staged file would get it."""
 
     def before(_name: str, args: tuple[object, ...]) -> None:
@@ -164,16 +164,16 @@ def coming_last(name: str, *, links: bool) -> Iterator[None]:
 
 
 def refuse(path: Path) -> None:
-    """What a broken disk says."""
+    """Refuse a call as a broken disk does."""
     raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 
 def take_name(path: Path) -> None:
-    """What a stranger does who writes the model first."""
+    """Write a foreign model under a name first."""
     path.write_bytes(FOREIGN)
 
 
-def killed_child(work: Callable[[], None]) -> bool:
+def is_child_killed(work: Callable[[], None]) -> bool:
     """Do work in a child process; return whether it was killed."""
     child = os.fork()
     if child == 0:
@@ -184,20 +184,20 @@ def killed_child(work: Callable[[], None]) -> bool:
     return os.WIFSIGNALED(status)
 
 
-# --- scenes ---------------------------------------------------------------------------------------
+# --- harness ---------------------------------------------------------------------------------------
 
 MODELS = ("a_ctx.onnx", "b_ctx.onnx")
 BINARIES = ("a_qnn.bin", "a.data")
-OLD = content("old", MODELS, BINARIES)
-NEW = content("new", MODELS, BINARIES)
+OLD = make_files("old", MODELS, BINARIES)
+NEW = make_files("new", MODELS, BINARIES)
 FOREIGN = json.dumps({"model": "foreign", "binaries": {}}).encode()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """What lies in the folder before, and what the process does that is stopped.
+class Scenario:
+    """State of a folder and an action in it that is stopped.
 
-    `ends` are the states that the folder may be in once the next publication has tidied up.
+    `ends` are the states that the folder may have after the next publication.
     """
 
     before: Callable[[Path], None]
@@ -218,7 +218,7 @@ def _orphan(folder: Path) -> None:
 
 
 ORPHAN = {"a_qnn.bin": OLD["a_qnn.bin"]}
-NESTED = content("new", ("out/deep/a_ctx.onnx",), ("bin/x/a_qnn.bin",))
+NESTED = make_files("new", ("out/deep/a_ctx.onnx",), ("bin/x/a_qnn.bin",))
 NESTED_END = {**NESTED, "bin": None, "bin/x": None, "out": None, "out/deep": None}
 
 
@@ -266,7 +266,7 @@ def _left_half_done(folder: Path) -> None:
         with at_final("replace", MODELS[0], lambda _path: os.kill(os.getpid(), signal.SIGKILL)):
             put(folder, NEW)
 
-    assert killed_child(work)
+    assert is_child_killed(work)
 
 
 def _left_half_done_and_name_taken(folder: Path) -> None:
@@ -276,30 +276,30 @@ def _left_half_done_and_name_taken(folder: Path) -> None:
         with at_final("link", MODELS[1], lambda _path: os.kill(os.getpid(), signal.SIGKILL)):
             put(folder, NEW, replace=False)
 
-    assert killed_child(work)
+    assert is_child_killed(work)
     take_name(folder / MODELS[1])
 
 
-SCENES = {
-    "into an empty folder": Scene(before=_nothing, act=_publish_new, ends=({}, NEW)),
-    "over an older one": Scene(before=_old, act=_publish_new, ends=(OLD, NEW)),
-    "without hard links": Scene(before=_old, act=_publish_new_by_copies, ends=(OLD, NEW)),
-    "into sub-folders": Scene(before=_nothing, act=_publish_nested, ends=({}, NESTED_END)),
-    "into sub-folders, taken back": Scene(
+SCENARIOS = {
+    "into an empty folder": Scenario(before=_nothing, act=_publish_new, ends=({}, NEW)),
+    "over an older one": Scenario(before=_old, act=_publish_new, ends=(OLD, NEW)),
+    "without hard links": Scenario(before=_old, act=_publish_new_by_copies, ends=(OLD, NEW)),
+    "into sub-folders": Scenario(before=_nothing, act=_publish_nested, ends=({}, NESTED_END)),
+    "into sub-folders, taken back": Scenario(
         before=_nothing, act=_publish_nested_onto_broken_disk, ends=({}, NESTED_END)
     ),
-    "without replacing": Scene(before=_orphan, act=_publish_unless_there, ends=(ORPHAN, NEW)),
-    "without replacing or links": Scene(
+    "without replacing": Scenario(before=_orphan, act=_publish_unless_there, ends=(ORPHAN, NEW)),
+    "without replacing or links": Scenario(
         before=_orphan, act=_publish_unless_there_by_copies, ends=(ORPHAN, NEW)
     ),
-    "taken back": Scene(before=_old, act=_publish_onto_broken_disk, ends=(OLD, NEW)),
-    "losing a race": Scene(
+    "taken back": Scenario(before=_old, act=_publish_onto_broken_disk, ends=(OLD, NEW)),
+    "losing a race": Scenario(
         before=_orphan,
         act=_lose_the_race,
         ends=(ORPHAN, {**ORPHAN, MODELS[1]: FOREIGN}, NEW),
     ),
-    "finishing": Scene(before=_left_half_done, act=finish_interrupted, ends=(NEW,)),
-    "finishing where a name is taken": Scene(
+    "finishing": Scenario(before=_left_half_done, act=finish_interrupted, ends=(NEW,)),
+    "finishing where a name is taken": Scenario(
         before=_left_half_done_and_name_taken,
         act=finish_interrupted,
         ends=({**ORPHAN, MODELS[1]: FOREIGN},),
@@ -307,31 +307,31 @@ SCENES = {
 }
 
 
-def play(scene: Scene, parent: Path) -> int:
-    """Play a scene in folders `1`, `2`, … below parent, killed at that call; return how many there are."""
+def play(scenario: Scenario, parent: Path) -> int:
+    """Play a scenario in folders `1`, `2`, … below parent, killed at that call; return how many there are."""
     n, killed = 0, True
     while killed:
         n += 1
         folder = parent / str(n)
         folder.mkdir()
-        scene.before(folder)
+        scenario.before(folder)
 
         def work(folder: Path = folder, n: int = n) -> None:
-            with killed_before_call(n):
-                scene.act(folder)
+            with kill_before_call(n):
+                scenario.act(folder)
 
-        killed = killed_child(work)
+        killed = is_child_killed(work)
     return n
 
 
-def in_program(name: str, folder: Path, what: str) -> str:
+def run_program(name: str, folder: Path, what: str) -> str:
     """Run this file as a program; return what it prints."""
     command = [sys.executable, __file__, name, str(folder), what]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":
-    chosen, place = SCENES[sys.argv[1]], Path(sys.argv[2])
+    chosen, place = SCENARIOS[sys.argv[1]], Path(sys.argv[2])
     if sys.argv[3] == "play":
         sys.stdout.write(f"{play(chosen, place)}\n")
     else:
